@@ -1,0 +1,34 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each creates .venv itself.
+PYTHON ?= python3.11
+BIN := .venv/bin
+INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: demo test check bench
+
+demo: .venv/demo
+	$(BIN)/tttembed demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy integrations/langchain-tttembed/langchain_tttembed
+	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/gain.py
+
+.venv/demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+.venv/dev: pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' \
+		$(foreach folder,$(INTEGRATIONS),--editable '$(folder)[dev]')
+	touch .venv/demo $@

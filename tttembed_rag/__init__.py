@@ -1,0 +1,33 @@
+"""Keep a reranker's or judge's verdicts: offsets that improve query vectors, published on evidence."""
+
+from tttembed_rag.errors import (
+    DataError,
+    InputError,
+    MissingExtraError,
+    OffsetFileError,
+    RewardError,
+    TTTEmbedError,
+    VectorError,
+)
+from tttembed_rag.gate import fit
+from tttembed_rag.offsets import Certificate, Evidence, Offset, Offsets
+from tttembed_rag.rewards import Rewards, Scale
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Certificate",
+    "DataError",
+    "Evidence",
+    "InputError",
+    "MissingExtraError",
+    "Offset",
+    "OffsetFileError",
+    "Offsets",
+    "RewardError",
+    "Rewards",
+    "Scale",
+    "TTTEmbedError",
+    "VectorError",
+    "fit",
+]

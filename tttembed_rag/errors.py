@@ -1,0 +1,52 @@
+"""Exceptions, one tree.
+
+TTTEmbedError
+├── InputError (also ValueError)      an argument is not what was expected
+│   ├── VectorError                   NaN, infinite, zero or wrong-width vectors
+│   └── RewardError                   rewards outside their scale, mixed judges, nothing judged
+├── DataError (also ValueError)       a data set on disk lacks a part or is malformed
+├── OffsetFileError (also ValueError) not an offsets file, damaged, or from a newer format
+└── MissingExtraError (also ImportError)  an optional library is not installed
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+class TTTEmbedError(Exception):
+    """Root of every exception this package raises on purpose."""
+
+
+class InputError(TTTEmbedError, ValueError):
+    """An argument is not what was expected; the message names it."""
+
+
+class VectorError(InputError):
+    """A vector is NaN, infinite, zero or of the wrong width."""
+
+
+class RewardError(InputError):
+    """Rewards lie outside their declared scale, mix judges, or are missing."""
+
+
+class DataError(TTTEmbedError, ValueError):
+    """A data set on disk lacks a part or is malformed; the message names the file."""
+
+
+class OffsetFileError(TTTEmbedError, ValueError):
+    """The file is not an offsets file, is damaged, or comes from a newer format."""
+
+
+class MissingExtraError(TTTEmbedError, ImportError):
+    """An optional library is not installed; the message carries the install command."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional *module*, or say which *extra* of this package brings it."""
+    try:
+        return import_module(module)
+    except ImportError as exc:
+        msg = f"{module.partition('.')[0]} is not installed; run: pip install 'tttembed-rag[{extra}]'"
+        raise MissingExtraError(msg) from exc

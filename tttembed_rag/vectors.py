@@ -1,0 +1,84 @@
+"""Unit vectors, the checks on incoming vectors, and the shift a served query goes through."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tttembed_rag.errors import VectorError
+
+FloatArray: TypeAlias = NDArray[np.floating[Any]]
+IntArray: TypeAlias = NDArray[np.intp]
+
+# Squared norms outside this range have lost digits in float32; norms() then repeats in float64.
+_SAFE_SQUARES = (1e-30, 1e30)
+
+
+def as_floats(name: str, value: ArrayLike) -> FloatArray:
+    """*value* as a float32 or float64 array; no copy where it already is one.
+
+    Lists become float64, half precision becomes float32, anything else is a VectorError.
+    """
+    try:
+        array = np.asarray(value)
+        if array.dtype == np.float16:
+            return array.astype(np.float32)
+        if array.dtype.kind in "iu":
+            return array.astype(np.float64)
+    except ValueError as exc:
+        raise VectorError(f"{name}: expected vectors of one width, got rows of different lengths") from exc
+    if array.dtype not in (np.float32, np.float64):
+        raise VectorError(f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}")
+    return array
+
+
+def norms(vectors: FloatArray) -> FloatArray:
+    """Euclidean norms over the last axis, shape ``vectors.shape[:-1]``, safe at extreme scales."""
+    squares = np.einsum("...i,...i->...", vectors, vectors)
+    low, high = _SAFE_SQUARES
+    if squares.size and not (squares.min() > low and squares.max() < high):
+        largest = np.abs(vectors.astype(np.float64)).max(axis=-1, keepdims=True)
+        scaled = vectors / np.where(largest > 0, largest, 1.0)
+        lengths: FloatArray = largest[..., 0] * np.sqrt(np.einsum("...i,...i->...", scaled, scaled))
+        return lengths
+    return np.asarray(np.sqrt(squares))
+
+
+def checked_norms(name: str, vectors: FloatArray) -> FloatArray:
+    """Norms of *vectors*, or a VectorError that names the first NaN, infinite or zero row."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = norms(vectors)
+    bad = ~(np.isfinite(lengths) & (lengths > 0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        vector = vectors if vectors.ndim == 1 else vectors.reshape(-1, vectors.shape[-1])[row]
+        found = "NaN" if np.isnan(vector).any() else "infinity" if np.isinf(vector).any() else "a zero vector"
+        raise VectorError(f"{name}: expected finite, non-zero vectors, got {found} in row {row}")
+    return lengths
+
+
+def unit(vectors: FloatArray) -> FloatArray:
+    """Vectors divided by their Euclidean norm over the last axis (unit(a) = a / ||a||)."""
+    lengths = norms(vectors)
+    return np.asarray(vectors / lengths[..., None], dtype=vectors.dtype)
+
+
+def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatArray:
+    """Query vectors after the offset: ``x' = ||x|| unit(unit(x) + alpha v)``, norm kept.
+
+    Ranking documents by x' equals ranking them by x·z + alpha v·z (paper, appendix on ranking
+    equivalence). Where the sum vanishes the base vector is returned.
+
+    Args:
+        vectors: (m, d) or (d,) query vectors.
+
+        dosed: alpha v, of the same shape or broadcast against it.
+
+        lengths: ||x||, (m,) or scalar array, as `norms` returns them.
+    """
+    moved = vectors + lengths[..., None] * dosed
+    ratio = lengths / np.where((after := norms(moved)) > 0, after, 1.0)
+    shifted: FloatArray = np.where(after[..., None] > 0, moved * ratio[..., None], vectors)
+    return shifted.astype(vectors.dtype, copy=False)
