@@ -1,0 +1,194 @@
+"""The plain rule: rewards of a scope in, its offset out (paper, Eq. 6 to 8 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.objectives import OBJECTIVES
+from tttembed_rag.offsets import Certificate, Evidence, Offset, Offsets, Scope
+from tttembed_rag.problems import Float64, Grid, Loss, PrivateProblems, Problem, SharedProblem
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.solver import Solution, adam, exact
+from tttembed_rag.vectors import FloatArray, IntArray
+
+ObjectiveName: TypeAlias = Literal["kd", "reverse_kl", "softmax_grpo"]
+SolverName: TypeAlias = Literal["exact", "adam"]
+
+# Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
+_BATCH_NUMBERS = 8_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How an offset is learned; the defaults are the paper's.
+
+    Attributes:
+        objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
+
+        solver: ``exact`` (to *tolerance*, certified) or ``adam`` (the paper's 300 steps).
+
+        ridge: lambda > 0, weight of ||v||^2.
+
+        teacher_temperature: tau_T > 0, in units of reward.
+
+        student_temperature: tau_S > 0, in units of cosine similarity.
+
+        kappa: Dose n / (n + kappa), in rewarded queries, >= 0.
+
+        tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
+    """
+
+    objective: ObjectiveName = "kd"
+    solver: SolverName = "exact"
+    ridge: float = 0.3
+    teacher_temperature: float = 0.02
+    student_temperature: float = 0.05
+    kappa: float = 1.0
+    tolerance: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
+        if self.solver not in ("exact", "adam"):
+            raise InputError(f"solver: expected exact or adam, got {self.solver!r}")
+        for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{name}: expected a positive number, got {value}")
+        if not (np.isfinite(self.kappa) and self.kappa >= 0):
+            raise InputError(f"kappa: expected a number >= 0, got {self.kappa}")
+
+    def dose(self, n: int) -> float:
+        """Alpha = n / (n + kappa) (Eq. 8); 0 for n = 0, the unadapted state."""
+        return n / (n + self.kappa) if n else 0.0
+
+    def loss(self, grid: Grid, objective: str | None = None) -> Loss:
+        """The data term of Eq. 6 on *grid*, under this recipe's objective or the one named."""
+        built = grid.objective(objective or self.objective, self.teacher_temperature, self.student_temperature)
+        return Loss(grid, built, self.student_temperature)
+
+    def solve(self, problem: Problem, start: Float64) -> Solution:
+        """Minimise *problem* from *start* with this recipe's solver."""
+        return (exact if self.solver == "exact" else adam)(problem, start, tolerance=self.tolerance)
+
+
+def scope_weights(rewards: Rewards) -> Float64:
+    """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix)."""
+    _, task, count = np.unique(rewards.tasks, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / (len(count) * count[task]))
+
+
+def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
+    """One offset for all queries with weight, from *start* (1, d)."""
+    if recipe.objective == "reverse_kl" and recipe.solver == "exact":
+        # Reverse KL has many minima; from the KD optimum the solver ends in a good one.
+        start = solve_shared(rewards, replace(recipe, objective="kd"), weights, grid, start).offsets
+    return recipe.solve(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), start)
+
+
+def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
+    """One offset per query in the problems' own coordinates, from zero."""
+    start = np.zeros(problems.coordinates.shape[:2])
+    if recipe.objective == "reverse_kl" and recipe.solver == "exact":
+        kd = replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
+        start = recipe.solve(kd, start).offsets
+    return recipe.solve(problems, start)
+
+
+def batches(rewards: Rewards) -> Iterator[IntArray]:
+    """Rows of queries of similar depth, few enough that their private problems stay in memory."""
+    depths = rewards.depths
+    order = np.argsort(depths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order):
+            side = int(depths[order[end]]) + 1
+            if (end + 1 - begin) * side * max(side, rewards.width) > _BATCH_NUMBERS:
+                break
+            end += 1
+        yield np.sort(order[begin:end])
+        begin = end
+
+
+def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
+    """The ungated offsets of one scope: the paper's rule as it stands."""
+    if scope == "global":
+        offsets = [shared_offset(rewards, "global", None, recipe)]
+    elif scope == "task":
+        tasks = np.unique(rewards.tasks).tolist()
+        offsets = [shared_offset(of_task(rewards, task), "task", task, recipe) for task in tasks]
+    else:
+        offsets = private_offsets(rewards, recipe)
+    return collect(offsets, rewards, recipe, scope)
+
+
+def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
+    """Offsets with the record of how they were learned."""
+    settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge, **asdict(recipe)}
+    return Offsets(offsets, width=rewards.width, settings=settings)
+
+
+def of_task(rewards: Rewards, task: str) -> Rewards:
+    """The rewards of one task."""
+    return rewards.take(np.flatnonzero(rewards.tasks == task))
+
+
+def shared_offset(
+    rewards: Rewards, scope: Scope, task: str | None, recipe: Recipe, evidence: Evidence | None = None
+) -> Offset:
+    """The offset of all *rewards* together, on *evidence* or ungated."""
+    start = np.zeros((1, rewards.width))
+    solution = solve_shared(rewards, recipe, scope_weights(rewards), Grid.of(rewards), start)
+    n = len(rewards)
+    return Offset(
+        scope=scope,
+        task=task,
+        vector=solution.offsets[0].astype(rewards.query_vectors.dtype),
+        alpha=recipe.dose(n),
+        n=n,
+        evidence=evidence or ungated(n),
+        certificate=certificate(solution, 0),
+    )
+
+
+def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None = None) -> list[Offset]:
+    """One offset per query of *rewards*, in their order, on pooled *evidence* or ungated."""
+    offsets: dict[int, Offset] = {}
+    for rows in batches(rewards):
+        batch = rewards.take(rows)
+        problems = PrivateProblems.of(batch, recipe.loss(Grid.of(batch)), recipe.ridge)
+        solution = solve_private(problems, recipe)
+        vectors: FloatArray = problems.lift(batch, solution.offsets).astype(rewards.query_vectors.dtype)
+        for i, row in enumerate(rows.tolist()):
+            offsets[row] = Offset(
+                scope="query",
+                task=str(batch.tasks[i]),
+                query_id=str(batch.query_ids[i]),
+                vector=vectors[i],
+                alpha=recipe.dose(1),
+                n=1,
+                evidence=evidence or ungated(1),
+                certificate=certificate(solution, i),
+            )
+    return [offsets[row] for row in range(len(rewards))]
+
+
+def ungated(n: int) -> Evidence:
+    """The evidence of an offset nobody asked evidence of."""
+    return Evidence(n, None, None, "ungated", "learned without a gate")
+
+
+def certificate(solution: Solution, row: int) -> Certificate:
+    """The certificate of one problem of a solution."""
+    return Certificate(
+        objective=float(solution.objective[row]),
+        gradient_norm=float(solution.gradient_norm[row]),
+        evaluations=int(solution.evaluations[row]),
+        converged=bool(solution.converged[row]),
+    )

@@ -1,0 +1,374 @@
+"""Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector.
+
+An `Offsets` is immutable: lookups need no lock, and publishing means handing readers a new one.
+On disk it is one safetensors file: the matrix of vectors, and a JSON header with everything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError, OffsetFileError, VectorError
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.vectors import FloatArray, as_floats, checked_norms, shift
+
+Scope: TypeAlias = Literal["global", "task", "query"]
+Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
+Keys: TypeAlias = str | Sequence[str] | None
+VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
+
+FORMAT_VERSION = 1
+_FORMAT = "tttembed-offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What held-out rewards say an offset does.
+
+    Attributes:
+        n: Rewarded queries the gain was measured on.
+
+        gain: Mean cross-fitted gain in reward-weighted nDCG@10; None where it was not measured.
+
+        interval: Confidence interval of the gain; None where it was not measured.
+
+        verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
+
+        reason: The verdict in words a person understands.
+    """
+
+    n: int
+    gain: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    reason: str
+
+    def __str__(self) -> str:
+        if self.gain is None or self.interval is None:
+            return f"{self.verdict}: {self.reason}"
+        low, high = self.interval
+        return f"{self.verdict}: held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How near the optimum of Eq. 6 the solver stopped.
+
+    Attributes:
+        objective: Objective at the offset, in nats.
+
+        gradient_norm: Euclidean norm of the gradient there.
+
+        evaluations: Evaluations of value and gradient spent.
+
+        converged: Whether the gradient norm reached the tolerance.
+    """
+
+    objective: float
+    gradient_norm: float
+    evaluations: int
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offset:
+    """One learned vector and all that is known about it.
+
+    Attributes:
+        scope: ``global``, ``task`` or ``query``.
+
+        vector: (d,) the offset v; zero where the gate abstained.
+
+        alpha: Dose in [0, 1], n / (n + kappa); 0 where the gate abstained.
+
+        n: Rewarded queries it was learned from.
+
+        evidence: What held-out rewards say it does.
+
+        certificate: How near the optimum the solver stopped; None where nothing was kept.
+
+        task: Its task; None for a global offset.
+
+        query_id: Its query; None for a shared offset.
+    """
+
+    scope: Scope
+    vector: FloatArray
+    alpha: float
+    n: int
+    evidence: Evidence
+    certificate: Certificate | None = None
+    task: str | None = None
+    query_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """``global``, ``task:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``."""
+        if self.scope == "global":
+            return "global"
+        if self.scope == "task":
+            return f"task:{self.task}"
+        return f"query:{self.query_id}" if self.task == DEFAULT_TASK else f"query:{self.task}/{self.query_id}"
+
+    @property
+    def served(self) -> bool:
+        """Whether `Offsets.apply` uses it."""
+        return self.evidence.verdict != "abstained"
+
+
+class Offsets(Mapping[str, Offset]):
+    """Learned offsets by key, with the lookup that serves them.
+
+    A query gets its private offset if it has one, else its task's, else the global one, else its
+    base vector, bit for bit. A task on which the gate abstained gets its base vector: the global
+    offset was weighed there too.
+
+    Args:
+        offsets: The offsets, each key once.
+
+        width: Width d of the vectors.
+
+        settings: How they were learned, kept for the record.
+    """
+
+    def __init__(
+        self, offsets: Iterable[Offset], *, width: int, settings: Mapping[str, str | float] | None = None
+    ) -> None:
+        self._width = width
+        self.settings: dict[str, str | float] = dict(settings or {})
+        self._offsets: dict[str, Offset] = {}
+        self._shared: dict[str | None, Offset] = {}
+        self._private: dict[tuple[str | None, str], Offset] = {}
+        shared_ids: set[str] = set()
+        for offset in offsets:
+            _check_offset(offset, width)
+            if offset.key in self._offsets:
+                raise InputError(f"offsets: expected each key once, got {offset.key!r} twice")
+            self._offsets[offset.key] = offset
+            if offset.query_id is None:
+                self._shared[offset.task] = offset
+            elif offset.served:
+                self._private[offset.task, offset.query_id] = offset
+                # The id alone finds the query too, as long as one task knows it.
+                if (None, offset.query_id) in self._private:
+                    shared_ids.add(offset.query_id)
+                self._private[None, offset.query_id] = offset
+        for query_id in shared_ids:
+            del self._private[None, query_id]
+        self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
+
+    @property
+    def width(self) -> int:
+        """Width d of the vectors."""
+        return self._width
+
+    def __getitem__(self, key: str) -> Offset:
+        """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
+        if key in self._offsets:
+            return self._offsets[key]
+        if key.startswith("query:") and (offset := self._private.get((None, key[len("query:") :]))):
+            return offset
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __repr__(self) -> str:
+        served = sum(offset.served for offset in self._offsets.values())
+        return f"Offsets({len(self)} offsets, {served} served, width {self._width})"
+
+    def find(self, task: str | None = None, query_id: str | None = None) -> Offset | None:
+        """The offset that serves a query, or None for its base vector."""
+        if query_id is not None and (offset := self._private.get((task or DEFAULT_TASK, query_id))):
+            return offset
+        if query_id is not None and task is None and (offset := self._private.get((None, query_id))):
+            return offset
+        offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
+        return offset if offset is not None and offset.served and offset.alpha > 0 else None
+
+    @overload
+    def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...
+    @overload
+    def apply(self, X: list[float], task: Keys = None, query_id: Keys = None) -> list[float]: ...
+    @overload
+    def apply(self, X: list[list[float]], task: Keys = None, query_id: Keys = None) -> list[list[float]]: ...
+    def apply(self, X: Any, task: Keys = None, query_id: Keys = None) -> Any:
+        """Query vectors with their offsets added: ``||x|| unit(unit(x) + alpha v)``.
+
+        Ranking by the result equals ranking by x·z + alpha v·z. Absolute scores change, so a score
+        threshold tuned on base vectors must be tuned again.
+
+        Args:
+            X: (m, d) or (d,) query vectors of any norm, as an array or as lists.
+
+            task: The task of all, or one per query.
+
+            query_id: The id of the one query, or one per query.
+
+        Returns:
+            The same shape, type and dtype; queries without an offset keep their vector, bit for bit.
+
+        Raises:
+            VectorError: A vector is NaN, infinite, zero or of another width.
+        """
+        vectors = as_floats("X", X)
+        if vectors.ndim not in (1, 2) or vectors.shape[-1] != self._width:
+            raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
+        lengths = checked_norms("X", vectors)
+        if vectors.ndim == 1 or not (_several(task) or _several(query_id)):
+            dosed = self._dose(self.find(_one("task", task), _one("query_id", query_id)), vectors.dtype)
+            shifted = vectors if dosed is None else shift(vectors, dosed, lengths)
+        else:
+            shifted = self._apply_each(vectors, lengths, task, query_id)
+        if isinstance(X, np.ndarray):
+            return X if shifted is vectors else shifted.astype(X.dtype, copy=False)
+        return shifted.tolist()
+
+    def _apply_each(self, vectors: FloatArray, lengths: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
+        tasks, ids = _each("task", task, len(vectors)), _each("query_id", query_id, len(vectors))
+        rows: dict[str, list[int]] = {}
+        found: dict[str, Offset] = {}
+        for row, (one_task, one_id) in enumerate(zip(tasks, ids, strict=True)):
+            if offset := self.find(one_task, one_id):
+                found[offset.key] = offset
+                rows.setdefault(offset.key, []).append(row)
+        shifted = vectors.copy()
+        for key, offset in found.items():
+            dosed = self._dose(offset, vectors.dtype)
+            assert dosed is not None  # noqa: S101 - narrows the type; find() returns only dosed offsets
+            shifted[rows[key]] = shift(vectors[rows[key]], dosed, lengths[rows[key]])
+        return shifted
+
+    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None:
+        if offset is None:
+            return None
+        dosed = self._dosed.get((offset.key, dtype))
+        if dosed is None:
+            dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector).astype(dtype)
+        return dosed
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, whole or not at all."""
+        from safetensors.numpy import save
+
+        offsets = list(self._offsets.values())
+        dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
+        matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), self._width)
+        records = [_record(offset) for offset in offsets]
+        header = {
+            "format": _FORMAT,
+            "format_version": str(FORMAT_VERSION),
+            "settings": json.dumps(self.settings),
+            "offsets": json.dumps(records),
+        }
+        target = Path(path)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as draft:
+            try:
+                draft.write(save({"vectors": matrix}, metadata=header))
+                draft.flush()
+                os.fsync(draft.fileno())
+                Path(draft.name).replace(target)
+            except BaseException:
+                Path(draft.name).unlink()
+                raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Offsets:
+        """Read a file that `save` wrote.
+
+        Raises:
+            OffsetFileError: The file is not an offsets file, is damaged, or has a newer format.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise OffsetFileError(f"{path}: expected an offsets file, found none")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                header = file.metadata() or {}
+                _check_header(path, header)
+                matrix = file.get_tensor("vectors")
+            records, settings = json.loads(header["offsets"]), json.loads(header["settings"])
+            if matrix.ndim != 2 or len(records) != len(matrix):
+                raise OffsetFileError(f"{path}: expected one vector per offset, got {matrix.shape}, {len(records)}")
+            offsets = [_from_record(record, vector) for record, vector in zip(records, matrix, strict=True)]
+            return cls(offsets, width=matrix.shape[1], settings=settings)
+        except (SafetensorError, KeyError, TypeError, ValueError) as exc:
+            if isinstance(exc, OffsetFileError):
+                raise
+            raise OffsetFileError(f"{path}: expected an offsets file, got a damaged or foreign one ({exc})") from exc
+
+
+def _check_offset(offset: Offset, width: int) -> None:
+    if offset.vector.shape != (width,):
+        raise VectorError(f"offsets: expected vectors of shape ({width},), got {offset.vector.shape} in {offset.key!r}")
+    if not np.isfinite(offset.vector).all():
+        raise VectorError(f"offsets: expected finite vectors, got NaN or infinity in {offset.key!r}")
+    if not 0.0 <= offset.alpha <= 1.0:
+        raise InputError(f"offsets: expected alpha in [0, 1], got {offset.alpha} in {offset.key!r}")
+    if offset.scope not in ("global", "task", "query"):
+        raise InputError(f"offsets: expected scope global, task or query, got {offset.scope!r}")
+    if (offset.task is None) != (offset.scope == "global") or (offset.query_id is None) != (offset.scope != "query"):
+        raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
+
+
+def _check_header(path: str | os.PathLike[str], header: Mapping[str, str]) -> None:
+    if header.get("format") != _FORMAT:
+        raise OffsetFileError(f"{path}: expected a safetensors file of format {_FORMAT}, got {header.get('format')!r}")
+    if int(header["format_version"]) > FORMAT_VERSION:
+        raise OffsetFileError(
+            f"{path}: expected format version {FORMAT_VERSION} or older, got {header['format_version']}; "
+            "upgrade tttembed-rag"
+        )
+
+
+def _record(offset: Offset) -> dict[str, Any]:
+    return {
+        "scope": offset.scope,
+        "task": offset.task,
+        "query_id": offset.query_id,
+        "alpha": offset.alpha,
+        "n": offset.n,
+        "evidence": asdict(offset.evidence),
+        "certificate": asdict(offset.certificate) if offset.certificate else None,
+    }
+
+
+def _from_record(record: Mapping[str, Any], vector: FloatArray) -> Offset:
+    evidence = dict(record["evidence"])
+    evidence["interval"] = tuple(evidence["interval"]) if evidence["interval"] else None
+    certificate = Certificate(**record["certificate"]) if record["certificate"] else None
+    values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
+    return Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, **values)
+
+
+def _several(keys: Keys) -> bool:
+    return keys is not None and not isinstance(keys, str)
+
+
+def _one(name: str, keys: Keys) -> str | None:
+    if keys is None or isinstance(keys, str):
+        return keys
+    if len(keys) != 1:
+        raise InputError(f"{name}: expected one for one query vector, got {len(keys)}")
+    return keys[0]
+
+
+def _each(name: str, keys: Keys, count: int) -> Sequence[str | None]:
+    if keys is None or isinstance(keys, str):
+        return [keys] * count
+    if len(keys) != count:
+        raise InputError(f"{name}: expected one per query vector, {count} in X, got {len(keys)}")
+    return keys
