@@ -1,0 +1,1 @@
+"""Measure what offsets do: BEIR folders, measures with intervals, baselines, budgets."""

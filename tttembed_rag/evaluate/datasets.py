@@ -1,0 +1,135 @@
+"""BEIR folders: corpus, queries, qrels, and the vectors and scores stored beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tttembed_rag.errors import DataError
+from tttembed_rag.vectors import FloatArray
+
+Judgments = Mapping[str, Mapping[str, float]]
+
+# The name under which relevance labels act as a judge: a simulation, and called one in every output.
+QRELS = "qrels"
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A retrieval collection with relevance labels.
+
+    Attributes:
+        name: Its name, also its task key.
+
+        documents: Text by document id.
+
+        queries: Text by query id, only queries that have labels.
+
+        qrels: Grades by query id and document id; absent pairs are not relevant.
+    """
+
+    name: str
+    documents: Mapping[str, str]
+    queries: Mapping[str, str]
+    qrels: Judgments
+
+    def only(self, queries: Container[str]) -> Dataset:
+        """The same collection with only some of its queries."""
+        kept = {query: text for query, text in self.queries.items() if query in queries}
+        if not kept:
+            raise DataError(f"{self.name}: expected scores for its labelled queries, found none in common")
+        return replace(self, queries=kept, qrels={query: self.qrels[query] for query in kept})
+
+
+def load_beir(folder: Path, split: str = "test") -> Dataset:
+    """The collection in a BEIR *folder*; documents are title and text, joined."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected a BEIR folder, found none")
+    documents = {
+        record["_id"]: f"{record.get('title') or ''} {record.get('text') or ''}".strip()
+        for record in _json_lines(folder / "corpus.jsonl")
+    }
+    texts = {record["_id"]: record.get("text") or "" for record in _json_lines(folder / "queries.jsonl")}
+    qrels = _judgments(folder / "qrels" / f"{split}.tsv")
+    if unknown := next((q for q in qrels if q not in texts), None):
+        raise DataError(f"{folder}: query {unknown!r} of qrels/{split}.tsv is not in queries.jsonl")
+    return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
+
+
+def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+    """Stored document (N, d) and query (M, d) vectors, in the order of *dataset*'s ids, as float32."""
+    path = folder / "vectors" / f"{name}.npz"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
+        raise DataError(f"{path}: expected stored vectors, found none (here: {known})")
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            documents = _in_order(path, "doc", stored["doc_ids"], stored["docs"], dataset.documents)
+            queries = _in_order(path, "query", stored["query_ids"], stored["queries"], dataset.queries)
+    except (KeyError, OSError, ValueError) as exc:
+        if isinstance(exc, DataError):
+            raise
+        raise DataError(f"{path}: expected arrays doc_ids, docs, query_ids, queries ({exc})") from exc
+    return documents, queries
+
+
+def load_scores(folder: Path, name: str) -> Judgments:
+    """Stored scores of a judge by query id and document id; pairs that are absent were not judged."""
+    path = folder / "scores" / f"{name}.tsv"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
+        raise DataError(f"{path}: expected stored scores, found none (here: {known}, or {QRELS} as a simulation)")
+    return _judgments(path)
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, str]]:
+    if not path.is_file():
+        raise DataError(f"{path}: expected one JSON object a line, found no file")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as exc:
+                raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
+            if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
+                raise DataError(f'{path}:{number}: expected an object with a string "_id"')
+            yield record
+
+
+def _judgments(path: Path) -> dict[str, dict[str, float]]:
+    if not path.is_file():
+        raise DataError(f"{path}: expected query-id, corpus-id, score; found no file")
+    judgments: dict[str, dict[str, float]] = {}
+    with path.open(encoding="utf-8") as lines:
+        next(lines, None)  # the header
+        for number, line in enumerate(lines, 2):
+            fields = line.rstrip("\n").split("\t")
+            try:
+                query, document, score = fields
+                judgments.setdefault(query, {})[document] = float(score)
+            except ValueError as exc:
+                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}") from exc
+    if not judgments:
+        raise DataError(f"{path}: expected at least one line below the header, found none")
+    return judgments
+
+
+def _in_order(
+    path: Path,
+    kind: str,
+    ids: np.ndarray[tuple[int], np.dtype[np.str_]],
+    vectors: FloatArray,
+    wanted: Mapping[str, str],
+) -> FloatArray:
+    if vectors.ndim != 2 or len(ids) != len(vectors):
+        raise DataError(f"{path}: expected one {kind} vector per id, got {vectors.shape} for {len(ids)} ids")
+    row = {key: i for i, key in enumerate(ids.tolist())}
+    if missing := next((key for key in wanted if key not in row), None):
+        raise DataError(f"{path}: expected a vector for every {kind}, got none for {missing!r}")
+    return vectors[[row[key] for key in wanted]].astype(np.float32)

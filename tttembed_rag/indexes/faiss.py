@@ -1,0 +1,65 @@
+"""Cosine search with FAISS, flat (exact) or HNSW (approximate)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from tttembed_rag.errors import InputError, VectorError, require
+from tttembed_rag.vectors import FloatArray, IntArray, as_floats, checked_norms
+
+# Graph degree and search width of HNSW: FAISS's own guidance for a few million vectors.
+_LINKS = 32
+_SEARCH_WIDTH = 128
+
+
+class FaissIndex:
+    """An index of unit document vectors, searched by inner product, which is cosine similarity.
+
+    Args:
+        index: A finished FAISS index over unit vectors with the inner-product metric.
+    """
+
+    def __init__(self, index: Any) -> None:
+        self._index = index
+
+    @classmethod
+    def from_vectors(cls, vectors: FloatArray, *, kind: Literal["flat", "hnsw"] = "flat") -> FaissIndex:
+        """Index document vectors (N, d) of any norm.
+
+        Args:
+            vectors: (N, d) document vectors.
+
+            kind: ``flat`` compares every document; ``hnsw`` walks a neighbour graph.
+        """
+        faiss = require("faiss", "search")
+        floats = as_floats("vectors", vectors)
+        if floats.ndim != 2 or not len(floats):
+            raise VectorError(f"vectors: expected a matrix (N, d) with N > 0, got shape {floats.shape}")
+        unit = (floats / checked_norms("vectors", floats)[:, None]).astype(np.float32)
+        if kind == "flat":
+            index = faiss.IndexFlatIP(unit.shape[1])
+        elif kind == "hnsw":
+            index = faiss.IndexHNSWFlat(unit.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efSearch = _SEARCH_WIDTH
+        else:
+            raise InputError(f"kind: expected flat or hnsw, got {kind!r}")
+        index.add(unit)
+        return cls(index)
+
+    def __len__(self) -> int:
+        """Number of documents."""
+        return int(self._index.ntotal)
+
+    def search(self, queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
+        """Cosine similarities (m, k) and rows (m, k) of the nearest documents, best first.
+
+        *k* is at most the number of documents; queries (m, d) may have any norm.
+        """
+        floats = as_floats("queries", queries)
+        if floats.ndim != 2 or floats.shape[1] != self._index.d:
+            raise VectorError(f"queries: expected shape (m, {self._index.d}), got {floats.shape}")
+        unit = (floats / checked_norms("queries", floats)[:, None]).astype(np.float32)
+        similarities, rows = self._index.search(unit, min(k, len(self)))
+        return similarities, rows.astype(np.intp)
