@@ -1,0 +1,1 @@
+"""The `tttembed demo`: agent tool retrieval over the standard library of the running Python."""

@@ -1,0 +1,69 @@
+"""The demo's HTML report: one file, its plot inside, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tttembed_rag.errors import require
+from tttembed_rag.evaluate.experiment import Row
+from tttembed_rag.offsets import Offset
+
+if TYPE_CHECKING:
+    from tttembed_rag.demo.run import Example, Line
+
+
+def write_report(
+    path: Path,
+    name: str,
+    judge: str,
+    lines: Sequence[Line],
+    judged: Mapping[str, float],
+    task: Offset,
+    examples: Sequence[Example],
+    rows: Sequence[Row],
+) -> None:
+    """Write the report of a demo to *path*; texts are escaped, whatever they contain."""
+    jinja2 = require("jinja2", "eval")
+    markup = require("markupsafe", "eval").Markup
+    template = resources.files("tttembed_rag.demo").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    page = jinja2.Environment(autoescape=True).from_string(template)
+    html = page.render(
+        name=name,
+        judge=judge,
+        depth=rows[0].depth,
+        documents=f"{rows[0].embedder} vectors, half of the queries held out, {lines[0].seeds} splits.",
+        lines=lines,
+        judged=judged,
+        task=task,
+        examples=examples,
+        plot=markup(_plot(lines, rows)),
+    )
+    path.write_text(html, encoding="utf-8")
+
+
+def _plot(lines: Sequence[Line], rows: Sequence[Row]) -> str:
+    """Gain on held-out queries against rewarded queries: a line for the mean, a point per split."""
+    require("matplotlib", "eval")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    budgets = [line.rewarded for line in lines]
+    for label, gated, colour in (("plain rule", False, "#a06000"), ("with the gate", True, "#2a7d4f")):
+        means = [(line.gated if gated else line.plain) - line.raw for line in lines]
+        axes.plot(budgets, means, color=colour, label=label)
+        cells = [r for r in rows if r.scope == "task" and r.gated == gated and r.population == "heldout"]
+        axes.plot([r.rewarded for r in cells], [r.delta for r in cells], "o", color=colour, alpha=0.4, markersize=4)
+    axes.axhline(0, color="#888", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(budgets, [str(budget) for budget in budgets])
+    axes.set_xlabel("rewarded queries")
+    axes.set_ylabel("nDCG@10 gain on held-out queries")
+    axes.legend(frameon=False)
+    image = io.StringIO()
+    figure.savefig(image, format="svg")
+    return image.getvalue()[image.getvalue().index("<svg") :]

@@ -1,0 +1,236 @@
+"""The main job, shown: a frozen embedding model gets better at a real retrieval task from rewards.
+
+Agent tool retrieval: the tools are the public callables of this machine's standard library, the
+queries are how-to requests in a person's words. Half of the requests may be rewarded, by task
+success: the callable that people finally used. The other half is only measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.demo.callables import collect_callables
+from tttembed_rag.demo.embedding import NAME, embed
+from tttembed_rag.demo.report import write_report
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.experiment import Collection, Plan, Row, pooled_rewards, run, split
+from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.gate import fit
+from tttembed_rag.offsets import Offsets
+from tttembed_rag.rewards import Scale
+from tttembed_rag.vectors import FloatArray
+
+# A callable's purpose stands in its first lines; reading no further halves the wait.
+_CARD_TOKENS = 64
+# Task success is known for every listed callable at no cost, so the whole list is rewarded.
+_DEPTH = 30
+_HOLDOUT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One budget of the demo: held-out nDCG@10, means over the seeds."""
+
+    rewarded: int
+    raw: float
+    plain: float
+    gated: float
+    worst: float
+    low: float
+    high: float
+    published: int
+    seeds: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rewarded:>8}  {self.raw:>6.3f}  {self.plain - self.raw:>+12.3f}  {self.gated - self.raw:>+12.3f}"
+            f"  [{self.low:+.3f}, {self.high:+.3f}]  {self.worst:>+10.3f}  {self.published:>5}/{self.seeds}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A document whose rank changed; ranks start at 1, None is beyond the first ten."""
+
+    document: str
+    before: int | None
+    after: int | None
+    relevant: bool
+
+    def __str__(self) -> str:
+        ranks = " -> ".join("beyond 10" if rank is None else f"#{rank}" for rank in (self.before, self.after))
+        return f"{self.document} {ranks}{' (an answer)' if self.relevant else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What the offset did to one held-out query."""
+
+    title: str
+    query: str
+    before: float
+    after: float
+    rose: tuple[Move, ...]
+    fell: tuple[Move, ...]
+
+
+def run_demo(
+    data: Path | None,
+    vectors: str | None,
+    rewards: str,
+    scale: Scale,
+    seeds: Sequence[int],
+    out: Path,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Run the demo, tell it line by line through *say*, and return its rows.
+
+    Args:
+        data: A BEIR folder instead of the standard library.
+
+        vectors: Its stored vectors; None embeds its texts.
+
+        rewards: Its stored scores, or ``qrels``.
+
+        scale: What the scores mean.
+
+        seeds: Splits into rewarded and held-out queries.
+
+        out: Folder of the report and the offsets, created if absent.
+
+        say: Takes each line.
+    """
+    collection = _collection(data, vectors, rewards, scale, say)
+    texts = collection.dataset
+    judge = "task success, simulated by the labels" if collection.simulated else collection.judge
+    say(f"{len(texts.documents)} documents, {len(texts.queries)} queries, rewards: {judge}")
+
+    pool = len(texts.queries) - round(_HOLDOUT * len(texts.queries))
+    budgets = (*(size for size in (8, 16, 32, 64, 128) if size < pool), pool)
+    plan = Plan(rewarded=budgets, depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query", "auto"))
+    rows = list(run([collection], plan))
+    lines = [_line([row for row in rows if row.rewarded == budget]) for budget in budgets]
+    say("")
+    say(f"Queries nobody judged: nDCG@10 on the held-out half, mean of {len(seeds)} splits")
+    say("rewarded     raw    plain rule    with gate  [95% of queries]   worst split  published")
+    for line in lines:
+        say(str(line))
+    say("")
+    say(f"Queries that were judged ({budgets[-1]} at depth {_DEPTH}): nDCG@10 on the rewarded half")
+    judged = {
+        name: _mean([row for row in rows if row.rewarded == budgets[-1] and row.population == "rewarded"], scope)
+        for name, scope in (("raw", "raw"), ("direct rerank", "rerank"), ("private offsets", "query"), ("auto", "auto"))
+    }
+    say("  ".join(f"{name} {value:.3f}" for name, value in judged.items()))
+
+    offsets, examples = _look_closer(collection, seeds[0])
+    task = offsets[f"task:{texts.name}"]
+    say("")
+    say(f"The offset of split {seeds[0]}, {task.n} rewarded queries: {task.evidence}")
+    for example in examples:
+        say("")
+        say(f"{example.title}: {example.query!r}  nDCG@10 {example.before:.2f} -> {example.after:.2f}")
+        for direction, moves in (("rose", example.rose), ("fell", example.fell)):
+            say(f"  {direction}: {'; '.join(str(move) for move in moves) or 'nothing'}")
+
+    out.mkdir(parents=True, exist_ok=True)
+    offsets.save(out / "offsets.safetensors")
+    write_report(out / "report.html", texts.name, judge, lines, judged, task, examples, rows)
+    say("")
+    say(f"Report: {out / 'report.html'}   Offsets: {out / 'offsets.safetensors'}")
+    return [row.as_dict() for row in rows]
+
+
+def standard_library() -> Dataset:
+    """The standard library's callables and the requests they answer."""
+    callables = collect_callables()
+    table = resources.files("tttembed_rag.demo").joinpath("requests.tsv").read_text(encoding="utf-8")
+    queries, qrels = {}, {}
+    for number, line in enumerate(table.splitlines()[1:]):
+        request, answers = line.split("\t")
+        known = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
+        if known:  # another Python version may lack a callable
+            queries[f"request-{number}"] = request
+            qrels[f"request-{number}"] = known
+    return Dataset("python-standard-library", callables.texts, queries, qrels)
+
+
+def _collection(
+    data: Path | None, vectors: str | None, rewards: str, scale: Scale, say: Callable[[str], None]
+) -> Collection:
+    dataset = load_beir(data) if data else standard_library()
+    scores = load_scores(data, rewards) if data and rewards != QRELS else None
+    if scores is not None:
+        dataset = dataset.only(scores)
+    if data and vectors:
+        docs, queries = load_vectors(data, vectors, dataset)
+    else:
+        say(f"Embedding {len(dataset.documents)} documents with {NAME} ...")
+        docs = embed(list(dataset.documents.values()), tokens=128 if data else _CARD_TOKENS)
+        queries = embed(list(dataset.queries.values()))
+    return Collection.of(dataset, docs, queries, embedder=vectors or NAME, judge=rewards, scores=scores, scale=scale)
+
+
+def _line(rows: Sequence[Row]) -> Line:
+    """The held-out rows of one budget."""
+    held = [row for row in rows if row.population == "heldout"]
+    gated = [row for row in held if row.scope == "task" and row.gated]
+    return Line(
+        rewarded=gated[0].rewarded,
+        raw=_mean(held, "raw"),
+        plain=float(np.mean([row.ndcg10 for row in held if row.scope == "task" and not row.gated])),
+        gated=float(np.mean([row.ndcg10 for row in gated])),
+        worst=min(row.delta for row in gated),
+        low=float(np.mean([row.ci_low for row in gated])),
+        high=float(np.mean([row.ci_high for row in gated])),
+        published=sum(row.published for row in gated),
+        seeds=len(gated),
+    )
+
+
+def _mean(rows: Sequence[Row], scope: str) -> float:
+    """Mean nDCG@10 of a scope, gated where it has a gate."""
+    return float(
+        np.mean([row.ndcg10 for row in rows if row.scope == scope and (row.gated or scope in ("raw", "rerank"))])
+    )
+
+
+def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Example]]:
+    """The gated task offset of one split, and what it did to three held-out queries."""
+    pool, held = split(collection, seed, _HOLDOUT)
+    offsets = fit(pooled_rewards([collection], [pool], _DEPTH), scope="task")
+    task = collection.dataset.name
+    if offsets.find(task) is None:
+        return offsets, []
+    shifted = offsets.apply(collection.query_vectors, task=task)
+    after = collection.measure(shifted, held)
+    order = held[np.argsort((after - collection.raw)[held], kind="stable")]
+    chosen = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
+    examples = [_example(title, collection, int(q), shifted, after) for title, q in chosen.items()]
+    return offsets, examples
+
+
+def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> Example:
+    query_id = str(collection.query_ids[query])
+    before = collection.base[query][:10].tolist()
+    after = collection.index.search(shifted[query : query + 1], 10)[1][0].tolist()
+    relevant = collection.dataset.qrels[query_id]
+    moves = []
+    for row in dict.fromkeys(after + before):
+        document = str(collection.doc_ids[row])
+        ranks = [ranked.index(row) + 1 if row in ranked else None for ranked in (before, after)]
+        moves.append(Move(document, ranks[0], ranks[1], relevant.get(document, 0) > 0))
+    return Example(
+        title=title,
+        query=collection.dataset.queries[query_id],
+        before=float(collection.raw[query]),
+        after=float(measured[query]),
+        rose=tuple(move for move in moves if (move.after or 11) < (move.before or 11)),
+        fell=tuple(move for move in moves if (move.after or 11) > (move.before or 11)),
+    )
