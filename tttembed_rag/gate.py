@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +167,7 @@ class Race:
 def _race(name: str, rewards: Rewards, recipe: Recipe) -> Race:
     """The shared offset of *rewards* at every ridge, each query tried on what other folds learned."""
     recipes = _contestants(recipe)
-    gains = _cross_fit(rewards, recipes, _folds(rewards.tasks))
+    gains = _cross_fit(rewards, recipes, _folds(rewards))
     return Race(name, rewards, recipes, gains, scope_weights(rewards))
 
 
@@ -212,15 +213,19 @@ def _shifted(rewards: Rewards, dosed: Float64) -> Float64:
     return np.asarray(grid.base + per_doc.astype(np.float64)[grid.slots])
 
 
-def _folds(tasks: NDArray[np.str_]) -> IntArray:
-    """(n,) fold of each query: every task is dealt over the folds, in a fixed random order."""
-    fold = np.empty(len(tasks), np.intp)
-    shuffle = np.random.default_rng(0)
+def _folds(rewards: Rewards) -> IntArray:
+    """(n,) fold of each query: every task is dealt over the folds, shuffled by a hash of the query ids.
+
+    A query's fold does not depend on where it stands in *rewards*.
+    """
+    folds = min(FOLDS, len(rewards))
+    fold = np.empty(len(rewards), np.intp)
     dealt = 0
-    for task in np.unique(tasks):
-        rows = shuffle.permutation(np.flatnonzero(tasks == task))
-        fold[rows] = (dealt + np.arange(len(rows))) % min(FOLDS, max(len(tasks), 2))
-        dealt += len(rows)
+    for task in np.unique(rewards.tasks):
+        rows = np.flatnonzero(rewards.tasks == task)
+        order = sorted(rows.tolist(), key=lambda row: (crc32(rewards.query_ids[row].encode()), rewards.query_ids[row]))
+        fold[order] = (dealt + np.arange(len(order))) % folds
+        dealt += len(order)
     return fold
 
 

@@ -232,9 +232,11 @@ class Offsets(Mapping[str, Offset]):
             shifted = vectors if dosed is None else shift(vectors, dosed, lengths)
         else:
             shifted = self._apply_each(vectors, lengths, task, query_id)
-        if isinstance(X, np.ndarray):
-            return X if shifted is vectors else shifted.astype(X.dtype, copy=False)
-        return shifted.tolist()
+        if not isinstance(X, np.ndarray):
+            return shifted.tolist()
+        if shifted is vectors:
+            return X
+        return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
     def _apply_each(self, vectors: FloatArray, lengths: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
         tasks, ids = _each("task", task, len(vectors)), _each("query_id", query_id, len(vectors))

@@ -27,7 +27,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 # Rows of candidate vectors gathered at a time while base similarities are computed.
 _GATHER_ROWS = 8_192
-# Added to each Gram diagonal: keeps its Cholesky factor finite when candidates coincide.
+# Added to each Gram diagonal, the rounding of float32 products: keeps its factor invertible.
 _JITTER = 1e-7
 
 
@@ -147,8 +147,8 @@ class SharedProblem:
 class PrivateProblems:
     """One offset per query, each in the k + 1 coordinates of its own query and candidates: G = n.
 
-    The rows of the Cholesky factor L of a query's Gram matrix are its query and candidates in an
-    orthonormal basis of their span, so lengths and angles, and with them Eq. 6, are unchanged.
+    The rows of a factor F of a query's Gram matrix F F' are its query and candidates in an orthonormal
+    basis of their span, so lengths and angles, and with them Eq. 6, are unchanged.
     """
 
     loss: Loss
@@ -169,7 +169,7 @@ class PrivateProblems:
         diagonal = np.arange(1, k + 1)
         gram[:, diagonal, diagonal] = 1.0
         gram[:, np.arange(k + 1), np.arange(k + 1)] += _JITTER
-        return cls(loss, np.linalg.cholesky(gram), ridge)
+        return cls(loss, _factor(gram), ridge)
 
     def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
         """Objectives (n,) and gradients (n, k + 1)."""
@@ -198,6 +198,15 @@ class PrivateProblems:
         lifted = np.matmul(of_candidates[:, None, :].astype(block.dtype), block)[:, 0]
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
         return np.asarray(lifted + of_queries[:, None] * rewards.query_vectors)
+
+
+def _factor(gram: Float64) -> Float64:
+    """F with F F' = *gram* (n, p, p): Cholesky, or by eigenvectors where candidates all but coincide."""
+    try:
+        return np.linalg.cholesky(gram)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(gram)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, _JITTER))[:, None, :])
 
 
 def _candidate_block(rewards: Rewards, grid: Grid) -> FloatArray:

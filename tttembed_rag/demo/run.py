@@ -113,7 +113,7 @@ def run_demo(
 
     pool = len(texts.queries) - round(_HOLDOUT * len(texts.queries))
     budgets = (*(size for size in (8, 16, 32, 64, 128) if size < pool), pool)
-    plan = Plan(rewarded=budgets, depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query", "auto"))
+    plan = Plan(rewarded=budgets, depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     rows = list(run([collection], plan))
     lines = [_line([row for row in rows if row.rewarded == budget]) for budget in budgets]
     say("")
@@ -125,7 +125,7 @@ def run_demo(
     say(f"Queries that were judged ({budgets[-1]} at depth {_DEPTH}): nDCG@10 on the rewarded half")
     judged = {
         name: _mean([row for row in rows if row.rewarded == budgets[-1] and row.population == "rewarded"], scope)
-        for name, scope in (("raw", "raw"), ("direct rerank", "rerank"), ("private offsets", "query"), ("auto", "auto"))
+        for name, scope in (("raw", "raw"), ("direct rerank", "rerank"), ("private offsets", "query"))
     }
     say("  ".join(f"{name} {value:.3f}" for name, value in judged.items()))
 
