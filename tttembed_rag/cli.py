@@ -91,7 +91,8 @@ def evaluate(
     ]
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(workload) * outcomes * 3
-    with click.progressbar(run(workload, settings), length=total, label="eval", file=sys.stderr) as bar:
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(run(workload, settings), total, label="eval", file=sys.stderr, hidden=hidden) as bar:
         rows = [row.as_dict() for row in bar]
     if json_path is not None:
         _write_json(json_path, rows)

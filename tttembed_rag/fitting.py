@@ -20,7 +20,7 @@ ObjectiveName: TypeAlias = Literal["kd", "reverse_kl", "softmax_grpo"]
 SolverName: TypeAlias = Literal["exact", "adam"]
 
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
-_BATCH_NUMBERS = 8_000_000
+_BATCH_NUMBERS = 16_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -219,11 +219,12 @@ def _folds(rewards: Rewards) -> IntArray:
     A query's fold does not depend on where it stands in *rewards*.
     """
     folds = min(FOLDS, len(rewards))
+    ids: list[str] = rewards.query_ids.tolist()
     fold = np.empty(len(rewards), np.intp)
     dealt = 0
     for task in np.unique(rewards.tasks):
         rows = np.flatnonzero(rewards.tasks == task)
-        order = sorted(rows.tolist(), key=lambda row: (crc32(rewards.query_ids[row].encode()), rewards.query_ids[row]))
+        order = sorted(rows.tolist(), key=lambda row: (crc32(ids[row].encode()), ids[row]))
         fold[order] = (dealt + np.arange(len(order))) % folds
         dealt += len(order)
     return fold
@@ -312,9 +313,9 @@ def _split_gains(rewards: Rewards, recipe: Recipe) -> Float64:
         whole = PrivateProblems.of(batch, recipe.loss(grid), recipe.ridge)
         even = np.arange(grid.present.shape[1]) % 2 == 0
         for learn, tried in ((grid.present & even, grid.present & ~even), (grid.present & ~even, grid.present & even)):
-            half = replace(whole, loss=recipe.loss(replace(grid, present=learn)))
+            half = replace(whole, loss=recipe.loss(grid.only(learn)))
             offsets = solve_private(half, recipe).offsets
-            moved = grid.base + recipe.dose(1) * np.matmul(whole.coordinates[:, 1:], offsets[:, :, None])[:, :, 0]
+            moved = grid.base + recipe.dose(1) * np.matvec(whole.coordinates[:, 1:], offsets)
             gain = _judged_ndcg(grid, moved, tried) - _judged_ndcg(grid, grid.base, tried)
             gains[rows] += np.where(learn.any(axis=1) & tried.any(axis=1), gain, 0.0) / 2
     return gains

@@ -35,6 +35,12 @@ def log_softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Softmax over the last axis."""
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+
+
 class Objective(Protocol):
     """One row of targets per query, turned into losses and logit gradients."""
 
@@ -49,20 +55,28 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnowledgeDistillation:
-    """KL(p || pi) with the teacher p = softmax(r / tau_T); gradient pi - p."""
+    """KL(p || pi) with the teacher p = softmax(r / tau_T); gradient pi - p.
 
-    log_teacher: NDArray[np.float64]
+    Attributes:
+        teacher: p (n, k).
+
+        negentropy: sum p log p (n,), the part of the loss no student changes.
+    """
+
+    teacher: NDArray[np.float64]
+    negentropy: NDArray[np.float64]
 
     def __call__(self, logits: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Loss per query (n,) and its gradient in the logits (n, k)."""
-        log_student = log_softmax(logits)
-        teacher = np.exp(self.log_teacher)
-        losses = (teacher * (self.log_teacher - log_student)).sum(axis=-1)
-        return losses, np.exp(log_student) - teacher
+        shifted = logits - logits.max(axis=-1, keepdims=True)
+        weights = np.exp(shifted)
+        total = weights.sum(axis=-1)
+        losses = self.negentropy + np.log(total) - np.vecdot(self.teacher, shifted)
+        return losses, weights / total[..., None] - self.teacher
 
     def take(self, rows: Rows) -> KnowledgeDistillation:
         """The same objective on some of the queries."""
-        return KnowledgeDistillation(self.log_teacher[rows])
+        return KnowledgeDistillation(self.teacher[rows], self.negentropy[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +90,7 @@ class ReverseKL:
         log_student = log_softmax(logits)
         student = np.exp(log_student)
         log_ratio = log_student - self.log_teacher
-        losses = (student * log_ratio).sum(axis=-1)
+        losses = np.vecdot(student, log_ratio)
         return losses, student * (log_ratio - losses[..., None])
 
     def take(self, rows: Rows) -> ReverseKL:
@@ -107,7 +121,7 @@ class SoftmaxGRPO:
         slope = np.clip((excess + ROUNDING) / (2 * ROUNDING), 0.0, 1.0)
         surplus = np.where(slope < 1, slope**2 * ROUNDING, excess)
         kept = ratio - np.where(rising, surplus, -surplus)
-        losses = -(self.advantage * kept).sum(axis=-1) / self.candidates
+        losses = -np.vecdot(self.advantage, kept) / self.candidates
         # d rho_i / d l_j = rho_i (1[i=j] - pi_j), scaled by what the clipping leaves of it.
         pull = ratio * self.advantage * (1 - slope) / self.candidates[..., None]
         return losses, student * pull.sum(axis=-1, keepdims=True) - pull
@@ -137,7 +151,8 @@ def build(
         return SoftmaxGRPO(advantage, log_softmax(base_logits), count)
     log_teacher = log_softmax(np.where(present, rewards / teacher_temperature, PADDING))
     if name == "kd":
-        return KnowledgeDistillation(log_teacher)
+        teacher = np.exp(log_teacher)
+        return KnowledgeDistillation(teacher, np.vecdot(teacher, log_teacher))
     if name == "reverse_kl":
         return ReverseKL(log_teacher)
     raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, got {name!r}")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.vectors import FloatArray, as_floats, checked_norms, shift
+from tttembed_rag.vectors import FloatArray, as_floats, checked_norms, shift, shift_one
 
 Scope: TypeAlias = Literal["global", "task", "query"]
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
@@ -226,33 +226,42 @@ class Offsets(Mapping[str, Offset]):
         vectors = as_floats("X", X)
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self._width:
             raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
-        lengths = checked_norms("X", vectors)
-        if vectors.ndim == 1 or not (_several(task) or _several(query_id)):
-            dosed = self._dose(self.find(_one("task", task), _one("query_id", query_id)), vectors.dtype)
-            shifted = vectors if dosed is None else shift(vectors, dosed, lengths)
+        if vectors.ndim == 2 and (_several(task) or _several(query_id)):
+            shifted = self._apply_each(vectors, task, query_id)
         else:
-            shifted = self._apply_each(vectors, lengths, task, query_id)
+            dosed = self._dose(self.find(_one("task", task), _one("query_id", query_id)), vectors.dtype)
+            shifted = self._apply_all(vectors, dosed)
         if not isinstance(X, np.ndarray):
             return shifted.tolist()
         if shifted is vectors:
             return X
         return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
-    def _apply_each(self, vectors: FloatArray, lengths: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
+    def _apply_all(self, vectors: FloatArray, dosed: FloatArray | None) -> FloatArray:
+        if dosed is not None and vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
+            return shifted
+        lengths = checked_norms("X", vectors)
+        return vectors if dosed is None else shift(vectors, dosed, lengths)
+
+    def _apply_each(self, vectors: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
+        lengths = checked_norms("X", vectors)
         tasks, ids = _each("task", task, len(vectors)), _each("query_id", query_id, len(vectors))
         rows: dict[str, list[int]] = {}
-        found: dict[str, Offset] = {}
         for row, (one_task, one_id) in enumerate(zip(tasks, ids, strict=True)):
             if offset := self.find(one_task, one_id):
-                found[offset.key] = offset
                 rows.setdefault(offset.key, []).append(row)
         shifted = vectors.copy()
-        for key, offset in found.items():
-            dosed = self._dose(offset, vectors.dtype)
-            assert dosed is not None  # noqa: S101 - narrows the type; find() returns only dosed offsets
-            shifted[rows[key]] = shift(vectors[rows[key]], dosed, lengths[rows[key]])
+        for key, mine in rows.items():
+            dosed = self._dose(self._offsets[key], vectors.dtype)
+            shifted[mine] = shift(vectors[mine], dosed, lengths[mine])
         return shifted
 
+    @overload
+    def _dose(self, offset: None, dtype: np.dtype[Any]) -> None: ...
+    @overload
+    def _dose(self, offset: Offset, dtype: np.dtype[Any]) -> FloatArray: ...
+    @overload
+    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None: ...
     def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None:
         if offset is None:
             return None

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.objectives import PADDING, Objective, build
+from tttembed_rag.objectives import PADDING, KnowledgeDistillation, Objective, build, softmax
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors import FloatArray, IntArray
 
@@ -27,6 +27,8 @@ Float64: TypeAlias = NDArray[np.float64]
 
 # Rows of candidate vectors gathered at a time while base similarities are computed.
 _GATHER_ROWS = 8_192
+# Private problems of at most this many coordinates take Newton steps: solving for one costs their cube.
+_NEWTON_WIDTH = 32
 # Added to each Gram diagonal, the rounding of float32 products: keeps its factor invertible.
 _JITTER = 1e-7
 
@@ -38,8 +40,8 @@ class Problem(Protocol):
         """Objectives (G,) and gradients (G, p) at *offsets* (G, p)."""
         ...
 
-    def precondition(self, gradients: Float64) -> Float64:
-        """Approximate inverse Hessians applied to *gradients* (G, p)."""
+    def newton_step(self, offsets: Float64, gradients: Float64) -> Float64 | None:
+        """Steps (G, p) to where the local curvature sees the minimum; None where it is not at hand."""
         ...
 
     def take(self, rows: IntArray) -> Problem:
@@ -55,6 +57,7 @@ class Grid:
     present: NDArray[np.bool_]
     rewards: Float64
     base: Float64
+    padding: Float64 | None
 
     @classmethod
     def of(cls, rewards: Rewards) -> Grid:
@@ -69,18 +72,24 @@ class Grid:
         step = max(1, _GATHER_ROWS // deepest)
         for start in range(0, len(slots), step):
             rows = slice(start, start + step)
-            documents = rewards.doc_vectors[slots[rows]]
-            base[rows] = np.matmul(documents, rewards.query_vectors[rows, :, None])[..., 0]
+            block = _vectors_at(rewards.doc_vectors, slots[rows])
+            base[rows] = np.matvec(block, rewards.query_vectors[rows])
         base *= np.where(present, 1.0 / rewards.doc_norms[slots], 0.0) / rewards.query_norms[:, None]
-        return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base)
+        return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base, _padding(present))
 
     def take(self, rows: IntArray) -> Grid:
         """The grid of some of the queries."""
-        return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows])
+        padding = None if self.padding is None else self.padding[rows]
+        return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows], padding)
+
+    def only(self, present: NDArray[np.bool_]) -> Grid:
+        """The same grid with only some of its candidates *present*."""
+        return replace(self, present=present, padding=_padding(present))
 
     def logits(self, similarities: Float64, temperature: float) -> Float64:
         """Student logits s / tau_S with padded slots at `PADDING`."""
-        return np.where(self.present, similarities / temperature, PADDING)
+        logits = similarities / temperature
+        return logits if self.padding is None else logits + self.padding
 
     def objective(self, name: str, teacher_temperature: float, student_temperature: float) -> Objective:
         """The named objective on these candidates."""
@@ -102,7 +111,7 @@ class Loss:
         similarities = (self.grid.base + zv) / length[:, None]
         losses, pull = self.objective(self.grid.logits(similarities, self.temperature))
         of_candidates = pull / (self.temperature * length[:, None])
-        return losses, of_candidates, -(of_candidates * similarities).sum(axis=-1) / length
+        return losses, of_candidates, -np.vecdot(of_candidates, similarities) / length
 
     def take(self, rows: IntArray) -> Loss:
         """The same loss on some of the queries."""
@@ -134,9 +143,8 @@ class SharedProblem:
         gradient = gradient + (of_queries.sum() + 2.0 * self.ridge) * v
         return np.array([self.weights @ losses + self.ridge * (v @ v)]), gradient[None]
 
-    def precondition(self, gradients: Float64) -> Float64:
-        """The gradients themselves: curvature is learned along the way."""
-        return gradients
+    def newton_step(self, offsets: Float64, gradients: Float64) -> None:
+        """None: a d x d curvature costs more than learning it along the way."""
 
     def take(self, rows: IntArray) -> SharedProblem:  # noqa: ARG002 - the protocol's signature
         """Itself: there is only one."""
@@ -159,7 +167,7 @@ class PrivateProblems:
     def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
         """The private problems of all queries of *rewards*, in one batch."""
         grid = loss.grid
-        candidates = _candidate_block(rewards, grid)
+        candidates = _vectors_at(rewards.doc_vectors, grid.slots)
         scale = np.where(grid.present, 1.0 / rewards.doc_norms[grid.slots], 0.0)
         n, k = grid.slots.shape
         gram = np.empty((n, k + 1, k + 1))
@@ -174,16 +182,32 @@ class PrivateProblems:
     def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
         """Objectives (n,) and gradients (n, k + 1)."""
         query, candidates = self.coordinates[:, 0], self.coordinates[:, 1:]
-        zv = np.matmul(candidates, offsets[:, :, None])[:, :, 0]
-        vv = np.einsum("gp,gp->g", offsets, offsets)
-        losses, of_candidates, of_queries = self.loss(np.einsum("gp,gp->g", query, offsets), zv, vv)
-        gradient = np.matmul(of_candidates[:, None, :], candidates)[:, 0]
+        vv = np.vecdot(offsets, offsets)
+        losses, of_candidates, of_queries = self.loss(np.vecdot(query, offsets), np.matvec(candidates, offsets), vv)
+        gradient = np.vecmat(of_candidates, candidates)
         gradient += of_queries[:, None] * query + (of_queries + 2.0 * self.ridge)[:, None] * offsets
         return losses + self.ridge * vv, gradient
 
-    def precondition(self, gradients: Float64) -> Float64:
-        """The gradients themselves: curvature is learned along the way."""
-        return gradients
+    def newton_step(self, offsets: Float64, gradients: Float64) -> Float64 | None:
+        """The Gauss-Newton step of KD; None for objectives whose curvature it does not describe.
+
+        With J the Jacobian of the logits, the curvature is J' (diag(pi) - pi pi') J + 2 ridge I.
+        """
+        if not isinstance(self.loss.objective, KnowledgeDistillation) or self.coordinates.shape[1] > _NEWTON_WIDTH:
+            return None
+        moved = self.coordinates[:, 0] + offsets
+        length = np.sqrt(np.vecdot(moved, moved))
+        moved /= length[:, None]
+        candidates = self.coordinates[:, 1:]
+        similarities = np.matvec(candidates, moved)
+        student = softmax(self.loss.grid.logits(similarities, self.loss.temperature))
+        jacobian = candidates - similarities[:, :, None] * moved[:, None, :]
+        jacobian -= np.vecmat(student, jacobian)[:, None, :]
+        jacobian *= (np.sqrt(student) / (self.loss.temperature * length[:, None]))[:, :, None]
+        curvature = np.matmul(jacobian.transpose(0, 2, 1), jacobian)
+        diagonal = np.arange(curvature.shape[1])
+        curvature[:, diagonal, diagonal] += 2.0 * self.ridge
+        return _solved(curvature, -gradients)
 
     def take(self, rows: IntArray) -> PrivateProblems:
         """The private problems of some of the queries."""
@@ -192,26 +216,36 @@ class PrivateProblems:
     def lift(self, rewards: Rewards, offsets: Float64) -> FloatArray:
         """The offsets (n, k + 1) as vectors (n, d) over the query and candidates of *rewards*."""
         grid = self.loss.grid
-        weights = np.linalg.solve(self.coordinates.transpose(0, 2, 1), offsets[:, :, None])[:, :, 0]
+        weights = _solved(self.coordinates.transpose(0, 2, 1), offsets)
         of_candidates = np.where(grid.present, weights[:, 1:] / rewards.doc_norms[grid.slots], 0.0)
-        block = _candidate_block(rewards, grid)
-        lifted = np.matmul(of_candidates[:, None, :].astype(block.dtype), block)[:, 0]
+        block = _vectors_at(rewards.doc_vectors, grid.slots)
+        lifted = np.vecmat(of_candidates.astype(block.dtype), block)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
         return np.asarray(lifted + of_queries[:, None] * rewards.query_vectors)
+
+
+def _padding(present: NDArray[np.bool_]) -> Float64 | None:
+    """What absent candidates add to their logits; None where all are present."""
+    return None if present.all() else np.where(present, 0.0, PADDING)
+
+
+def _solved(matrices: Float64, right: Float64) -> Float64:
+    """Solutions (n, p) of n linear systems (n, p, p) with right sides (n, p)."""
+    return np.asarray(np.linalg.solve(matrices, right[:, :, None])[:, :, 0], dtype=np.float64)
 
 
 def _factor(gram: Float64) -> Float64:
     """F with F F' = *gram* (n, p, p): Cholesky, or by eigenvectors where candidates all but coincide."""
     try:
-        return np.linalg.cholesky(gram)
+        return np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(gram)
         return np.asarray(vectors * np.sqrt(np.maximum(values, _JITTER))[:, None, :])
 
 
-def _candidate_block(rewards: Rewards, grid: Grid) -> FloatArray:
-    """Candidate vectors (n, k, d): a view where they lie in order, gathered otherwise."""
-    first, count = int(grid.slots[0, 0]), grid.slots.size
-    if grid.present.all() and np.array_equal(grid.slots.ravel(), np.arange(first, first + count)):
-        return rewards.doc_vectors[first : first + count].reshape(*grid.slots.shape, -1)
-    return rewards.doc_vectors[grid.slots]
+def _vectors_at(vectors: FloatArray, slots: IntArray) -> FloatArray:
+    """Vectors (n, k, d) at *slots* (n, k): a view where they lie in order, gathered otherwise."""
+    first, last, count = int(slots[0, 0]), int(slots[-1, -1]), slots.size
+    if last - first == count - 1 and np.array_equal(slots.ravel(), np.arange(first, first + count)):
+        return vectors[first : first + count].reshape(*slots.shape, -1)
+    return vectors[slots]

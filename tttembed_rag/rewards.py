@@ -254,7 +254,7 @@ class Rewards:
         return len(self.candidates)
 
     def take(self, rows: IntArray) -> Rewards:
-        """The rewards of some queries, with only the documents they use; all of them is free."""
+        """The rewards of some queries, with only the documents they use; vectors in order are not copied."""
         if np.array_equal(rows, np.arange(len(self))):
             return self
         depths = self.depths[rows]
@@ -262,8 +262,8 @@ class Rewards:
         pairs = np.repeat(self.starts[:-1][rows] - starts[:-1], depths) + np.arange(starts[-1])
         used, local = np.unique(self.candidates[pairs], return_inverse=True)
         return Rewards(
-            query_vectors=self.query_vectors[rows],
-            doc_vectors=self.doc_vectors[used],
+            query_vectors=self.query_vectors[_sliced(rows)],
+            doc_vectors=self.doc_vectors[_sliced(used)],
             query_norms=self.query_norms[rows],
             doc_norms=self.doc_norms[used],
             starts=starts,
@@ -273,6 +273,12 @@ class Rewards:
             query_ids=self.query_ids[rows],
             judge=self.judge,
         )
+
+
+def _sliced(rows: IntArray) -> IntArray | slice:
+    """The rows as a slice where they lie in order, so that indexing with them copies nothing."""
+    first, count = int(rows[0]), len(rows)
+    return slice(first, first + count) if np.array_equal(rows, np.arange(first, first + count)) else rows
 
 
 def _matrix(name: str, value: ArrayLike) -> FloatArray:

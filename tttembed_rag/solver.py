@@ -1,9 +1,10 @@
 """Exact solver with a certificate, and the paper's Adam; both minimise G problems side by side.
 
-`exact` is L-BFGS (Liu and Nocedal 1989) over a batch of independent problems with a backtracking
-line search; it stops a problem when its gradient norm is below the tolerance and says so in the
-certificate. `adam` is the paper's recipe (appendix, optimization details): 300 full-batch steps,
-learning rate 0.01, no stopping rule.
+`exact` takes the problems' own Newton steps where their curvature is cheap, else L-BFGS steps (Liu
+and Nocedal 1989), over a batch of independent problems with one backtracking line search. It stops a
+problem when its gradient norm is below the tolerance, and says in the certificate if it never was.
+`adam` is the paper's recipe (appendix, optimization details): 300 full-batch steps, learning rate
+0.01, no stopping rule.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class _Pairs:
 
     def with_pair(self, step: Float64, change: Float64) -> _Pairs:
         """These pairs and one more; a problem that did not see positive curvature ignores its own."""
-        product = _dot(step, change)
-        floor = 1e-12 * np.sqrt(_dot(step, step) * _dot(change, change))
+        product = np.vecdot(step, change)
+        floor = 1e-12 * np.sqrt(np.vecdot(step, step) * np.vecdot(change, change))
         inverse = np.where(product > floor, 1.0 / np.where(product > floor, product, 1.0), 0.0)
         return _Pairs(
             (*self.steps, step)[-_MEMORY:],
@@ -76,26 +77,26 @@ class _Pairs:
             (*self.inverse_products, inverse)[-_MEMORY:],
         )
 
-    def inverse_hessian(self, gradient: Float64, problem: Problem) -> Float64:
-        """The two-loop recursion, started from the problem's own estimate of its curvature."""
-        q = gradient.copy()
+    def step(self, gradient: Float64) -> Float64:
+        """Minus the inverse Hessian times *gradient*, by the two-loop recursion."""
+        if not self.steps:
+            return np.asarray(-gradient / np.maximum(1.0, np.sqrt(np.vecdot(gradient, gradient)))[:, None])
+        r = -gradient
         taken = []
         for s, y, rho in zip(
             reversed(self.steps), reversed(self.changes), reversed(self.inverse_products), strict=True
         ):
-            taken.append(rho * _dot(s, q))
-            q -= taken[-1][:, None] * y
-        r = problem.precondition(q)
-        if self.steps:
-            r = r * self._scale(problem)[:, None]
+            taken.append(rho * np.vecdot(s, r))
+            r -= taken[-1][:, None] * y
+        r *= self._scale()[:, None]
         for s, y, rho in zip(self.steps, self.changes, self.inverse_products, strict=True):
-            r += (taken.pop() - rho * _dot(y, r))[:, None] * s
+            r += (taken.pop() - rho * np.vecdot(y, r))[:, None] * s
         return r
 
-    def _scale(self, problem: Problem) -> Float64:
-        """s·y / y·P y of the last pair, 1 where it was ignored: fits the estimate P to what was seen."""
+    def _scale(self) -> Float64:
+        """s·y / y·y of the last pair, 1 where it was ignored: the inverse curvature last seen."""
         y, rho = self.changes[-1], self.inverse_products[-1]
-        curvature = _dot(y, problem.precondition(y)) * rho
+        curvature = np.vecdot(y, y) * rho
         return np.where(curvature > 0, 1.0 / np.where(curvature > 0, curvature, 1.0), 1.0)
 
 
@@ -129,14 +130,16 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
             rows = np.flatnonzero(running)
             problem, at, pairs, groups = problem.take(rows), at.take(rows), pairs.take(rows), groups[rows]
             evaluations, stalled, running = evaluations[rows], stalled[rows], running[rows]
-        direction = -pairs.inverse_hessian(at.g, problem)
-        uphill = _dot(at.g, direction) >= 0
-        direction[uphill] = -at.g[uphill]
-        first = np.ones(len(groups)) if pairs.steps else 1.0 / np.maximum(1.0, at.norm)
-        reached, trials = _line_search(problem, at, direction, first, running)
+        newton = problem.newton_step(at.x, at.g)
+        direction = pairs.step(at.g) if newton is None else newton
+        uphill = np.vecdot(at.g, direction) >= 0
+        if uphill.any():
+            direction[uphill] = -at.g[uphill]
+        reached, trials = _line_search(problem, at, direction, running)
         evaluations = evaluations + trials
         stalled = running & (reached.x == at.x).all(axis=1)
-        pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g)
+        if newton is None:
+            pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g)
         at = reached
     return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance)
 
@@ -170,7 +173,7 @@ class _Points:
 
     @property
     def norm(self) -> Float64:
-        return np.sqrt(_dot(self.g, self.g))
+        return np.asarray(np.sqrt(np.vecdot(self.g, self.g)))
 
     def take(self, rows: NDArray[np.intp]) -> _Points:
         return _Points(self.x[rows], self.f[rows], self.g[rows])
@@ -180,32 +183,41 @@ class _Points:
 
 
 def _line_search(
-    problem: Problem, at: _Points, direction: Float64, step: Float64, running: NDArray[np.bool_]
+    problem: Problem, at: _Points, direction: Float64, running: NDArray[np.bool_]
 ) -> tuple[_Points, NDArray[np.intp]]:
     """Backtrack along *direction* until the objective falls enough; who is not running stays put.
 
     A step counts when the objective fell (Armijo), or, where rounding hides the fall, when the slope
-    there shows it (Hager and Zhang 2005, approximate Wolfe).
+    there shows it (Hager and Zhang 2005, approximate Wolfe). One that never falls stays put.
     """
-    reached = _Points(at.x.copy(), at.f.copy(), at.g.copy())
-    trials = np.zeros(len(step), np.intp)
-    slope = _dot(at.g, direction)
-    rows = np.flatnonzero(running)
+    slope = np.vecdot(at.g, direction)
+    step = running.astype(np.float64)
+    reached = _Points.at(problem, at.x + step[:, None] * direction)
+    trials = running.astype(np.intp)
+    good, shorter = _judge(at, reached, direction, slope, step)
+    rows = np.flatnonzero(running & ~good)
+    shorter = shorter[rows]
     while rows.size:
-        here = problem if len(rows) == len(step) else problem.take(rows)
-        tried = _Points.at(here, at.x[rows] + step[rows, None] * direction[rows])
+        step[rows] *= shorter
+        start, along = at.take(rows), direction[rows]
+        tried = _Points.at(problem.take(rows), start.x + step[rows, None] * along)
         trials[rows] += 1
-        slope_there = _dot(tried.g, direction[rows])
-        fell = tried.f <= at.f[rows] + _DECREASE * step[rows] * slope[rows]
-        noise = _ROUNDING * (1.0 + np.abs(at.f[rows]))
-        level = (tried.f <= at.f[rows] + noise) & (slope_there <= (2 * _DECREASE - 1) * slope[rows])
-        good = fell | level
+        good, shorter = _judge(start, tried, along, slope[rows], step[rows])
+        hopeless = ~good & (step[rows] < _SMALLEST_STEP)
         reached.put(rows[good], tried.take(np.flatnonzero(good)))
-        secant = slope[rows] / np.minimum(slope[rows] - slope_there, slope[rows])
-        step[rows] *= np.clip(secant, 0.1, 0.5)
-        rows = rows[~good & (step[rows] > _SMALLEST_STEP)]
+        reached.put(rows[hopeless], start.take(np.flatnonzero(hopeless)))
+        going = ~good & ~hopeless
+        rows, shorter = rows[going], shorter[going]
     return reached, trials
 
 
-def _dot(a: Float64, b: Float64) -> Float64:
-    return np.asarray(np.einsum("gp,gp->g", a, b))
+def _judge(
+    at: _Points, tried: _Points, direction: Float64, slope: Float64, step: Float64
+) -> tuple[NDArray[np.bool_], Float64]:
+    """Which steps count, and by how much to shorten those that do not (the secant, kept in [.1, .5])."""
+    slope_there = np.vecdot(tried.g, direction)
+    fell = tried.f <= at.f + _DECREASE * step * slope
+    noise = _ROUNDING * (1.0 + np.abs(at.f))
+    level = (tried.f <= at.f + noise) & (slope_there <= (2 * _DECREASE - 1) * slope)
+    secant = slope / np.minimum(slope - slope_there, slope)
+    return fell | level, np.clip(secant, 0.1, 0.5)

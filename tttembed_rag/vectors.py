@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,14 +37,17 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
 
 def norms(vectors: FloatArray) -> FloatArray:
     """Euclidean norms over the last axis, shape ``vectors.shape[:-1]``, safe at extreme scales."""
-    squares = np.einsum("...i,...i->...", vectors, vectors)
+    squares = np.vecdot(vectors, vectors)
     low, high = _SAFE_SQUARES
-    if squares.size and not (squares.min() > low and squares.max() < high):
-        largest = np.abs(vectors.astype(np.float64)).max(axis=-1, keepdims=True)
-        scaled = vectors / np.where(largest > 0, largest, 1.0)
-        lengths: FloatArray = largest[..., 0] * np.sqrt(np.einsum("...i,...i->...", scaled, scaled))
-        return lengths
-    return np.asarray(np.sqrt(squares))
+    if squares.ndim == 0:
+        safe = low < squares < high
+    else:
+        safe = not squares.size or (squares.min() > low and squares.max() < high)
+    if safe:
+        return np.asarray(np.sqrt(squares))
+    largest = np.abs(vectors.astype(np.float64)).max(axis=-1, keepdims=True)
+    scaled = vectors / np.where(largest > 0, largest, 1.0)
+    return np.asarray(largest[..., 0] * np.sqrt(np.vecdot(scaled, scaled)))
 
 
 def checked_norms(name: str, vectors: FloatArray) -> FloatArray:
@@ -79,6 +83,22 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
         lengths: ||x||, (m,) or scalar array, as `norms` returns them.
     """
     moved = vectors + lengths[..., None] * dosed
-    ratio = lengths / np.where((after := norms(moved)) > 0, after, 1.0)
-    shifted: FloatArray = np.where(after[..., None] > 0, moved * ratio[..., None], vectors)
-    return shifted.astype(vectors.dtype, copy=False)
+    after = norms(moved)
+    if (gone := after == 0).any():
+        moved[gone], after = vectors[gone], np.where(gone, lengths, after)
+    moved *= (lengths / after)[..., None]
+    return moved.astype(vectors.dtype, copy=False)
+
+
+def shift_one(vector: FloatArray, dosed: FloatArray) -> FloatArray | None:
+    """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look."""
+    low, high = _SAFE_SQUARES
+    square = float(vector @ vector)
+    if not low < square < high:
+        return None
+    moved: FloatArray = vector + math.sqrt(square) * dosed
+    after = float(moved @ moved)
+    if not low < after < high:
+        return None
+    moved *= math.sqrt(square / after)
+    return moved
