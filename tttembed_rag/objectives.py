@@ -143,7 +143,7 @@ def build(
 ) -> Objective:
     """The named objective for padded rewards (n, k), with the (n, k) mask of present candidates."""
     if name == "softmax_grpo":
-        count = present.sum(axis=-1).astype(np.float64)
+        count = np.maximum(present.sum(axis=-1), 1).astype(np.float64)
         mean = np.where(present, rewards, 0.0).sum(axis=-1) / count
         centred = np.where(present, rewards - mean[..., None], 0.0)
         deviation = np.sqrt((centred**2).sum(axis=-1) / count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,12 +112,14 @@ class Offset:
 
     @property
     def key(self) -> str:
-        """``global``, ``task:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``."""
-        if self.scope == "global":
-            return "global"
-        if self.scope == "task":
-            return f"task:{self.task}"
-        return f"query:{self.query_id}" if self.task == DEFAULT_TASK else f"query:{self.task}/{self.query_id}"
+        """``global``, ``task:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``.
+
+        A slash inside a query's task or id is written %2F, so that no two queries share a key.
+        """
+        if self.scope != "query":
+            return "global" if self.scope == "global" else f"task:{self.task}"
+        parts = [self.query_id] if self.task == DEFAULT_TASK else [self.task, self.query_id]
+        return "query:" + "/".join(str(part).replace("%", "%25").replace("/", "%2F") for part in parts)
 
     @property
     def served(self) -> bool:
@@ -267,7 +269,7 @@ class Offsets(Mapping[str, Offset]):
             return None
         dosed = self._dosed.get((offset.key, dtype))
         if dosed is None:
-            dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector).astype(dtype)
+            dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
         return dosed
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -285,15 +287,15 @@ class Offsets(Mapping[str, Offset]):
             "offsets": json.dumps(records),
         }
         target = Path(path)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as draft:
-            try:
-                draft.write(save({"vectors": matrix}, metadata=header))
-                draft.flush()
-                os.fsync(draft.fileno())
-                Path(draft.name).replace(target)
-            except BaseException:
-                Path(draft.name).unlink()
-                raise
+        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+        try:
+            with draft.open("xb") as file:
+                file.write(save({"vectors": matrix}, metadata=header))
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Offsets:

@@ -294,7 +294,7 @@ def _ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntA
         raise InputError(f"{name}: expected one row per query, got {type(value).__name__}")
     rows = [value.reshape(-1)] if (matrix := isinstance(value, np.ndarray) and value.ndim == 2) else list(value)
     try:
-        arrays = [np.asarray(row) for row in rows]
+        arrays = [np.asarray(row) if len(row) else np.empty(0, dtype) for row in rows]
         flat = np.concatenate(arrays) if arrays else np.empty(0, dtype)
         if dtype is np.intp and flat.size and flat.dtype.kind not in "iu":
             raise InputError(f"{name}: expected integer rows of doc_vectors, got dtype {flat.dtype}")
@@ -337,7 +337,8 @@ def _first_difference(expected: IntArray, got: IntArray) -> str:
 
 def _norms_by_block(name: str, vectors: FloatArray) -> FloatArray:
     blocks = [
-        checked_norms(name, vectors[start : start + _CHECK_ROWS]) for start in range(0, len(vectors), _CHECK_ROWS)
+        checked_norms(name, vectors[start : start + _CHECK_ROWS], first=start)
+        for start in range(0, len(vectors), _CHECK_ROWS)
     ]
     return np.concatenate(blocks) if blocks else np.empty(0, dtype=vectors.dtype)
 

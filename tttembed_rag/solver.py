@@ -9,7 +9,7 @@ problem when its gradient norm is below the tolerance, and says in the certifica
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -77,6 +77,16 @@ class _Pairs:
             (*self.inverse_products, inverse)[-_MEMORY:],
         )
 
+    def without(self, rows: NDArray[np.bool_]) -> _Pairs:
+        """These pairs with those of some problems forgotten."""
+        if not rows.any():
+            return self
+        return replace(self, inverse_products=tuple(np.where(rows, 0.0, rho) for rho in self.inverse_products))
+
+    def empty(self, groups: int) -> NDArray[np.bool_]:
+        """Which of the problems have no pair."""
+        return np.asarray(~np.any([np.zeros(groups), *self.inverse_products], axis=0))
+
     def step(self, gradient: Float64) -> Float64:
         """Minus the inverse Hessian times *gradient*, by the two-loop recursion."""
         if not self.steps:
@@ -137,9 +147,11 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
             direction[uphill] = -at.g[uphill]
         reached, trials = _line_search(problem, at, direction, running)
         evaluations = evaluations + trials
-        stalled = running & (reached.x == at.x).all(axis=1)
+        stuck = running & (reached.x == at.x).all(axis=1)
+        # Stuck on what it learned, a problem forgets it and goes downhill; stuck there too, it is over.
+        stalled = stuck & pairs.empty(len(groups))
         if newton is None:
-            pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g)
+            pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g).without(stuck)
         at = reached
     return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance)
 
@@ -219,5 +231,5 @@ def _judge(
     fell = tried.f <= at.f + _DECREASE * step * slope
     noise = _ROUNDING * (1.0 + np.abs(at.f))
     level = (tried.f <= at.f + noise) & (slope_there <= (2 * _DECREASE - 1) * slope)
-    secant = slope / np.minimum(slope - slope_there, slope)
+    secant = slope / np.minimum(np.minimum(slope - slope_there, slope), -np.finfo(np.float64).tiny)
     return fell | level, np.clip(secant, 0.1, 0.5)

@@ -37,29 +37,28 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
 
 def norms(vectors: FloatArray) -> FloatArray:
     """Euclidean norms over the last axis, shape ``vectors.shape[:-1]``, safe at extreme scales."""
-    squares = np.vecdot(vectors, vectors)
-    low, high = _SAFE_SQUARES
-    if squares.ndim == 0:
-        safe = low < squares < high
-    else:
-        safe = not squares.size or (squares.min() > low and squares.max() < high)
-    if safe:
-        return np.asarray(np.sqrt(squares))
-    largest = np.abs(vectors.astype(np.float64)).max(axis=-1, keepdims=True)
-    scaled = vectors / np.where(largest > 0, largest, 1.0)
-    return np.asarray(largest[..., 0] * np.sqrt(np.vecdot(scaled, scaled)))
-
-
-def checked_norms(name: str, vectors: FloatArray) -> FloatArray:
-    """Norms of *vectors*, or a VectorError that names the first NaN, infinite or zero row."""
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = norms(vectors)
+        squares = np.vecdot(vectors, vectors)
+        low, high = _SAFE_SQUARES
+        if ((squares > low) & (squares < high)).all():
+            return np.asarray(np.sqrt(squares))
+        largest = np.abs(vectors.astype(np.float64)).max(axis=-1, keepdims=True)
+        scaled = vectors / np.where(largest > 0, largest, 1.0)
+        return np.asarray(largest[..., 0] * np.sqrt(np.vecdot(scaled, scaled)))
+
+
+def checked_norms(name: str, vectors: FloatArray, *, first: int = 0) -> FloatArray:
+    """Norms of *vectors*, or a VectorError that names the first NaN, infinite or zero row.
+
+    Rows are counted from *first* in the message.
+    """
+    lengths = norms(vectors)
     bad = ~(np.isfinite(lengths) & (lengths > 0))
     if bad.any():
         row = int(np.argmax(bad))
         vector = vectors if vectors.ndim == 1 else vectors.reshape(-1, vectors.shape[-1])[row]
         found = "NaN" if np.isnan(vector).any() else "infinity" if np.isinf(vector).any() else "a zero vector"
-        raise VectorError(f"{name}: expected finite, non-zero vectors, got {found} in row {row}")
+        raise VectorError(f"{name}: expected finite, non-zero vectors, got {found} in row {first + row}")
     return lengths
 
 

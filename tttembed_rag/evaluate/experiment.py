@@ -387,7 +387,7 @@ def _outcomes(collection: Collection, plan: Plan, mine: IntArray, fitted: Sequen
     task = collection.dataset.name
     for fit_ in fitted:
         measured, published = _serve(collection, fit_.offsets, task)
-        reason = _reason(fit_.offsets, task, collection.query_ids[mine])
+        reason = _reason(fit_.offsets, task)
         yield _Outcome(fit_.scope, fit_.gated, measured, published, reason, fit_.seconds, True)
 
 
@@ -399,11 +399,11 @@ def _serve(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
     return collection.measure(vectors, moved), bool(moved.size)
 
 
-def _reason(offsets: Offsets, task: str, query_ids: NDArray[np.str_]) -> str:
+def _reason(offsets: Offsets, task: str) -> str:
     """The evidence behind what *task* is served: its shared offset's, then its private ones'."""
-    keys = [f"task:{task}", "global", *(f"query:{task}/{query_id}" for query_id in query_ids.tolist())]
-    shared = next((offsets[key] for key in keys[:2] if key in offsets), None)
-    private = next((offsets[key] for key in keys[2:] if key in offsets), None)
+    mine = [offset for offset in offsets.values() if offset.task in (task, None)]
+    shared = max((offset for offset in mine if offset.query_id is None), key=lambda o: o.scope == "task", default=None)
+    private = next((offset for offset in mine if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
     return "; ".join(parts) or "no offset for this task"
 

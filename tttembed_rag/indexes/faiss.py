@@ -55,11 +55,18 @@ class FaissIndex:
     def search(self, queries: FloatArray, k: int) -> tuple[FloatArray, IntArray]:
         """Cosine similarities (m, k) and rows (m, k) of the nearest documents, best first.
 
-        *k* is at most the number of documents; queries (m, d) may have any norm.
+        Args:
+            queries: (m, d) query vectors of any norm.
+
+            k: Documents per query, at least 1; more than there are gives all.
         """
+        if k < 1:
+            raise InputError(f"k: expected at least 1, got {k}")
         floats = as_floats("queries", queries)
         if floats.ndim != 2 or floats.shape[1] != self._index.d:
             raise VectorError(f"queries: expected shape (m, {self._index.d}), got {floats.shape}")
         unit = (floats / checked_norms("queries", floats)[:, None]).astype(np.float32)
         similarities, rows = self._index.search(unit, min(k, len(self)))
+        if (lost := (rows < 0).any(axis=1)).any():  # a graph walk may run out of neighbours before k
+            similarities[lost], rows[lost] = self._index.storage.search(unit[lost], rows.shape[1])
         return similarities, rows.astype(np.intp)
