@@ -20,12 +20,12 @@ ValueT = TypeVar("ValueT")
 
 
 class _Commands(click.Group):
-    """Turns the package's own errors into one line and exit code 2."""
+    """Turns the package's own errors, and files that cannot be used, into one line and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except TTTEmbedError as exc:
+        except (TTTEmbedError, OSError) as exc:
             raise click.UsageError(str(exc)) from exc
 
 
@@ -84,6 +84,7 @@ def evaluate(
     """
     from tttembed_rag.evaluate.experiment import Plan, open_collection, run
 
+    _check_target(json_path)
     settings = Plan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     declared = Scale.parse(scale)
     workload = [
@@ -122,6 +123,9 @@ def demo(
     """Watch a frozen embedding model get better at a real retrieval job from rewards alone."""
     from tttembed_rag.demo.run import run_demo
 
+    if data is None and (vectors or rewards != "qrels"):
+        raise click.UsageError("--vectors and --rewards need a folder: --data DIR")
+    _check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
     rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
@@ -152,6 +156,12 @@ def show(file: Path, *, as_json: bool) -> None:
         else:
             noun = "query" if offset.n == 1 else "queries"
             click.echo(f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}")
+
+
+def _check_target(path: Path | None) -> None:
+    """Refuse a target in a missing folder before the work starts, not after."""
+    if path is not None and str(path) != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise click.UsageError(f"{path}: expected a file in an existing folder")
 
 
 def _write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from tttembed_rag.demo.callables import collect_callables
 from tttembed_rag.demo.embedding import NAME, embed
 from tttembed_rag.demo.report import write_report
+from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.experiment import Collection, Plan, Row, pooled_rewards, run, split
 from tttembed_rag.evaluate.measures import Float64
@@ -106,6 +107,9 @@ def run_demo(
 
         say: Takes each line.
     """
+    out.mkdir(parents=True, exist_ok=True)
+    if not seeds:
+        raise InputError("seeds: expected at least one, got none")
     collection = _collection(data, vectors, rewards, scale, say)
     texts = collection.dataset
     judge = "task success, simulated by the labels" if collection.simulated else collection.judge
@@ -139,7 +143,6 @@ def run_demo(
         for direction, moves in (("rose", example.rose), ("fell", example.fell)):
             say(f"  {direction}: {'; '.join(str(move) for move in moves) or 'nothing'}")
 
-    out.mkdir(parents=True, exist_ok=True)
     offsets.save(out / "offsets.safetensors")
     write_report(out / "report.html", texts.name, judge, lines, judged, task, examples, rows)
     say("")

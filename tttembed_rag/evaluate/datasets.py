@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -67,10 +69,10 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
         raise DataError(f"{path}: expected stored vectors, found none (here: {known})")
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             documents = _in_order(path, "doc", stored["doc_ids"], stored["docs"], dataset.documents)
             queries = _in_order(path, "query", stored["query_ids"], stored["queries"], dataset.queries)
-    except (KeyError, OSError, ValueError) as exc:
+    except (EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as exc:
         if isinstance(exc, DataError):
             raise
         raise DataError(f"{path}: expected arrays doc_ids, docs, query_ids, queries ({exc})") from exc
@@ -89,8 +91,9 @@ def load_scores(folder: Path, name: str) -> Judgments:
 def _json_lines(path: Path) -> Iterator[dict[str, str]]:
     if not path.is_file():
         raise DataError(f"{path}: expected one JSON object a line, found no file")
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
+            _check_text(path, number, line)
             if not line.strip():
                 continue
             try:
@@ -106,18 +109,27 @@ def _judgments(path: Path) -> dict[str, dict[str, float]]:
     if not path.is_file():
         raise DataError(f"{path}: expected query-id, corpus-id, score; found no file")
     judgments: dict[str, dict[str, float]] = {}
-    with path.open(encoding="utf-8") as lines:
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         next(lines, None)  # the header
         for number, line in enumerate(lines, 2):
+            _check_text(path, number, line)
             fields = line.rstrip("\n").split("\t")
             try:
-                query, document, score = fields
-                judgments.setdefault(query, {})[document] = float(score)
-            except ValueError as exc:
+                query, document, score = fields[0], fields[1], float(fields[2])
+            except (IndexError, ValueError) as exc:
                 raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}") from exc
+            if len(fields) != 3 or not isfinite(score):
+                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}")
+            judgments.setdefault(query, {})[document] = score
     if not judgments:
         raise DataError(f"{path}: expected at least one line below the header, found none")
     return judgments
+
+
+def _check_text(path: Path, number: int, line: str) -> None:
+    """Refuse a line that is not UTF-8 (its bad bytes were read as surrogates)."""
+    if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
+        raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
 
 
 def _in_order(
@@ -127,8 +139,8 @@ def _in_order(
     vectors: FloatArray,
     wanted: Mapping[str, str],
 ) -> FloatArray:
-    if vectors.ndim != 2 or len(ids) != len(vectors):
-        raise DataError(f"{path}: expected one {kind} vector per id, got {vectors.shape} for {len(ids)} ids")
+    if vectors.ndim != 2 or ids.shape != (len(vectors),):
+        raise DataError(f"{path}: expected one {kind} vector per id, got {vectors.shape} for {ids.size} ids")
     row = {key: i for i, key in enumerate(ids.tolist())}
     if missing := next((key for key in wanted if key not in row), None):
         raise DataError(f"{path}: expected a vector for every {kind}, got none for {missing!r}")

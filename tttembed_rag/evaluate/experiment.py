@@ -74,6 +74,10 @@ class Plan:
         for name, values in (("rewarded", self.rewarded), ("depth", (self.depth,))):
             if not values or min(values) < 1:
                 raise InputError(f"{name}: expected numbers >= 1, got {values}")
+        if not self.seeds or min(self.seeds) < 0:
+            raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
+        if not (self.scopes or self.baselines):
+            raise InputError("scopes: expected at least one scope or baseline, got none")
         for name, known in (("scopes", ("global", "task", "query", "auto")), ("baselines", ("raw", "rerank"))):
             if wrong := set(getattr(self, name)) - set(known):
                 raise InputError(f"{name}: expected {', '.join(known)}, got {', '.join(sorted(wrong))}")
@@ -131,6 +135,8 @@ class Collection:
 
         scores: The judge's scores; for `QRELS` a pair without a label scores 0.
 
+        simulated: Whether the rewards are relevance labels, not a judge's.
+
         scale: What the scores mean.
 
         doc_vectors: (N, d).
@@ -144,6 +150,7 @@ class Collection:
     embedder: str
     judge: str
     scores: Judgments
+    simulated: bool
     scale: Scale
     doc_vectors: FloatArray
     query_vectors: FloatArray
@@ -180,6 +187,7 @@ class Collection:
             embedder,
             judge,
             dataset.qrels if scores is None else scores,
+            simulated,
             Scale("rubric", 0.0, top) if simulated else scale or Scale(),
             doc_vectors,
             query_vectors,
@@ -190,11 +198,6 @@ class Collection:
             base,
             evaluator(_named(base, doc_ids, query_ids))["nDCG@10"],
         )
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the rewards are relevance labels, not a judge's."""
-        return self.judge == QRELS
 
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         """The first *depth* judged documents of a query in base order, and their scores.
@@ -260,6 +263,8 @@ def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
     names = [collection.dataset.name for collection in workload]
     if len(set(names)) < len(names):
         raise DataError(f"data sets: expected different names, got {', '.join(names)}")
+    if len(widths := sorted({collection.doc_vectors.shape[1] for collection in workload})) > 1:
+        raise DataError(f"data sets: expected vectors of one width, got {widths}")
     for seed in plan.seeds:
         splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:
