@@ -1,0 +1,101 @@
+"""Small seeded reward sets, and Eq. 6 written out plainly, for the tests of the core."""
+
+import numpy as np
+import pytest
+
+from tttembed_rag import Rewards
+
+
+def unit_rows(vectors):
+    """Rows divided by their norm."""
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def make_rewards(n=6, *, depths=8, width=24, seed=0, dtype=np.float64, tasks=None, query_ids=None):
+    """Candidates around their query, as a retriever returns them, with rewards at random."""
+    rng = np.random.default_rng(seed)
+    queries = unit_rows(rng.normal(size=(n, width)))
+    blocks = [
+        query + rng.normal(size=(depth, width)) / np.sqrt(width)
+        for query, depth in zip(queries, np.broadcast_to(depths, n), strict=True)
+    ]
+    return Rewards.from_arrays(
+        queries.astype(dtype),
+        [block.astype(dtype) for block in blocks],
+        [rng.uniform(size=len(block)) for block in blocks],
+        tasks,
+        query_ids,
+    )
+
+
+def make_planted(n=20, *, depth=8, width=16, seed=0, strength=0.6, signs=None, tasks=None, dtype=np.float64):
+    """Base query vectors that all lack one common direction; the rewards know the whole query.
+
+    `signs` holds +1 or -1 per query: which way along the direction the base vector is wrong.
+    """
+    rng = np.random.default_rng(seed)
+    direction = unit_rows(rng.normal(size=width))
+    meant = unit_rows(rng.normal(size=(n, width)))
+    signs = np.ones(n) if signs is None else np.asarray(signs, float)
+    queries = unit_rows(meant - strength * signs[:, None] * direction)
+    documents = unit_rows(queries[:, None] + 1.2 * rng.normal(size=(n, depth, width)) / np.sqrt(width))
+    fit = np.einsum("nkd,nd->nk", documents, meant)
+    rewards = 1.0 / (1.0 + np.exp(-12.0 * (fit - np.median(fit))))
+    return Rewards.from_arrays(queries.astype(dtype), documents.astype(dtype), rewards, tasks)
+
+
+def eq6(v, rewards, weights, recipe):
+    """Objective and gradient of Eq. 6 of the paper at *v*, query by query in float64.
+
+    Softmax-GRPO is the paper's own, its corners sharp.
+    """
+    value, gradient = recipe.ridge * v @ v, 2.0 * recipe.ridge * v
+    for q, weight in enumerate(weights):
+        mine = slice(rewards.starts[q], rewards.starts[q + 1])
+        x = unit_rows(rewards.query_vectors[q].astype(np.float64))
+        z = unit_rows(rewards.doc_vectors[rewards.candidates[mine]].astype(np.float64))
+        r = rewards.values[mine]
+        length = np.linalg.norm(x + v)
+        u = (x + v) / length
+        pi = softmax(z @ u / recipe.student_temperature)
+        if recipe.objective == "softmax_grpo":
+            advantage = (r - r.mean()) / (r.std() + 1e-4)
+            ratio = pi / softmax(z @ x / recipe.student_temperature)
+            kept = np.minimum(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage)
+            loss = -kept.mean()
+            inside = np.where(advantage >= 0, ratio < 1.2, ratio > 0.8)
+            pull = np.where(inside, ratio * advantage, 0.0) / len(r)
+            in_logits = pi * pull.sum() - pull
+        else:
+            p = softmax(r / recipe.teacher_temperature)
+            log_ratio = np.log(pi) - np.log(p)
+            loss = p @ -log_ratio if recipe.objective == "kd" else pi @ log_ratio
+            in_logits = pi - p if recipe.objective == "kd" else pi * (log_ratio - loss)
+        value += weight * loss
+        in_u = z.T @ in_logits / recipe.student_temperature
+        gradient = gradient + weight * (in_u - u * (u @ in_u)) / length
+    return value, gradient
+
+
+def softmax(values):
+    """Softmax of a vector."""
+    exponentials = np.exp(values - values.max())
+    return exponentials / exponentials.sum()
+
+
+@pytest.fixture(scope="session")
+def some_rewards():
+    """The builder of seeded random reward sets."""
+    return make_rewards
+
+
+@pytest.fixture(scope="session")
+def planted():
+    """The builder of reward sets in which one shared offset truly helps."""
+    return make_planted
+
+
+@pytest.fixture(scope="session")
+def reference():
+    """Eq. 6 as a function of (v, rewards, weights, recipe), to compare with."""
+    return eq6

@@ -1,0 +1,90 @@
+"""Task-balanced water-filling: which queries are rewarded under a budget."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tttembed_rag import InputError
+from tttembed_rag.budget import water_fill
+
+law = settings(max_examples=60, deadline=None, derandomize=True)
+task_sizes = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+
+
+def counts(filled):
+    """Rewarded queries per task."""
+    return [len(rows) for rows in filled]
+
+
+@law
+@given(sizes=task_sizes, queries=st.integers(0, 60))
+def test_spends_the_budget_or_takes_all(sizes, queries):
+    """Exactly as many queries are rewarded as were asked for, or all there are."""
+    assert min(queries, sum(sizes)) == sum(counts(water_fill(sizes, queries)))
+
+
+@law
+@given(sizes=task_sizes, queries=st.integers(0, 60))
+def test_balances_tasks(sizes, queries):
+    """No open task is more than one query behind another."""
+    taken = counts(water_fill(sizes, queries))
+    still_open = [count for count, size in zip(taken, sizes, strict=True) if count < size]
+
+    assert all(max(taken) - count <= 1 for count in still_open)
+
+
+@law
+@given(sizes=task_sizes, queries=st.integers(0, 59))
+def test_a_larger_budget_only_adds_queries(sizes, queries):
+    """One more query extends one task by one and leaves the order of the others as it was."""
+    smaller, larger = water_fill(sizes, queries), water_fill(sizes, queries + 1)
+
+    assert [rows.tolist() for rows in smaller] == [
+        more[: len(rows)].tolist() for rows, more in zip(smaller, larger, strict=True)
+    ]
+
+
+@law
+@given(sizes=task_sizes, queries=st.integers(0, 60))
+def test_rewards_no_query_twice(sizes, queries):
+    """Positions are distinct and lie within their task."""
+    filled = water_fill(sizes, queries)
+
+    assert counts(filled) == [
+        len(set(rows.tolist()) & set(range(size))) for rows, size in zip(filled, sizes, strict=True)
+    ]
+
+
+def test_exhausted_tasks_drop_out():
+    """What a small task cannot take goes to the others."""
+    expected = [1, 4, 4]
+
+    assert expected == counts(water_fill([1, 9, 9], 9))
+
+
+def test_the_remainder_goes_to_the_first_tasks():
+    """A budget that does not divide evenly gives the first tasks one more."""
+    expected = [2, 2, 1]
+
+    assert expected == counts(water_fill([5, 5, 5], 5))
+
+
+@pytest.mark.parametrize("seed", [1000, 7])
+def test_task_t_is_drawn_with_seed_plus_t(seed):
+    """Task t takes the beginning of the permutation of seed *seed* + t, the paper's 1000 + t by default."""
+    expected = [np.random.default_rng(seed + t).permutation(8)[:3].tolist() for t in range(3)]
+    filled = water_fill([8, 8, 8], 9) if seed == 1000 else water_fill([8, 8, 8], 9, seed=seed)
+
+    assert expected == [rows.tolist() for rows in filled]
+
+
+def test_no_tasks_need_no_budget():
+    """Without tasks nothing is rewarded."""
+    assert water_fill([], 5) == []
+
+
+def test_a_negative_budget_is_an_error():
+    """A negative number of queries is an error that names it."""
+    with pytest.raises(InputError, match=r"^queries: expected a number >= 0, got -1$"):
+        water_fill([3], -1)

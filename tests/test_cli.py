@@ -1,0 +1,443 @@
+"""The `tttembed` command: what it writes where, and how it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tttembed_rag
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.cli import main
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SMALL = ("--vectors", "tiny", "--rewarded", "4", "--seeds", "0", "--depth", "5")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BEIR folder of 60 random documents and 30 queries near one each, judged as `judge` and as `grades`."""
+    rng = np.random.default_rng(5)
+    docs, path = rng.standard_normal((60, 8)), tmp_path / "small"
+    queries = docs[:30] + rng.standard_normal((30, 8))
+    for part in ("qrels", "scores", "vectors"):
+        (path / part).mkdir(parents=True)
+    for name, count, letter in (("corpus", 60, "d"), ("queries", 30, "q")):
+        lines = [json.dumps({"_id": f"{letter}{i}", "text": f"{name} {i}"}) for i in range(count)]
+        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    scores = rng.random((30, 60)).round(3)
+    tables = {
+        "qrels/test.tsv": [f"q{q}\td{q}\t1" for q in range(30)],
+        "scores/judge.tsv": [f"q{q}\td{d}\t{scores[q, d]}" for q in range(30) for d in range(60)],
+        "scores/grades.tsv": [f"q{q}\td{d}\t{round(3 * scores[q, d])}" for q in range(30) for d in range(60)],
+    }
+    for part, lines in tables.items():
+        (path / part).write_text("\n".join(["query-id\tcorpus-id\tscore", *lines]) + "\n", encoding="utf-8")
+    ids = {"doc_ids": [f"d{d}" for d in range(60)], "query_ids": [f"q{q}" for q in range(30)]}
+    np.savez(path / "vectors" / "tiny.npz", docs=docs, queries=queries, **ids)
+    return path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """An offsets file with a served, an abstaining and a private offset."""
+    vector = np.array([0.25, -0.5], np.float32)
+    offsets = [
+        Offset("task", vector, 0.95, 19, Evidence(19, 0.04, (0.01, 0.07), "published", "steady"), task="billing"),
+        Offset("task", 0 * vector, 0.0, 6, Evidence(6, -0.01, (-0.1, 0.08), "abstained", "too few"), task="legal"),
+        Offset("query", vector, 0.5, 1, Evidence(1, None, None, "ungated", "no gate"), task="billing", query_id="q7"),
+    ]
+    path = tmp_path / "offsets.safetensors"
+    Offsets(offsets, width=2).save(path)
+    return path
+
+
+def tttembed(*arguments: object) -> Result:
+    """The command in this process, stdout and stderr apart."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="tttembed")
+
+
+def table_of(printed: str) -> list[list[str]]:
+    """The lines below the column titles, as words."""
+    return [line.split() for line in printed.splitlines()[2:]]
+
+
+# As a program
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m tttembed_rag` is the `tttembed` command, name and version included."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tttembed_rag", "--version"], check=True, capture_output=True, text=True
+    )
+
+    assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
+
+
+def test_the_installed_script_is_the_command() -> None:
+    """The `tttembed` script beside this Python is the command."""
+    script = Path(sys.executable).with_name("tttembed")
+
+    done = subprocess.run([script, "--version"], check=True, capture_output=True, text=True)
+
+    assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
+
+
+def test_a_pipe_gets_the_result_alone(folder: Path) -> None:
+    """Piped, eval writes JSON to stdout and not a character to stderr."""
+    command = [sys.executable, "-W", "error", "-m", "tttembed_rag", "eval", folder, *SMALL, "--json", "-"]
+
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+
+    assert done.stderr == ""
+    assert {row["dataset"] for row in json.loads(done.stdout)} == {"small"}
+
+
+def test_bad_input_ends_the_program_with_2(tmp_path: Path) -> None:
+    """The exit code that a shell sees is 2, and no traceback comes with it."""
+    command = [sys.executable, "-m", "tttembed_rag", "eval", tmp_path / "nowhere"]
+
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert done.returncode == 2
+    assert done.stderr == f"Error: {tmp_path / 'nowhere'}: expected a BEIR folder, found none\n"
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", ["demo", "eval", "show"])
+def test_help_lists_every_command(command: str) -> None:
+    """The help of the program names its commands, each with a line of explanation."""
+    lines = [line.split(maxsplit=1) for line in tttembed("--help").stdout.splitlines() if line.startswith("  ")]
+
+    assert [len(words) for words in lines if words[0] == command] == [2]
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_help_lists_every_option(command: str) -> None:
+    """The help of a command names all its options."""
+    options = [option for parameter in main.commands[command].params for option in parameter.opts if option[0] == "-"]
+
+    printed = tttembed(command, "--help").stdout.split()
+
+    assert [option for option in options if option not in printed] == []
+
+
+def test_eval_has_the_options_of_the_contract() -> None:
+    """The options that other programs call eval with are there."""
+    contract = ["vectors", "rewards", "depth", "rewarded", "seeds", "holdout", "scopes", "baselines", "json"]
+
+    options = {option for parameter in main.commands["eval"].params for option in parameter.opts}
+
+    assert [name for name in contract if f"--{name}" not in options] == []
+
+
+# Eval
+
+
+def test_json_goes_to_the_file(folder: Path, tmp_path: Path) -> None:
+    """--json FILE writes the rows there and still prints the table."""
+    result = tttembed("eval", folder, *SMALL, "--json", tmp_path / "rows.json")
+
+    rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert result.stdout.startswith("nDCG@10, mean of seeds")
+
+
+def test_json_on_stdout_is_pure(folder: Path) -> None:
+    """--json - prints JSON and nothing else."""
+    rows = json.loads(tttembed("eval", folder, *SMALL, "--json", "-").stdout)
+
+    assert {row["population"] for row in rows} == {"heldout", "rewarded", "all"}
+
+
+def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
+    """Without --json a table shows held-out and rewarded queries, each baseline and scope once."""
+    outcomes = [["auto"], ["global"], ["global", "ungated"], ["query"], ["query", "ungated"], ["raw"], ["rerank"]]
+    outcomes += [["task"], ["task", "ungated"]]
+    expected = [[population, "4", *outcome] for population in ("heldout", "rewarded") for outcome in outcomes]
+
+    lines = table_of(tttembed("eval", folder, *SMALL).stdout)
+
+    assert expected == [line[1:-6] for line in lines]
+
+
+def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
+    """A line of the table is the mean over seeds of the rows it stands for."""
+    out = tmp_path / "rows.json"
+    arguments = ("--vectors", "tiny", "--rewarded", "8", "--seeds", "0,1,2", "--scopes", "task", "--baselines", "raw")
+    printed = tttembed("eval", folder, *arguments, "--gate", "off", "--json", out).stdout
+    rows = [
+        row
+        for row in json.loads(out.read_text(encoding="utf-8"))
+        if (row["population"], row["scope"]) == ("heldout", "task")
+    ]
+    mean = {key: np.mean([row[key] for row in rows]) for key in ("raw_ndcg10", "ndcg10", "delta", "harmed_fraction")}
+    expected = [
+        f"{mean['raw_ndcg10']:.3f}",
+        f"{mean['ndcg10']:.3f}",
+        f"{mean['delta']:+.3f}",
+        f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['harmed_fraction']:.1%}",
+        "3/3",
+    ]
+
+    (line,) = [words for words in table_of(printed) if words[1:5] == ["heldout", "8", "task", "ungated"]]
+
+    assert expected == line[-6:]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "title"),
+    [
+        (("--rewards", "qrels"), "nDCG@10, mean of seeds; rewards: qrels (simulated judge)"),
+        (("--rewards", "judge"), "nDCG@10, mean of seeds; rewards: judge"),
+    ],
+    ids=["labels", "judge"],
+)
+def test_the_table_says_who_judged(folder: Path, rewards: tuple[str, ...], title: str) -> None:
+    """The first line names the judge, and calls labels in that role a simulation."""
+    assert title == tttembed("eval", folder, *SMALL, *rewards).stdout.splitlines()[0]
+
+
+def test_lists_may_have_spaces(folder: Path) -> None:
+    """Values separated by commas may have spaces around them."""
+    arguments = ("--vectors", "tiny", "--rewarded", "2, 4", "--seeds", " 0 ,1", "--scopes", "task")
+
+    rows = json.loads(tttembed("eval", folder, *arguments, "--json", "-").stdout)
+
+    assert {(row["rewarded"], row["seed"]) for row in rows} == {(2, 0), (2, 1), (4, 0), (4, 1)}
+
+
+@pytest.mark.parametrize(("gate", "expected"), [("on", {True}), ("off", {False}), ("both", {True, False})])
+def test_the_gate_can_be_left_out(folder: Path, gate: str, expected: set[bool]) -> None:
+    """--gate decides whether scopes are fitted with the gate, without, or both."""
+    arguments = ("--scopes", "global", "--baselines", "", "--gate", gate)
+
+    rows = json.loads(tttembed("eval", folder, *SMALL, *arguments, "--json", "-").stdout)
+
+    assert expected == {row["gated"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field"),
+    [
+        ("--objective", "reverse_kl", "objective"),
+        ("--objective", "softmax_grpo", "objective"),
+        ("--solver", "adam", "solver"),
+    ],
+)
+def test_the_fit_follows_its_options(folder: Path, option: str, value: str, field: str) -> None:
+    """Objective and solver are those asked for, in the rows and in what is measured."""
+    fixed = ("eval", folder, *SMALL, "--scopes", "query", "--baselines", "", "--gate", "off", "--json", "-")
+    usual = json.loads(tttembed(*fixed).stdout)
+
+    rows = json.loads(tttembed(*fixed, option, value).stdout)
+
+    assert {row[field] for row in rows} == {value}
+    assert {row[field] for row in usual} == {"exact" if field == "solver" else "kd"}
+
+
+def test_an_approximate_index_can_be_searched(folder: Path) -> None:
+    """On a small corpus --index hnsw measures what the flat index measures."""
+    fixed = ("eval", folder, *SMALL, "--scopes", "task", "--json", "-")
+    flat, hnsw = (json.loads(tttembed(*fixed, "--index", kind).stdout) for kind in ("flat", "hnsw"))
+
+    assert [row["ndcg10"] for row in flat] == [row["ndcg10"] for row in hnsw]
+
+
+def test_grades_need_their_rubric(folder: Path) -> None:
+    """Grades from 0 to 3 are accepted on the scale rubric:0,3."""
+    result = tttembed("eval", folder, *SMALL, "--rewards", "grades", "--scale", "rubric:0,3", "--json", "-")
+
+    assert {row["rewards"] for row in json.loads(result.stdout)} == {"grades"}
+
+
+BAD_EVAL = {
+    "unknown rewards": (("--rewards", "gpt"), "scores/gpt.tsv: expected stored scores, found none (here: grades,"),
+    "unknown vectors": (("--vectors", "ada"), "vectors/ada.npz: expected stored vectors, found none (here: tiny)"),
+    "scores off scale": (("--rewards", "grades"), "rewards: expected scale probability in [0, 1], got values from"),
+    "words as rewarded": (("--rewarded", "many"), "Invalid value for '--rewarded': expected values separated by"),
+    "rewarded 0": (("--rewarded", "4,0"), "rewarded: expected numbers >= 1, got (4, 0)"),
+    "rewarded empty": (("--rewarded", ""), "rewarded: expected numbers >= 1, got ()"),
+    "depth 0": (("--depth", "0"), "depth: expected numbers >= 1, got (0,)"),
+    "holdout 1": (("--holdout", "1"), "holdout: expected a share between 0 and 1, got 1.0"),
+    "unknown scope": (("--scopes", "task,team"), "scopes: expected global, task, query, auto, got team"),
+    "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, got bm25"),
+    "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
+    "unknown scale": (("--scale", "stars"), "scale: expected probability, logit or rubric:LOW,HIGH, got 'stars'"),
+    "rubric upside down": (("--scale", "rubric:3,0"), "scale: expected low < high, got 3 and 0"),
+    "words as seeds": (("--seeds", "a"), "Invalid value for '--seeds': expected values separated by commas, got 'a'"),
+    "negative seed": (("--seeds", "-1"), "seeds: expected "),
+    "seeds empty": (("--seeds", ""), "seeds: expected "),
+    "unknown gate": (("--gate", "ajar"), "Invalid value for '--gate': 'ajar' is not one of"),
+    "unknown option": (("--temperature", "1"), "No such option '--temperature'."),
+    "json in no folder": (("--json", "no/such/folder/rows.json"), "no/such/folder/rows.json"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), BAD_EVAL.values(), ids=BAD_EVAL)
+def test_bad_input_is_one_line(folder: Path, arguments: tuple[str, ...], reason: str) -> None:
+    """Bad input to eval ends with exit code 2, an empty stdout and one Error line that gives the reason."""
+    result = tttembed("eval", folder, *SMALL, *arguments)
+
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert (result.exit_code, result.stdout, len(errors)) == (2, "", 1)
+    assert reason in errors[0]
+
+
+def test_no_folder_is_one_line() -> None:
+    """Eval without a folder asks for one."""
+    result = tttembed("eval")
+
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR...'.")
+
+
+def test_folders_of_one_name_are_one_line(folder: Path) -> None:
+    """The same folder twice is refused by its name."""
+    result = tttembed("eval", folder, folder, *SMALL)
+
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == "Error: data sets: expected different names, got small, small"
+
+
+def test_a_broken_file_is_one_line(folder: Path) -> None:
+    """A malformed line in a folder is named by file and number."""
+    (folder / "qrels" / "test.tsv").write_text("header\nq0 d0 1\n", encoding="utf-8")
+
+    result = tttembed("eval", folder, *SMALL)
+
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"Error: {folder}/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs")
+
+
+def test_a_refused_plan_writes_no_rows(folder: Path, tmp_path: Path) -> None:
+    """After an error there is no JSON file that looks like a result."""
+    tttembed("eval", folder, *SMALL, "--rewards", "grades", "--json", tmp_path / "rows.json")
+
+    assert not (tmp_path / "rows.json").exists()
+
+
+@pytest.mark.data
+@pytest.mark.skipif(not (DATA / "metatool").is_dir(), reason=f"{DATA / 'metatool'} is absent")
+def test_eval_on_a_real_collection_with_real_scores() -> None:
+    """On metatool a real cross-encoder's scores give sensible rows for every outcome."""
+    arguments = ("--vectors", "minilm", "--rewards", "ce-minilm-multi", "--rewarded", "16", "--seeds", "0")
+
+    result = tttembed("eval", DATA / "metatool", *arguments, "--json", "-")
+
+    rows = json.loads(result.stdout)
+    assert {row["simulated"] for row in rows} == {False}
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert {row["budget"] for row in rows} == {160}
+    assert all(0.5 < row["raw_ndcg10"] < 1.0 and 0.0 < row["ndcg10"] <= 1.0 for row in rows)
+
+
+# Show
+
+
+def test_show_prints_a_line_per_offset(saved: Path) -> None:
+    """Show tells of each offset what it was learned from, its dose and its evidence, in one line."""
+    expected = [
+        "task:billing: 19 rewarded queries, dose 0.95, published: held-out gain +0.040 [+0.010, +0.070], steady",
+        "task:legal: 6 rewarded queries, dose 0.00, abstained: held-out gain -0.010 [-0.100, +0.080], too few",
+        "query:billing/q7: 1 rewarded query, dose 0.50, ungated: no gate",
+    ]
+
+    assert expected == tttembed("show", saved).stdout.splitlines()
+
+
+def test_show_prints_json_lines(saved: Path) -> None:
+    """With --json each line is one JSON object of the same facts."""
+    records = [json.loads(line) for line in tttembed("show", saved, "--json").stdout.splitlines()]
+
+    assert [record["key"] for record in records] == ["task:billing", "task:legal", "query:billing/q7"]
+    assert records[0] == {
+        "key": "task:billing",
+        "served": True,
+        "alpha": 0.95,
+        "n": 19,
+        "gain": 0.04,
+        "interval": [0.01, 0.07],
+        "verdict": "published",
+        "reason": "steady",
+    }
+    assert (records[1]["served"], records[2]["gain"], records[2]["interval"]) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("absent", None, "expected an offsets file, found none"),
+        ("folder", "", "expected an offsets file, found none"),
+        ("text", "hello", "expected an offsets file, got a damaged or foreign one"),
+    ],
+)
+def test_show_refuses_what_is_no_offsets_file(tmp_path: Path, name: str, content: str | None, reason: str) -> None:
+    """Show of anything else ends with exit code 2 and one line that names the file."""
+    path = tmp_path / name
+    if content == "":
+        path.mkdir()
+    elif content:
+        path.write_text(content, encoding="utf-8")
+
+    result = tttembed("show", path)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"Error: {path}: {reason}")
+    assert len(result.stderr.splitlines()) == 1
+
+
+# Demo
+
+
+def test_demo_json_on_stdout_is_pure(folder: Path, tmp_path: Path) -> None:
+    """Demo with --json - prints the rows and none of its story, and still writes the report."""
+    arguments = ("--data", folder, "--vectors", "tiny", "--seeds", "0", "--out", tmp_path / "out")
+
+    rows = json.loads(tttembed("demo", *arguments, "--json", "-").stdout)
+
+    assert {row["dataset"] for row in rows} == {"small"}
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["offsets.safetensors", "report.html"]
+
+
+BAD_DEMO = {
+    "no folder": (("--data", "nowhere"), "nowhere: expected a BEIR folder, found none"),
+    "unknown rewards": (("--rewards", "gpt"), "scores/gpt.tsv: expected stored scores, found none"),
+    "unknown scale": (("--scale", "stars"), "scale: expected probability, logit or rubric:LOW,HIGH, got 'stars'"),
+    "seeds empty": (("--seeds", ""), "seeds: expected "),
+    "report over a file": (("--out", "taken"), "taken"),
+    "json in no folder": (("--json", "no/such/folder/rows.json"), "no/such/folder/rows.json"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), BAD_DEMO.values(), ids=BAD_DEMO)
+def test_bad_input_to_demo_is_one_line(
+    folder: Path, tmp_path: Path, arguments: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bad input to demo ends with exit code 2 and one Error line that gives the reason."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").touch()
+
+    result = tttembed("demo", "--data", folder, "--vectors", "tiny", "--seeds", "0", *arguments)
+
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert (result.exit_code, len(errors)) == (2, 1)
+    assert reason in errors[0]
+
+
+@pytest.mark.parametrize("arguments", [("--rewards", "gpt"), ("--vectors", "ada")])
+def test_demo_options_of_a_folder_need_the_folder(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Rewards or vectors without --data are refused: the built-in demo would run under a false name."""
+    command = [sys.executable, "-m", "tttembed_rag", "demo", *arguments, "--out", tmp_path / "out"]
+
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 2
+    assert "--data" in done.stderr.splitlines()[-1]

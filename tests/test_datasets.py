@@ -1,0 +1,279 @@
+"""Reading BEIR folders: what is there, in which order, and what is said when a part is bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tttembed_rag import DataError, Scale
+from tttembed_rag.evaluate.datasets import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.experiment import open_collection
+
+CORPUS = """\
+{"_id": "d1", "title": "Boundary layers", "text": "Flow near a wall."}
+{"_id": "d2", "title": "", "text": "No title."}
+
+{"_id": "d3", "text": "Title absent."}
+{"_id": "d4", "title": "Only a title", "text": ""}
+{"_id": "d5", "title": null, "text": null}
+"""
+QUERIES = """\
+{"_id": "q1", "text": "first"}
+{"_id": "q2", "text": "second"}
+{"_id": "q3", "text": "without labels"}
+"""
+QRELS = "query-id\tcorpus-id\tscore\nq2\td1\t2\nq2\td3\t0\nq1\td2\t1\n"
+SCORES = "query-id\tcorpus-id\tscore\nq1\td1\t0.25\nq1\td4\t-3\nq2\td5\t1e-3\n"
+ARRAYS = {
+    # Another order than the corpus has, and one of each that it lacks.
+    "doc_ids": ["d5", "d3", "d9", "d1", "d2", "d4"],
+    "docs": np.array([[5, 1], [3, 1], [9, 1], [1, 1], [2, 1], [4, 1]], np.float16),
+    "query_ids": ["q3", "q2", "q1"],
+    "queries": np.array([[3, 0], [2, 0], [1, 0]], np.float16),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small BEIR folder with stored vectors and scores."""
+    path = tmp_path / "wings"
+    for part in ("qrels", "scores", "vectors"):
+        (path / part).mkdir(parents=True)
+    (path / "corpus.jsonl").write_text(CORPUS, encoding="utf-8")
+    (path / "queries.jsonl").write_text(QUERIES, encoding="utf-8")
+    (path / "qrels" / "test.tsv").write_text(QRELS, encoding="utf-8")
+    (path / "scores" / "judge.tsv").write_text(SCORES, encoding="utf-8")
+    np.savez(path / "vectors" / "tiny.npz", **ARRAYS)
+    return path
+
+
+def test_documents_are_title_and_text(folder: Path) -> None:
+    """A document is its title and its text with one space between, either of which may be absent."""
+    expected = {
+        "d1": "Boundary layers Flow near a wall.",
+        "d2": "No title.",
+        "d3": "Title absent.",
+        "d4": "Only a title",
+        "d5": "",
+    }
+
+    assert expected == load_beir(folder).documents
+
+
+def test_labels_are_read_below_the_header(folder: Path) -> None:
+    """Every line below the header is a grade, zero grades included."""
+    expected = {"q2": {"d1": 2.0, "d3": 0.0}, "q1": {"d2": 1.0}}
+
+    assert expected == load_beir(folder).qrels
+
+
+def test_queries_are_those_with_labels(folder: Path) -> None:
+    """A query without labels is left out; the others come in the order of the labels."""
+    expected = [("q2", "second"), ("q1", "first")]
+
+    assert expected == list(load_beir(folder).queries.items())
+
+
+def test_the_name_is_the_folders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data set is called like its folder, also where the path is a dot."""
+    monkeypatch.chdir(folder)
+
+    assert load_beir(Path()).name == "wings"
+
+
+def test_another_split_is_another_file(folder: Path) -> None:
+    """The labels of a split are those of qrels/SPLIT.tsv."""
+    (folder / "qrels" / "dev.tsv").write_text("header\nq3\td4\t1\n", encoding="utf-8")
+
+    assert load_beir(folder, "dev").qrels == {"q3": {"d4": 1.0}}
+
+
+def test_vectors_come_in_the_order_of_the_ids(folder: Path) -> None:
+    """Stored vectors are put in the order of the documents and of the labelled queries."""
+    documents, queries = load_vectors(folder, "tiny", load_beir(folder))
+
+    assert documents.tolist() == [[1, 1], [2, 1], [3, 1], [4, 1], [5, 1]]
+    assert queries.tolist() == [[2, 0], [1, 0]]
+
+
+def test_vectors_come_as_float32(folder: Path) -> None:
+    """Vectors stored in half precision are handed out as float32."""
+    documents, queries = load_vectors(folder, "tiny", load_beir(folder))
+
+    assert (documents.dtype, queries.dtype) == (np.float32, np.float32)
+
+
+def test_scores_are_read_as_they_are(folder: Path) -> None:
+    """Scores keep their scale: negative and tiny ones are no error."""
+    expected = {"q1": {"d1": 0.25, "d4": -3.0}, "q2": {"d5": 0.001}}
+
+    assert expected == load_scores(folder, "judge")
+
+
+def test_only_keeps_the_labels_of_the_kept_queries(folder: Path) -> None:
+    """A data set cut to some queries has their texts and their labels, and the same documents."""
+    dataset = load_beir(folder)
+
+    cut = dataset.only({"q1": {}, "elsewhere": {}})
+
+    assert (cut.queries, cut.qrels) == ({"q1": "first"}, {"q1": {"d2": 1.0}})
+    assert dataset.documents == cut.documents
+
+
+def test_only_of_nothing_in_common_is_an_error(folder: Path) -> None:
+    """Scores for none of the labelled queries are an error that names the data set."""
+    with pytest.raises(DataError, match=r"^wings: expected scores for its labelled queries, found none in common$"):
+        load_beir(folder).only({"elsewhere": {}})
+
+
+def read_all(folder: Path) -> None:
+    """Everything the folder holds."""
+    dataset = load_beir(folder)
+    load_vectors(folder, "tiny", dataset)
+    load_scores(folder, "judge")
+
+
+def text(part: str, content: str) -> Callable[[Path], object]:
+    """Replaces a part of the folder by a text."""
+    return lambda folder: (folder / part).write_text(content, encoding="utf-8")
+
+
+def data(part: str, content: bytes) -> Callable[[Path], object]:
+    """Replaces a part of the folder by bytes."""
+    return lambda folder: (folder / part).write_bytes(content)
+
+
+def without(part: str) -> Callable[[Path], object]:
+    """Deletes a part of the folder."""
+    return lambda folder: (folder / part).unlink()
+
+
+def arrays(**changed: Any) -> Callable[[Path], object]:
+    """Replaces stored arrays, or leaves out those that are None."""
+    kept = {name: array for name, array in {**ARRAYS, **changed}.items() if array is not None}
+    return lambda folder: np.savez(folder / "vectors" / "tiny.npz", **kept)
+
+
+def one_array(folder: Path) -> None:
+    """Stores a bare array under the name of an archive."""
+    with (folder / "vectors" / "tiny.npz").open("wb") as file:
+        np.save(file, np.eye(2))
+
+
+def cut_short(folder: Path) -> None:
+    """Keeps the first half of the archive, as a broken download does."""
+    path = folder / "vectors" / "tiny.npz"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (without("corpus.jsonl"), "/corpus.jsonl: expected one JSON object a line, found no file"),
+        (without("queries.jsonl"), "/queries.jsonl: expected one JSON object a line, found no file"),
+        (without("qrels/test.tsv"), "/qrels/test.tsv: expected query-id, corpus-id, score; found no file"),
+        (without("vectors/tiny.npz"), "/vectors/tiny.npz: expected stored vectors, found none (here: none)"),
+        (
+            without("scores/judge.tsv"),
+            "/scores/judge.tsv: expected stored scores, found none (here: none, or qrels as a simulation)",
+        ),
+        (text("corpus.jsonl", CORPUS + "{oops\n"), "/corpus.jsonl:7: expected a JSON object, got '{oops\\n'"),
+        (text("queries.jsonl", "[1]\n"), '/queries.jsonl:1: expected an object with a string "_id"'),
+        (text("queries.jsonl", '{"_id": 5}\n'), '/queries.jsonl:1: expected an object with a string "_id"'),
+        (data("corpus.jsonl", '{"_id": "é"}'.encode("latin-1")), "/corpus.jsonl"),
+        (text("qrels/test.tsv", "header\nq1 d1 1\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs"),
+        (text("qrels/test.tsv", "header\nq1\td1\tgood\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score"),
+        (text("qrels/test.tsv", "header\nq1\t0\td1\t1\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score"),
+        (text("qrels/test.tsv", "header\nq1\td1\tnan\n"), "/qrels/test.tsv:2"),
+        (text("qrels/test.tsv", "header\nq1\td1\tinf\n"), "/qrels/test.tsv:2"),
+        (text("qrels/test.tsv", "header\n"), "/qrels/test.tsv: expected at least one line below the header"),
+        (text("qrels/test.tsv", ""), "/qrels/test.tsv: expected at least one line below the header"),
+        (data("qrels/test.tsv", "header\né\td1\t1\n".encode("latin-1")), "/qrels/test.tsv"),
+        (text("qrels/test.tsv", "header\nq7\td1\t1\n"), ": query 'q7' of qrels/test.tsv is not in queries.jsonl"),
+        (text("scores/judge.tsv", SCORES + "q1\td2\n"), "/scores/judge.tsv:5: expected query-id, corpus-id, score"),
+        (arrays(docs=None), "/vectors/tiny.npz: expected arrays doc_ids, docs, query_ids, queries"),
+        (arrays(query_ids=None), "/vectors/tiny.npz: expected arrays doc_ids, docs, query_ids, queries"),
+        (arrays(doc_ids=["d1"] * 6), "/vectors/tiny.npz: expected a vector for every doc, got none for 'd2'"),
+        (arrays(query_ids=["q1"] * 3), "/vectors/tiny.npz: expected a vector for every query, got none for 'q2'"),
+        (arrays(doc_ids=["d1"]), "/vectors/tiny.npz: expected one doc vector per id, got (6, 2) for 1 ids"),
+        (arrays(doc_ids="d1"), "/vectors/tiny.npz"),
+        (arrays(doc_ids=np.array(["d1", None], object)), "/vectors/tiny.npz: expected arrays doc_ids, docs"),
+        (data("vectors/tiny.npz", b"not an archive"), "/vectors/tiny.npz: expected arrays doc_ids, docs"),
+        (data("vectors/tiny.npz", b""), "/vectors/tiny.npz"),
+        (cut_short, "/vectors/tiny.npz"),
+        (one_array, "/vectors/tiny.npz"),
+    ],
+    ids=[
+        "no corpus",
+        "no queries",
+        "no labels",
+        "no vectors",
+        "no scores",
+        "bad JSON",
+        "JSON list",
+        "number as id",
+        "corpus not UTF-8",
+        "spaces for tabs",
+        "word as grade",
+        "four columns",
+        "NaN grade",
+        "infinite grade",
+        "header alone",
+        "empty labels",
+        "labels not UTF-8",
+        "unknown query",
+        "score missing",
+        "docs missing",
+        "query ids missing",
+        "document without vector",
+        "query without vector",
+        "fewer ids than vectors",
+        "one id, no list",
+        "pickled ids",
+        "no archive",
+        "empty archive",
+        "half an archive",
+        "npy as npz",
+    ],
+)
+def test_a_bad_part_is_named(folder: Path, spoil: Callable[[Path], object], message: str) -> None:
+    """A folder with a missing or malformed part is a DataError that opens with the file, and the line."""
+    spoil(folder)
+
+    with pytest.raises(DataError) as caught:
+        read_all(folder)
+
+    assert str(caught.value).startswith(f"{folder}{message}")
+
+
+def test_no_folder_is_named(tmp_path: Path) -> None:
+    """A folder that does not exist is named."""
+    with pytest.raises(DataError) as caught:
+        load_beir(tmp_path / "nowhere")
+
+    assert str(caught.value) == f"{tmp_path / 'nowhere'}: expected a BEIR folder, found none"
+
+
+def test_unknown_vectors_name_the_known(folder: Path) -> None:
+    """Asking for vectors that are not stored lists those that are."""
+    with pytest.raises(DataError, match=r"other\.npz: expected stored vectors, found none \(here: tiny\)$"):
+        load_vectors(folder, "other", load_beir(folder))
+
+
+def test_unknown_scores_name_the_known(folder: Path) -> None:
+    """Asking for scores that are not stored lists those that are, and the simulated judge."""
+    with pytest.raises(DataError, match=r"other\.tsv: .* \(here: judge, or qrels as a simulation\)$"):
+        load_scores(folder, "other")
+
+
+def test_a_collection_has_the_queries_that_were_scored(folder: Path) -> None:
+    """With a real judge, queries it never scored are neither rewarded nor measured."""
+    (folder / "scores" / "judge.tsv").write_text("header\nq2\td1\t0.5\n", encoding="utf-8")
+
+    collection = open_collection(folder, vectors="tiny", rewards="judge", scale=Scale())
+
+    assert collection.query_ids.tolist() == ["q2"]

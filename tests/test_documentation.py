@@ -1,0 +1,160 @@
+"""What the README shows is run: its Python, and its command lines.
+
+Commands may name folders that only exist at the reader's: each is made from random vectors where
+the command expects it, below a temporary folder, so that the line runs as it is printed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.cli import main
+from tttembed_rag.evaluate.datasets import QRELS
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+
+
+def blocks(*languages: str) -> Iterator[tuple[int, str]]:
+    """(line, code) of the README's fenced blocks in some languages."""
+    for match in re.finditer(r"^```(\w+)[^\n]*\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL):
+        if match[1] in languages:
+            yield TEXT.count("\n", 0, match.start(2)) + 1, match[2]
+
+
+def commands() -> Iterator[tuple[int, str]]:
+    """(line, arguments) of the README's `tttembed` commands, continued lines joined."""
+    for first, code in blocks("console", "sh", "bash", "shell"):
+        joined = re.sub(r"\\\n\s*", lambda match: " " * len(match[0]), code)
+        for number, line in enumerate(joined.splitlines(), first):
+            if match := re.match(r"(?:\$ )?tttembed\b(.*)", line):
+                yield number, match[1].strip()
+
+
+PYTHON = list(blocks("python"))
+COMMANDS = list(commands())
+
+
+def write_folder(folder: Path, vectors: str, judge: str) -> None:
+    """A BEIR folder of 30 random documents and 24 queries, with stored vectors and scores in [0, 1]."""
+    rng = np.random.default_rng(0)
+    docs = [f"d{d}" for d in range(30)]
+    queries = [f"q{q}" for q in range(24)]
+    pairs = [(q, d) for q in queries for d in docs]
+    tables = {
+        "corpus.jsonl": [json.dumps({"_id": d, "text": f"Document {d}"}) for d in docs],
+        "queries.jsonl": [json.dumps({"_id": q, "text": f"Query {q}"}) for q in queries],
+        "qrels/test.tsv": ["header", *(f"{q}\t{d}\t1" for q, d in zip(queries, docs, strict=False))],
+    }
+    if judge != QRELS:
+        tables[f"scores/{judge}.tsv"] = ["header", *(f"{q}\t{d}\t{rng.random():.3f}" for q, d in pairs)]
+    for part, lines in tables.items():
+        (folder / part).parent.mkdir(parents=True, exist_ok=True)
+        (folder / part).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "vectors").mkdir()
+    arrays = {"docs": rng.standard_normal((30, 48)), "queries": rng.standard_normal((24, 48))}
+    np.savez(folder / "vectors" / f"{vectors}.npz", doc_ids=docs, query_ids=queries, **arrays)
+
+
+def write_offsets(path: Path) -> None:
+    """An offsets file with one offset."""
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for the README")
+    Offsets([Offset("global", np.ones(4, np.float32), 0.9, 9, evidence)], width=4).save(path)
+
+
+def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """The name of the command and its parameters; an option that does not exist is an error."""
+    name, *rest = arguments
+    if name in ("--help", "--version"):
+        return name, {}
+    context = main.commands[name].make_context(name, rest)
+    with context:
+        return name, context.params
+
+
+def provide(parameters: dict[str, Any]) -> None:
+    """Makes the files and folders that a command reads, where they are missing."""
+    vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
+    for folder in (*parameters.get("folders", ()), parameters.get("data")):
+        if folder is not None and not folder.exists():
+            write_folder(folder, vectors, judge)
+    if (file := parameters.get("file")) is not None and not file.exists():
+        write_offsets(file)
+
+
+def test_the_readme_has_python() -> None:
+    """The README shows how the library is called."""
+    assert PYTHON
+
+
+def test_the_readme_has_commands() -> None:
+    """The README shows how the command is called."""
+    assert COMMANDS
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block[0]}")
+def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every Python block runs by itself, in an empty folder, without a warning."""
+    first, code = block
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "README.py"
+    script.write_text("\n" * (first - 1) + code, encoding="utf-8")
+
+    ran = runpy.run_path(str(script), run_name="__main__")
+
+    assert ran["__name__"] == "__main__"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
+def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command runs as printed; the demo on its whole built-in corpus is only parsed."""
+    words = shlex.split(command[1], comments=True)
+    arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
+    # Folders beside the checkout are made beside this one, still below the temporary folder.
+    checkout = tmp_path / "beside" / "checkout"
+    checkout.mkdir(parents=True)
+    monkeypatch.chdir(checkout)
+    name, parameters = parsed(arguments)
+    if name == "demo" and parameters["data"] is None:
+        return
+    provide(parameters)
+
+    result = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+    assert result.exit_code == 0, result.output
+
+
+def test_options_exist() -> None:
+    """Every option that the prose shows in code is one of the command's."""
+    known = {
+        option
+        for command in main.commands.values()
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+    } | {"--help", "--version"}
+    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+
+    shown = {option for code in re.findall(r"`([^`]+)`", prose) for option in re.findall(r"(?<!\S)--[a-z-]+", code)}
+
+    assert shown - known == set()
+
+
+def test_commands_in_the_prose_exist() -> None:
+    """Every `tttembed NAME` that the prose shows in code is a command."""
+    shown = set(re.findall(r"`tttembed ([a-z]+)", TEXT))
+
+    assert shown - main.commands.keys() == set()

@@ -1,0 +1,635 @@
+"""What `tttembed eval` measures, on a collection whose queries all lean the same wrong way.
+
+Each query is the vector of its one relevant document, plus noise, plus one direction that all
+queries share. Documents differ along that direction, so the base order is good but improvable, and
+one offset against it repairs every query at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedError, fit
+from tttembed_rag.budget import water_fill
+from tttembed_rag.evaluate.baselines import direct_rerank
+from tttembed_rag.evaluate.datasets import load_beir, load_scores
+from tttembed_rag.evaluate.experiment import Collection, Plan, Row, open_collection, pooled_rewards, run, split
+
+DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
+CONTRACT = {
+    "dataset",
+    "embedder",
+    "rewards",
+    "seed",
+    "rewarded",
+    "depth",
+    "budget",
+    "scope",
+    "objective",
+    "solver",
+    "gated",
+    "population",
+    "ndcg10",
+    "raw_ndcg10",
+    "delta",
+    "ci_low",
+    "ci_high",
+    "harmed_fraction",
+    "published",
+    "reason",
+    "seconds",
+}
+
+
+def write_planted(folder: Path, *, seed: int = 0, lean: float = 1.0, width: int = WIDTH) -> Path:
+    """A BEIR folder with vectors `tiny` and two judges: `oracle` knows the answers, `noise` nothing.
+
+    Both scored two of three of each query's first 60 documents, and its relevant one.
+    """
+    rng = np.random.default_rng(seed)
+    docs = rng.standard_normal((DOCUMENTS, width)) * np.r_[1.5, np.ones(width - 1)]
+    docs /= np.linalg.norm(docs, axis=1, keepdims=True)
+    relevant = rng.permutation(DOCUMENTS)[:QUERIES]
+    noise = rng.standard_normal((QUERIES, width))
+    queries = docs[relevant] + 0.5 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    queries[:, 0] += lean
+
+    first = np.argsort(-queries @ docs.T, axis=1)[:, :SCORED]
+    header = "query-id\tcorpus-id\tscore\n"
+    lines: dict[str, list[str]] = {"oracle": [], "noise": []}
+    for q in range(QUERIES):
+        for d in sorted({*first[q][rng.random(SCORED) < 2 / 3].tolist(), int(relevant[q])}):
+            knows = 0.9 + 0.1 * rng.random() if d == relevant[q] else 0.2 * rng.random()
+            lines["oracle"].append(f"q{q}\td{d}\t{knows:.4f}\n")
+            lines["noise"].append(f"q{q}\td{d}\t{rng.random():.4f}\n")
+    for part in ("qrels", "scores", "vectors"):
+        (folder / part).mkdir(parents=True)
+    (folder / "corpus.jsonl").write_text(
+        "".join(json.dumps({"_id": f"d{d}", "title": f"Document {d}", "text": ""}) + "\n" for d in range(DOCUMENTS)),
+        encoding="utf-8",
+    )
+    (folder / "queries.jsonl").write_text(
+        "".join(json.dumps({"_id": f"q{q}", "text": f"Query {q}"}) + "\n" for q in range(QUERIES)), encoding="utf-8"
+    )
+    labels = "".join(f"q{q}\td{d}\t1\n" for q, d in enumerate(relevant))
+    (folder / "qrels" / "test.tsv").write_text(header + labels, encoding="utf-8")
+    for judge, scores in lines.items():
+        (folder / "scores" / f"{judge}.tsv").write_text(header + "".join(scores), encoding="utf-8")
+    np.savez(
+        folder / "vectors" / "tiny.npz",
+        doc_ids=[f"d{d}" for d in range(DOCUMENTS)],
+        docs=docs,
+        query_ids=[f"q{q}" for q in range(QUERIES)],
+        queries=queries,
+    )
+    return folder
+
+
+def opened(folder: Path, rewards: str = "oracle", scale: Scale | None = None) -> Collection:
+    """The collection in a planted folder under one of its judges."""
+    return open_collection(folder, vectors="tiny", rewards=rewards, scale=scale or Scale())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planted folder."""
+    return write_planted(tmp_path_factory.mktemp("beir") / "planted")
+
+
+@pytest.fixture(scope="module")
+def collection(folder: Path) -> Collection:
+    """The planted collection under the judge that knows the answers."""
+    return opened(folder)
+
+
+PLAN = Plan(rewarded=(20, 50), depth=10, seeds=(0, 1), holdout=0.3)
+
+
+@pytest.fixture(scope="module")
+def rows(collection: Collection) -> list[Row]:
+    """Every row of the plan on the planted collection."""
+    return list(run([collection], PLAN))
+
+
+def some(rows: list[Row], **wanted: object) -> list[Row]:
+    """The rows with these values, at least one."""
+    found = [row for row in rows if all(getattr(row, name) == value for name, value in wanted.items())]
+    assert found, f"no row with {wanted}"
+    return found
+
+
+def timeless(rows: list[Row]) -> list[Row]:
+    """The rows without what differs between two runs."""
+    return [replace(row, seconds=0.0) for row in rows]
+
+
+def by_hand(collection: Collection, query_vectors: np.ndarray) -> np.ndarray:
+    """nDCG@10 (M,) of a brute-force search, one relevant document per query."""
+    scores = query_vectors @ collection.doc_vectors.T / np.linalg.norm(collection.doc_vectors, axis=1)
+    found = []
+    for row, grades in zip(scores, collection.dataset.qrels.values(), strict=True):
+        best = collection.doc_ids[np.argsort(-row)[:10]].tolist()
+        (relevant,) = grades
+        found.append(1 / np.log2(best.index(relevant) + 2) if relevant in best else 0.0)
+    return np.array(found)
+
+
+# Rows
+
+
+def test_rows_have_every_field_of_the_contract(rows: list[Row]) -> None:
+    """A row holds at least the fields that other code reads."""
+    assert all(set(row.as_dict()) >= CONTRACT for row in rows)
+
+
+def test_rows_are_json(rows: list[Row]) -> None:
+    """Rows survive a round trip through JSON."""
+    expected = [row.as_dict() for row in rows]
+
+    assert expected == json.loads(json.dumps(expected, allow_nan=False))
+
+
+def test_there_is_one_row_per_cell(rows: list[Row]) -> None:
+    """Each seed, budget, outcome and population is measured once; auto always has its gate."""
+    outcomes = {("raw", False), ("rerank", False), ("auto", True)}
+    outcomes |= {(scope, gated) for scope in ("global", "task", "query") for gated in (True, False)}
+    expected = sorted(
+        (seed, rewarded, *outcome, population)
+        for seed in (0, 1)
+        for rewarded in (20, 50)
+        for outcome in outcomes
+        for population in ("heldout", "rewarded", "all")
+    )
+
+    assert expected == sorted((r.seed, r.rewarded, r.scope, r.gated, r.population) for r in rows)
+
+
+def test_rows_say_what_was_measured(rows: list[Row]) -> None:
+    """A row names its data set, vectors, judge, depth and how the offset was learned."""
+    row = some(rows, scope="task")[0]
+
+    assert (row.dataset, row.embedder, row.rewards, row.depth) == ("planted", "tiny", "oracle", 10)
+    assert (row.objective, row.solver) == ("kd", "exact")
+
+
+def test_baselines_were_learned_by_nothing(rows: list[Row]) -> None:
+    """Raw and rerank rows name no objective and no solver."""
+    baselines = some(rows, scope="raw") + some(rows, scope="rerank")
+
+    assert {(row.objective, row.solver, row.gated, row.published) for row in baselines} == {(None, None, False, False)}
+
+
+def test_counts_of_queries(rows: list[Row]) -> None:
+    """Held-out rows cover 0.3 of the queries, rewarded rows the asked number, all rows everything."""
+    expected = {("heldout", 20, 36), ("heldout", 50, 36), ("rewarded", 20, 20), ("rewarded", 50, 50)}
+    expected |= {("all", 20, QUERIES), ("all", 50, QUERIES)}
+
+    assert expected == {(row.population, row.rewarded, row.queries) for row in rows}
+
+
+def test_same_seed_same_rows(folder: Path, rows: list[Row]) -> None:
+    """A second run from the files gives the same rows, apart from the seconds."""
+    again = list(run([opened(folder)], replace(PLAN, seeds=(1,))))
+
+    assert timeless(some(rows, seed=1)) == timeless(again)
+
+
+def test_another_seed_is_another_split(collection: Collection) -> None:
+    """Seeds hold out different queries."""
+    first, second = split(collection, 0, 0.3)[1], split(collection, 1, 0.3)[1]
+
+    assert set(first.tolist()) != set(second.tolist())
+
+
+def test_an_interval_holds_its_mean(rows: list[Row]) -> None:
+    """Every change lies in its interval, and some intervals have a width."""
+    assert all(row.ci_low <= row.delta <= row.ci_high for row in rows)
+    assert any(row.ci_low < row.ci_high for row in rows)
+
+
+def test_every_outcome_has_a_reason(rows: list[Row]) -> None:
+    """No row is silent about why its offset is served or not."""
+    assert all(row.reason for row in rows)
+
+
+def test_published_is_the_verdict(rows: list[Row]) -> None:
+    """A gated shared offset counts as published exactly if its evidence says so."""
+    gated = some(rows, scope="task", gated=True)
+
+    assert [row.reason.startswith("task published") for row in gated] == [row.published for row in gated]
+
+
+# Populations
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pool_and_held_out_queries_are_disjoint(collection: Collection, seed: int) -> None:
+    """A split shares every query out, each to one side."""
+    pool, held = split(collection, seed, 0.3)
+
+    assert sorted([*pool.tolist(), *held.tolist()]) == list(range(QUERIES))
+
+
+def test_rewarded_queries_are_drawn_from_the_pool(collection: Collection, rows: list[Row]) -> None:
+    """The rewarded population is what water-filling draws from the pool of that seed."""
+    pool, held = split(collection, 1, 0.3)
+    drawn = pool[water_fill([len(pool)], 20)[0]]
+    expected = collection.raw[drawn].mean()
+
+    row = some(rows, seed=1, rewarded=20, population="rewarded")[0]
+
+    assert expected == row.raw_ndcg10
+    assert not set(drawn.tolist()) & set(held.tolist())
+
+
+def test_scores_of_held_out_queries_change_nothing(collection: Collection) -> None:
+    """Held-out queries are never rewarded: other scores for them give the same rows."""
+    _, held = split(collection, 0, 0.3)
+    secret = set(collection.query_ids[held].tolist())
+    scores = {q: dict.fromkeys(docs, 0.5) if q in secret else docs for q, docs in collection.scores.items()}
+    other = replace(collection, scores=scores, _candidates={})
+    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("global", "auto"))
+
+    assert timeless(list(run([collection], plan))) == timeless(list(run([other], plan)))
+
+
+def test_scores_of_rewarded_queries_change_the_offset(collection: Collection) -> None:
+    """Rewarded queries are what is learned from: other scores for them give other rows."""
+    scores = {q: dict.fromkeys(docs, 0.5) for q, docs in collection.scores.items()}
+    other = replace(collection, scores=scores, _candidates={})
+    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("task",), baselines=(), gates=(False,))
+
+    assert timeless(list(run([collection], plan))) != timeless(list(run([other], plan)))
+
+
+def test_a_budget_beyond_the_pool_takes_all_of_it(collection: Collection) -> None:
+    """More rewarded queries than the pool has are as many as it has."""
+    plan = Plan(rewarded=(500,), seeds=(0,), scopes=(), baselines=("raw",))
+
+    counts = {(row.rewarded, row.rewarded_queries) for row in run([collection], plan)}
+
+    assert counts == {(500, 84)}
+
+
+# Measures
+
+
+def test_raw_is_a_brute_force_search(collection: Collection, rows: list[Row]) -> None:
+    """Raw nDCG@10 of all queries is that of ranking every document by cosine similarity."""
+    expected = by_hand(collection, collection.query_vectors).mean()
+
+    assert expected == pytest.approx(some(rows, scope="raw", population="all")[0].ndcg10, abs=1e-6)
+
+
+def test_raw_rows_change_nothing(rows: list[Row]) -> None:
+    """Without an offset the change is exactly 0, its interval too, and nobody is harmed."""
+    raw = some(rows, scope="raw")
+
+    assert {(r.delta, r.ci_low, r.ci_high, r.harmed_fraction) for r in raw} == {(0.0, 0.0, 0.0, 0.0)}
+
+
+def test_a_shared_offset_is_measured_by_a_new_search(collection: Collection, rows: list[Row]) -> None:
+    """The rows of an offset are nDCG@10, change and harm of a brute-force search with the shifted queries."""
+    pool, held = split(collection, 0, 0.3)
+    drawn = pool[water_fill([len(pool)], 50)[0]]
+    offsets = fit(pooled_rewards([collection], [drawn], 10), scope="task", gate=False)
+    after = by_hand(collection, offsets.apply(collection.query_vectors, task="planted"))[held]
+    before = by_hand(collection, collection.query_vectors)[held]
+
+    (row,) = some(rows, seed=0, rewarded=50, scope="task", gated=False, population="heldout")
+
+    assert after.mean() == pytest.approx(row.ndcg10, abs=1e-6)
+    assert (after - before).mean() == pytest.approx(row.delta, abs=1e-6)
+    assert (after < before).mean() == row.harmed_fraction
+
+
+def test_rerank_changes_rewarded_queries_alone(rows: list[Row]) -> None:
+    """Direct rerank lifts rewarded queries and leaves held-out ones exactly as they were."""
+    for row in some(rows, scope="rerank", population="rewarded"):
+        (held,) = some(rows, scope="rerank", population="heldout", seed=row.seed, rewarded=row.rewarded)
+        (everyone,) = some(rows, scope="rerank", population="all", seed=row.seed, rewarded=row.rewarded)
+
+        assert held.delta == 0.0
+        assert row.delta > 0.0
+        assert everyone.delta * QUERIES == pytest.approx(row.delta * row.queries)
+
+
+def test_private_offsets_change_rewarded_queries_alone(rows: list[Row]) -> None:
+    """Query scope lifts rewarded queries and leaves held-out ones exactly as they were."""
+    for row in some(rows, scope="query", gated=False, population="rewarded"):
+        same = {"scope": "query", "gated": False, "seed": row.seed, "rewarded": row.rewarded}
+        (held,) = some(rows, population="heldout", **same)
+        (everyone,) = some(rows, population="all", **same)
+
+        assert held.delta == 0.0
+        assert row.delta > 0.0
+        assert everyone.delta * QUERIES == pytest.approx(row.delta * row.queries)
+
+
+def test_planted_gain_is_found(rows: list[Row]) -> None:
+    """With 50 rewarded queries the gate publishes, and queries nobody judged gain surely."""
+    found = some(rows, scope="task", gated=True, rewarded=50, population="heldout")
+    found += some(rows, scope="auto", rewarded=50, population="heldout")
+
+    assert all(row.published and row.ci_low > 0.0 for row in found)
+
+
+def test_abstaining_changes_nothing(folder: Path) -> None:
+    """Where a judge knows nothing the gate abstains, and the change is exactly 0 for everybody."""
+    plan = Plan(rewarded=(50,), seeds=(0, 1), gates=(True,), baselines=())
+
+    rows = list(run([opened(folder, "noise")], plan))
+
+    assert {row.published for row in rows} == {False}
+    assert {(row.delta, row.harmed_fraction) for row in rows} == {(0.0, 0.0)}
+
+
+def test_the_gate_is_what_prevents_harm(folder: Path) -> None:
+    """The same worthless rewards without the gate do harm queries."""
+    plan = Plan(rewarded=(50,), seeds=(0, 1), scopes=("task",), gates=(False,), baselines=())
+
+    rows = list(run([opened(folder, "noise")], plan))
+
+    assert all(row.harmed_fraction > 0.0 for row in some(rows, population="heldout"))
+
+
+# Candidates
+
+
+@pytest.mark.parametrize("depth", [1, 10, 30])
+def test_unscored_candidates_are_skipped(collection: Collection, depth: int) -> None:
+    """Candidates are the first scored documents in base order; their scores are the file's, none made up."""
+    for q, (query, scores) in enumerate(collection.scores.items()):
+        ranked = np.argsort(-collection.query_vectors[q] @ collection.doc_vectors.T)
+        expected = [row for row in ranked.tolist() if f"d{row}" in scores][:depth]
+
+        found, values = collection.candidates(q, depth)
+
+        assert query == collection.query_ids[q]
+        assert expected == found.tolist()
+        assert [scores[f"d{row}"] for row in expected] == values.tolist()
+
+
+def test_scored_documents_are_found_however_deep(collection: Collection) -> None:
+    """A query whose scored documents are the last ones of the corpus is rewarded on those."""
+    ranked = np.argsort(-collection.query_vectors[0] @ collection.doc_vectors.T)
+    expected = ranked[-3:].tolist()
+    scores = {"q0": {f"d{row}": 0.5 for row in expected}}
+    deep = replace(collection, scores=scores, _candidates={})
+
+    assert expected == deep.candidates(0, 10)[0].tolist()
+
+
+def test_a_smaller_depth_is_a_prefix(collection: Collection) -> None:
+    """Asking deeper after asking shallower, and the other way round, gives nested candidates."""
+    fresh = replace(collection, _candidates={})
+    shallow = fresh.candidates(3, 4)[0].tolist()
+    deep = fresh.candidates(3, 12)[0].tolist()
+
+    assert shallow == deep[:4]
+    assert shallow == fresh.candidates(3, 4)[0].tolist()
+
+
+def test_queries_without_a_scored_document_are_never_rewarded(collection: Collection) -> None:
+    """The pool has no query that could not be rewarded; held-out queries stay the same."""
+    scores = {q: docs if int(q[1:]) % 2 else {} for q, docs in collection.scores.items()}
+    sparse = replace(collection, scores=scores, _candidates={})
+
+    pool, held = split(sparse, 0, 0.3)
+
+    assert {int(q) % 2 for q in pool} == {1}
+    assert held.tolist() == split(collection, 0, 0.3)[1].tolist()
+
+
+def test_nothing_to_reward_is_an_error(collection: Collection) -> None:
+    """A judge that scored no document of the corpus is an error that names the data set."""
+    scores = {q: {"elsewhere": 0.5} for q in collection.scores}
+    blind = replace(collection, scores=scores, _candidates={})
+
+    with pytest.raises(DataError, match=r"^planted: expected judged queries outside the held-out ones, got none$"):
+        split(blind, 0, 0.3)
+
+
+def test_the_budget_counts_pairs(collection: Collection) -> None:
+    """A row's budget is the number of scored pairs, fewer than queries times depth where scores run out."""
+    scores = {q: dict(list(docs.items())[: 1 + int(q[1:]) % 4]) for q, docs in collection.scores.items()}
+    sparse = replace(collection, scores=scores, _candidates={})
+    pool, _ = split(sparse, 0, 0.3)
+    drawn = pool[water_fill([len(pool)], 20)[0]].tolist()
+    expected = sum(min(3, 1 + q % 4) for q in drawn)
+
+    found = {row.budget for row in run([sparse], Plan(rewarded=(20,), depth=3, seeds=(0,), scopes=()))}
+
+    assert {expected} == found
+    assert expected < 60
+
+
+def test_the_full_budget_is_queries_times_depth(rows: list[Row]) -> None:
+    """Where everything is scored the budget is rewarded queries times depth."""
+    assert {(row.rewarded, row.budget) for row in rows} == {(20, 200), (50, 500)}
+
+
+# Judges and scales
+
+
+def test_labels_as_judge_are_called_simulated(folder: Path) -> None:
+    """Relevance labels used as rewards are flagged in every row; a real judge's scores are not."""
+    plan = Plan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
+
+    flags = {name: {row.simulated for row in run([opened(folder, name)], plan)} for name in ("qrels", "oracle")}
+
+    assert flags == {"qrels": {True}, "oracle": {False}}
+
+
+def test_labels_are_simulated_under_any_name(collection: Collection) -> None:
+    """Without scores the labels are the judge: that is a simulation, whatever name it is given."""
+    named = Collection.of(
+        collection.dataset, collection.doc_vectors, collection.query_vectors, embedder="tiny", judge="gpt"
+    )
+
+    assert named.simulated is True
+
+
+def test_unlabelled_pairs_score_zero_in_a_simulation(folder: Path) -> None:
+    """The simulated judge rewards the first documents in base order, 1 for the relevant and 0 for others."""
+    simulated = opened(folder, "qrels")
+
+    found, values = simulated.candidates(0, 10)
+
+    relevant = next(iter(simulated.dataset.qrels["q0"]))
+    assert simulated.base[0, :10].tolist() == found.tolist()
+    assert [float(f"d{row}" == relevant) for row in found] == values.tolist()
+
+
+def test_graded_labels_fill_the_scale(folder: Path) -> None:
+    """A simulated judge's scale reaches from 0 to the highest grade."""
+    dataset = load_beir(folder)
+    graded = replace(dataset, qrels={**dataset.qrels, "q0": {"d1": 4.0}})
+    vectors = np.random.default_rng(0).standard_normal((DOCUMENTS, 4))
+
+    simulated = Collection.of(graded, vectors, vectors[:QUERIES], embedder="random")
+
+    assert Scale("rubric", 0.0, 4.0) == simulated.scale
+
+
+def test_a_rubric_is_a_probability_stretched(folder: Path, collection: Collection) -> None:
+    """Scores times ten on the scale rubric:0,10 give the rows of the scores themselves."""
+    scores = {q: {d: 10 * s for d, s in docs.items()} for q, docs in load_scores(folder, "oracle").items()}
+    graded = replace(collection, scores=scores, scale=Scale("rubric", 0, 10), _candidates={})
+    plan = Plan(rewarded=(20,), seeds=(0,), scopes=("task",))
+    expected = [(row.population, row.gated, round(row.delta, 9)) for row in run([collection], plan)]
+
+    assert expected == [(row.population, row.gated, round(row.delta, 9)) for row in run([graded], plan)]
+
+
+@pytest.mark.parametrize("score", [1.5, -0.1, float("nan")])
+def test_scores_off_the_scale_are_refused(collection: Collection, score: float) -> None:
+    """A score outside the declared scale stops the run instead of being clipped."""
+    scores = {q: dict.fromkeys(docs, score) for q, docs in collection.scores.items()}
+    off = replace(collection, scores=scores, _candidates={})
+
+    with pytest.raises(RewardError, match=r"^rewards: expected "):
+        list(run([off], PLAN))
+
+
+# Several folders
+
+
+@pytest.fixture(scope="module")
+def workload(collection: Collection, tmp_path_factory: pytest.TempPathFactory) -> list[Collection]:
+    """Two collections whose queries lean in opposite directions."""
+    return [collection, opened(write_planted(tmp_path_factory.mktemp("beir") / "mirrored", seed=1, lean=-1.0))]
+
+
+def test_folders_are_tasks_of_one_pool(workload: list[Collection]) -> None:
+    """The rewards of several folders are pooled, each under its name as task."""
+    rewards = pooled_rewards(workload, [np.array([4, 2]), np.array([7])], 5)
+
+    assert rewards.tasks.tolist() == ["planted", "planted", "mirrored"]
+    assert rewards.query_ids.tolist() == ["q4", "q2", "q7"]
+    assert rewards.depths.tolist() == [5, 5, 5]
+
+
+def test_pooled_candidates_keep_their_vectors_and_scores(workload: list[Collection]) -> None:
+    """Each pooled query has its own vector, its candidates' vectors and their scores."""
+    judged = [np.array([4, 2]), np.array([7])]
+    rewards = pooled_rewards(workload, judged, 5)
+
+    flat = [(one, q) for one, mine in zip(workload, judged, strict=True) for q in mine.tolist()]
+    for i, (one, q) in enumerate(flat):
+        documents, scores = one.candidates(q, 5)
+        mine = slice(rewards.starts[i], rewards.starts[i + 1])
+        np.testing.assert_array_equal(one.query_vectors[q], rewards.query_vectors[i])
+        np.testing.assert_array_equal(one.doc_vectors[documents], rewards.doc_vectors[rewards.candidates[mine]])
+        np.testing.assert_allclose(scores, rewards.values[mine])
+
+
+def test_the_global_offset_is_pooled(workload: list[Collection]) -> None:
+    """Of two opposite tasks a global offset helps less than each task's own."""
+    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("global", "task"), gates=(False,), baselines=())
+
+    rows = some(list(run(workload, plan)), population="heldout")
+
+    gains = {(row.dataset, row.scope): row.delta for row in rows}
+    assert set(gains) == {(name, scope) for name in ("planted", "mirrored") for scope in ("global", "task")}
+    assert all(gains[name, "global"] < gains[name, "task"] for name in ("planted", "mirrored"))
+
+
+def test_one_folder_pools_into_itself(rows: list[Row]) -> None:
+    """With one task the global offset is that task's."""
+    shared = [(row.seed, row.rewarded, row.population, row.delta) for row in some(rows, scope="global", gated=False)]
+
+    assert shared == [
+        (row.seed, row.rewarded, row.population, row.delta) for row in some(rows, scope="task", gated=False)
+    ]
+
+
+def test_budgets_are_per_task(workload: list[Collection]) -> None:
+    """Every folder gets the asked number of rewarded queries."""
+    plan = Plan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
+
+    counts = {(row.dataset, row.rewarded_queries) for row in run(workload, plan)}
+
+    assert counts == {("planted", 20), ("mirrored", 20)}
+
+
+def test_folders_of_one_name_are_refused(collection: Collection) -> None:
+    """Two data sets of the same name would be one task, so they are an error."""
+    with pytest.raises(DataError, match=r"^data sets: expected different names, got planted, planted$"):
+        list(run([collection, collection], PLAN))
+
+
+def test_folders_of_different_widths_are_refused(collection: Collection, tmp_path: Path) -> None:
+    """Vectors of two embedding models cannot share an offset, so they are an error of ours."""
+    wide = opened(write_planted(tmp_path / "wide", width=WIDTH + 1))
+
+    with pytest.raises(TTTEmbedError, match="24"):
+        list(run([collection, wide], PLAN))
+
+
+# Plans
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"holdout": 0.0}, "holdout: expected a share between 0 and 1, got 0.0"),
+        ({"holdout": 1.0}, "holdout: expected a share between 0 and 1, got 1.0"),
+        ({"rewarded": ()}, "rewarded: expected numbers >= 1, got ()"),
+        ({"rewarded": (4, 0)}, "rewarded: expected numbers >= 1, got (4, 0)"),
+        ({"depth": 0}, "depth: expected numbers >= 1, got (0,)"),
+        ({"scopes": ("task", "team")}, "scopes: expected global, task, query, auto, got team"),
+        ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, got bm25"),
+        ({"seeds": ()}, "seeds: expected "),
+        ({"seeds": (0, -1)}, "seeds: expected "),
+        ({"objective": "mse"}, "objective: expected "),
+        ({"solver": "sgd"}, "solver: expected "),
+    ],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
+)
+def test_a_bad_plan_is_refused(collection: Collection, changed: dict[str, object], message: str) -> None:
+    """A plan that cannot be run is an input error that names the setting."""
+    with pytest.raises(InputError) as caught:
+        list(run([collection], Plan(**changed)))
+
+    assert str(caught.value).startswith(message)
+
+
+# Direct rerank
+
+
+def test_rerank_sorts_rewarded_documents_within_their_slots() -> None:
+    """Rewarded documents share out their slots by reward; unrewarded ones stay where they are."""
+    ranked = np.array([10, 11, 12, 13, 14])
+
+    reranked = direct_rerank(ranked, np.array([10, 12, 14]), np.array([0.1, 0.5, 0.9]))
+
+    assert reranked.tolist() == [14, 11, 12, 13, 10]
+
+
+def test_rerank_keeps_base_order_in_ties() -> None:
+    """Documents of equal reward keep their base order, whatever order the rewards come in."""
+    ranked = np.array([3, 1, 2, 0])
+
+    reranked = direct_rerank(ranked, np.array([0, 2, 1, 3]), np.array([0.5, 0.5, 0.9, 0.5]))
+
+    assert reranked.tolist() == [1, 3, 2, 0]
+
+
+def test_rerank_ignores_documents_beyond_the_list() -> None:
+    """A rewarded document that is not in the list enters nowhere."""
+    assert direct_rerank(np.array([4, 5]), np.array([5, 9]), np.array([0.2, 1.0])).tolist() == [4, 5]
+
+
+def test_rerank_leaves_its_input_alone() -> None:
+    """The base list keeps its order."""
+    ranked = np.array([0, 1])
+
+    direct_rerank(ranked, np.array([0, 1]), np.array([0.0, 1.0]))
+
+    assert ranked.tolist() == [0, 1]

@@ -1,0 +1,475 @@
+"""The plain rule: scopes, weights, doses, and the invariances of what is learned."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.fitting import Recipe, batches, fit_scope, of_task, scope_weights
+from tttembed_rag.objectives import OBJECTIVES, ROUNDING
+from tttembed_rag.problems import Grid
+
+TIGHT = Recipe(tolerance=1e-8)
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+# Softmax-GRPO is left out where offsets of two solves are compared: its loss has corners and several
+# minima, so rounding may decide which one is found. Its problem is compared in test_solver.py.
+smooth = pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+every_scope = pytest.mark.parametrize("scope", ["global", "task", "query"])
+
+
+def tasked(sizes):
+    """Task keys, *sizes* queries each."""
+    return [f"t{t}" for t, size in enumerate(sizes) for _ in range(size)]
+
+
+def blocks(rewards):
+    """Candidate vectors and rewards per query."""
+    rows = [slice(*pair) for pair in zip(rewards.starts[:-1], rewards.starts[1:], strict=True)]
+    return [rewards.doc_vectors[rewards.candidates[row]] for row in rows], [rewards.values[row] for row in rows]
+
+
+def doubled(rewards):
+    """The rewards with some candidates repeated, at their own length and at another."""
+    documents, values = blocks(rewards)
+    return Rewards.from_arrays(
+        rewards.query_vectors,
+        [np.concatenate([block, block[:3], 2.5 * block[:2]]).astype(block.dtype) for block in documents],
+        [np.concatenate([row, row[:3], row[:2]]) for row in values],
+    )
+
+
+def assert_same_offsets(offsets, expected, atol=1e-6):
+    """Both hold the same keys with the same vectors and doses."""
+    assert sorted(expected) == sorted(offsets)
+    for key, offset in expected.items():
+        assert_allclose(offsets[key].vector, offset.vector, atol=atol, err_msg=key)
+        assert offset.alpha == offsets[key].alpha
+
+
+class TestScopeWeights:
+    """w_q = 1 / (active tasks * rewarded queries of q's task)."""
+
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5))
+    def test_sum_to_one_and_equally_over_tasks(self, some_rewards, sizes):
+        """Weights sum to one, and every task has the same share however many queries it gives."""
+        rewards = some_rewards(sum(sizes), depths=2, width=4, tasks=tasked(sizes))
+        weights = scope_weights(rewards)
+        shares = [weights[rewards.tasks == f"t{t}"].sum() for t in range(len(sizes))]
+
+        assert_allclose(weights.sum(), 1.0)
+        assert_allclose(shares, 1.0 / len(sizes))
+
+    @pytest.mark.parametrize(
+        ("sizes", "expected"),
+        [
+            ([1], [1.0]),
+            ([4], [1 / 4] * 4),
+            ([2, 2, 2], [1 / 6] * 6),
+            ([1, 3], [1 / 2, 1 / 6, 1 / 6, 1 / 6]),
+        ],
+        ids=["query scope", "task scope", "equal counts are flat", "unequal tasks are balanced"],
+    )
+    def test_reduce_as_the_paper_states(self, some_rewards, sizes, expected):
+        """One query weighs 1, one task 1/n, equal tasks are flat, unequal tasks are balanced."""
+        rewards = some_rewards(sum(sizes), depths=2, width=4, tasks=tasked(sizes))
+
+        assert_allclose(scope_weights(rewards), expected)
+
+    def test_make_the_offset_indifferent_to_a_task_s_size(self, some_rewards):
+        """Asking every query of one task three times leaves the global offset where it was."""
+        once = some_rewards(4, tasks=list("aabb"))
+        rows = [0, 1, 2, 2, 2, 3, 3, 3]
+        documents, values = blocks(once)
+        thrice = Rewards.from_arrays(
+            once.query_vectors[rows], [documents[q] for q in rows], [values[q] for q in rows], list("aabbbbbb")
+        )
+        expected = fit_scope(once, "global", TIGHT)["global"].vector
+
+        assert_allclose(fit_scope(thrice, "global", TIGHT)["global"].vector, expected, atol=1e-7)
+
+
+class TestRecipe:
+    """How an offset is learned."""
+
+    def test_defaults_are_the_paper_s(self):
+        """Distillation, ridge 0.3, temperatures 0.02 and 0.05, kappa 1."""
+        recipe = Recipe()
+        expected = "kd", 0.3, 0.02, 0.05, 1.0
+
+        assert expected == (
+            recipe.objective,
+            recipe.ridge,
+            recipe.teacher_temperature,
+            recipe.student_temperature,
+            recipe.kappa,
+        )
+
+    @pytest.mark.parametrize(
+        ("kappa", "n", "expected"), [(1, 1, 1 / 2), (1, 4, 4 / 5), (3, 1, 1 / 4), (0, 2, 1.0), (1, 0, 0.0), (0, 0, 0.0)]
+    )
+    def test_dose_is_n_over_n_plus_kappa(self, kappa, n, expected):
+        """Alpha = n / (n + kappa), and 0 at n = 0."""
+        assert expected == Recipe(kappa=kappa).dose(n)
+
+    @pytest.mark.parametrize("name", ["ridge", "teacher_temperature", "student_temperature", "tolerance"])
+    @pytest.mark.parametrize("value", [0.0, -0.3, float("nan"), float("inf")])
+    def test_needs_positive_numbers(self, some_rewards, name, value):
+        """A ridge, temperature or tolerance that is not positive is an error that names it."""
+        with pytest.raises(InputError, match=f"^{name}: expected a positive number, got {value}$"):
+            fit(some_rewards(2), scope="global", gate=False, **{name: value})
+
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("kappa", -1.0, "a number >= 0, got -1.0"),
+            ("kappa", float("nan"), "a number >= 0, got nan"),
+            ("objective", "hinge", "one of kd, reverse_kl, softmax_grpo, got 'hinge'"),
+            ("solver", "sgd", "exact or adam, got 'sgd'"),
+            ("scope", "user", "auto, global, task or query, got 'user'"),
+        ],
+    )
+    def test_names_what_it_does_not_know(self, some_rewards, name, value, expected):
+        """An unknown setting is an error that names the argument, the choices and what came."""
+        arguments = {"scope": "global", "gate": False, name: value}
+
+        with pytest.raises(InputError, match=f"^{name}: expected {expected}$"):
+            fit(some_rewards(2), **arguments)
+
+
+class TestFitScope:
+    """Offsets of each scope."""
+
+    @pytest.mark.parametrize(
+        ("scope", "expected"),
+        [
+            ("global", {"global": (6, 6 / 7)}),
+            ("task", {"task:a": (2, 2 / 3), "task:b": (4, 4 / 5)}),
+            ("query", {f"query:{key}": (1, 1 / 2) for key in ("a/0", "a/1", "b/2", "b/3", "b/4", "b/5")}),
+        ],
+    )
+    def test_has_one_offset_per_scope_key(self, some_rewards, scope, expected):
+        """Each scope key has its offset, its rewarded queries n and its dose n / (n + 1)."""
+        offsets = fit_scope(some_rewards(tasks=list("aabbbb")), scope, Recipe())
+
+        assert expected == {key: (offset.n, offset.alpha) for key, offset in offsets.items()}
+
+    def test_says_that_nobody_asked_for_evidence(self, some_rewards):
+        """Without the gate evidence is the number of queries and the word ungated."""
+        evidence = fit(some_rewards(), scope="global", gate=False)["global"].evidence
+
+        assert (evidence.n, evidence.gain, evidence.interval, evidence.verdict) == (6, None, None, "ungated")
+
+    def test_records_how_it_was_learned(self, some_rewards):
+        """The offsets know their scope, judge and every setting."""
+        offsets = fit(some_rewards(), scope="task", gate=False, objective="reverse_kl", ridge=0.5, kappa=2.0)
+        expected = {
+            "scope": "task",
+            "judge": "unnamed",
+            "objective": "reverse_kl",
+            "solver": "exact",
+            "ridge": 0.5,
+            "teacher_temperature": 0.02,
+            "student_temperature": 0.05,
+            "kappa": 2.0,
+            "tolerance": 1e-4,
+        }
+
+        assert expected == offsets.settings
+
+    @every_scope
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_offsets_have_the_vectors_dtype(self, some_rewards, scope, dtype):
+        """Offsets are as wide and as precise as the query vectors."""
+        rewards = some_rewards(dtype=dtype)
+        vectors = [offset.vector for offset in fit_scope(rewards, scope, Recipe()).values()]
+
+        assert [((24,), np.dtype(dtype))] * len(vectors) == [(vector.shape, vector.dtype) for vector in vectors]
+
+    def test_a_task_offset_is_a_global_one_of_that_task(self, some_rewards):
+        """The task scope is the global scope task by task."""
+        rewards = some_rewards(tasks=list("aababb"))
+        offsets = fit_scope(rewards, "task", Recipe())
+
+        for task in "ab":
+            alone = fit_scope(of_task(rewards, task), "global", Recipe())["global"]
+            assert_array_equal(offsets[f"task:{task}"].vector, alone.vector)
+
+    def test_finds_the_planted_direction(self, planted):
+        """The offset points where the base query vectors fall short."""
+        rewards = planted(40)
+        wrong_way = planted(40, signs=-np.ones(40))
+        right = fit_scope(rewards, "global", Recipe())["global"].vector
+        wrong = fit_scope(wrong_way, "global", Recipe())["global"].vector
+
+        assert right @ wrong / (np.linalg.norm(right) * np.linalg.norm(wrong)) < -0.8
+
+    def test_a_larger_ridge_holds_the_offset_shorter(self, some_rewards):
+        """The norm of the offset falls as lambda grows."""
+        rewards = some_rewards()
+        lengths = [
+            np.linalg.norm(fit_scope(rewards, "global", Recipe(ridge=ridge))["global"].vector)
+            for ridge in (0.1, 1.0, 10.0, 1000.0)
+        ]
+
+        assert sorted(lengths, reverse=True) == lengths
+        assert lengths[-1] < 0.01
+
+    @every_scope
+    def test_is_deterministic(self, some_rewards, scope):
+        """Two fits of the same rewards are equal bit for bit."""
+        first, second = (fit_scope(some_rewards(tasks=list("aababb")), scope, Recipe()) for _ in range(2))
+
+        for key, offset in first.items():
+            assert_array_equal(second[key].vector, offset.vector, strict=True)
+
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(depths=st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    def test_batches_hold_every_query_once(self, some_rewards, depths):
+        """Private offsets are learned in batches that together are all queries."""
+        rows = np.concatenate(list(batches(some_rewards(len(depths), depths=depths, width=4))))
+
+        assert_array_equal(np.sort(rows), np.arange(len(depths)))
+
+    def test_batches_stay_small(self, some_rewards):
+        """Queries too deep to be solved together come in several batches."""
+        rewards = some_rewards(6, depths=[1, 400, 400, 400, 400, 400], width=8000, dtype=np.float32)
+
+        assert len(list(batches(rewards))) > 1
+
+
+class TestCertificate:
+    """What the certificate says of an offset is what Eq. 6 says of it."""
+
+    @every_scope
+    @pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+    @pytest.mark.parametrize("solver", ["exact", "adam"])
+    @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 2e-5), (np.float32, 1e-4)])
+    def test_is_honest(self, some_rewards, reference, scope, objective, solver, dtype, atol):
+        """Objective and gradient norm, recomputed query by query in float64, are those certified."""
+        rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6], tasks=list("aababb"), dtype=dtype)
+        recipe = Recipe(objective=objective, solver=solver)
+        for offset in fit_scope(rewards, scope, recipe).values():
+            learned_from = {
+                "global": slice(None),
+                "task": rewards.tasks == offset.task,
+                "query": rewards.query_ids == offset.query_id,
+            }[scope]
+            mine = rewards.take(np.arange(len(rewards))[learned_from])
+            v = offset.vector.astype(np.float64)
+            value, gradient = reference(v, mine, scope_weights(mine), recipe)
+
+            assert_allclose(offset.certificate.objective, value, atol=1e-6)
+            assert_allclose(offset.certificate.gradient_norm, np.linalg.norm(gradient), atol=atol, rtol=1e-3)
+
+    @every_scope
+    def test_is_honest_about_rounded_corners(self, some_rewards, reference, scope):
+        """Under Softmax-GRPO the certified objective is the paper's up to the documented rounding."""
+        rewards = some_rewards()
+        recipe = Recipe(objective="softmax_grpo")
+        for q, (key, offset) in enumerate(fit_scope(rewards, scope, recipe).items()):
+            mine = rewards.take(np.array([q])) if scope == "query" else rewards
+            value, _ = reference(offset.vector, mine, scope_weights(mine), recipe)
+            above = offset.certificate.objective - value
+
+            assert -1e-6 <= above <= ROUNDING / 4 + 1e-6, key
+
+    @every_scope
+    @every_objective
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_exact_converges(self, some_rewards, scope, objective, dtype):
+        """On candidates around their query every offset reaches the tolerance, in either precision."""
+        rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), dtype=dtype)
+        certificates = [o.certificate for o in fit_scope(rewards, scope, Recipe(objective=objective)).values()]
+
+        assert all(certificate.converged for certificate in certificates)
+        assert all(certificate.gradient_norm <= 1e-4 for certificate in certificates)
+
+
+class TestSolvers:
+    """The exact solver against the paper's."""
+
+    @every_scope
+    @every_objective
+    @pytest.mark.parametrize("seed", [0, 1])
+    def test_exact_is_at_least_as_good_as_adam(self, some_rewards, scope, objective, seed):
+        """No offset of the exact solver has a higher objective than the paper's recipe finds."""
+        rewards = some_rewards(8, depths=[8, 3, 5, 8, 1, 6, 2, 8], width=48, tasks=list("aababbab"), seed=seed)
+        recipe = Recipe(objective=objective)
+        exact, adam = (fit_scope(rewards, scope, replace(recipe, solver=solver)) for solver in ("exact", "adam"))
+
+        for key, offset in adam.items():
+            assert exact[key].certificate.objective <= offset.certificate.objective + 1e-6, key
+
+    @every_scope
+    def test_both_find_the_same_distilled_offset(self, some_rewards, scope):
+        """Under distillation both find one offset, as far apart as their gradients and the ridge allow."""
+        rewards = some_rewards(8, width=48, tasks=list("aababbab"))
+        exact, adam = (fit_scope(rewards, scope, Recipe(solver=solver)) for solver in ("exact", "adam"))
+
+        for key, offset in exact.items():
+            apart = np.linalg.norm(offset.vector - adam[key].vector)
+            allowed = (offset.certificate.gradient_norm + adam[key].certificate.gradient_norm) / (2 * 0.3)
+            assert apart <= allowed, key
+
+
+class TestPrivateOffsets:
+    """k + 1 coordinates against the full width."""
+
+    @smooth
+    @pytest.mark.parametrize(("dtype", "atol"), [(np.float64, 2e-4), (np.float32, 4e-4)])
+    def test_equal_those_solved_in_full_width(self, some_rewards, objective, dtype, atol):
+        """A private offset is the shared offset of its query alone."""
+        rewards = some_rewards(5, width=32, dtype=dtype)
+        private = fit_scope(rewards, "query", Recipe(objective=objective, tolerance=1e-5))
+
+        for q in range(len(rewards)):
+            alone = fit_scope(rewards.take(np.array([q])), "global", Recipe(objective=objective, tolerance=1e-5))
+            assert_allclose(private[f"query:{q}"].vector, alone["global"].vector, atol=atol)
+
+    @smooth
+    def test_of_ragged_depths_equal_separate_fits(self, some_rewards, objective):
+        """A query of another depth in the batch changes nobody's offset."""
+        rewards = some_rewards(6, depths=[8, 1, 4, 8, 2, 7])
+        recipe = Recipe(objective=objective, tolerance=1e-6)
+        together = fit_scope(rewards, "query", recipe)
+
+        for q in range(len(rewards)):
+            alone = fit_scope(rewards.take(np.array([q])), "query", recipe)
+            assert_allclose(together[f"query:{q}"].vector, alone[f"query:{q}"].vector, atol=2e-5)
+
+    @every_objective
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_survive_duplicated_candidates(self, some_rewards, objective, dtype):
+        """Candidates with the same vector, of any length, leave an offset better than none."""
+        recipe = Recipe(objective=objective)
+        rewards = doubled(some_rewards(4, dtype=dtype))
+        base = recipe.loss(Grid.of(rewards))(np.zeros(4), np.zeros((4, 13)), 0.0)[0]
+
+        for loss, offset in zip(base, fit_scope(rewards, "query", recipe).values(), strict=True):
+            assert offset.certificate.objective < loss, offset.key
+
+    @smooth
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_of_duplicated_candidates_equal_those_in_full_width(self, some_rewards, objective, dtype):
+        """Candidates with the same vector leave a converged offset, that of the full width."""
+        rewards = doubled(some_rewards(4, dtype=dtype))
+        private = fit_scope(rewards, "query", Recipe(objective=objective))
+
+        for q in range(len(rewards)):
+            alone = fit_scope(rewards.take(np.array([q])), "global", Recipe(objective=objective))
+            assert private[f"query:{q}"].certificate.converged
+            assert_allclose(private[f"query:{q}"].vector, alone["global"].vector, atol=2e-3)
+
+    def test_survive_a_candidate_equal_to_the_query(self, some_rewards):
+        """A query that is its own candidate has an offset."""
+        rewards = some_rewards(3, dtype=np.float32)
+        documents, values = blocks(rewards)
+        for q, block in enumerate(documents):
+            block[0] = 3 * rewards.query_vectors[q]
+        offsets = fit_scope(Rewards.from_arrays(rewards.query_vectors, documents, values), "query", Recipe())
+
+        assert all(offset.certificate.converged for offset in offsets.values())
+
+    def test_do_not_leave_the_span_of_query_and_candidates(self, some_rewards):
+        """What neither the query nor its candidates touch, the offset does not touch."""
+        rewards = some_rewards(4, depths=5, width=24)
+        for q, offset in enumerate(fit_scope(rewards, "query", TIGHT).values()):
+            span = np.vstack([rewards.query_vectors[q], blocks(rewards)[0][q]])
+            coefficients = np.linalg.lstsq(span.T, offset.vector)[0]
+
+            assert_allclose(span.T @ coefficients, offset.vector, atol=1e-9)
+
+
+class TestInvariances:
+    """What must not matter does not matter."""
+
+    @every_scope
+    def test_order_of_queries(self, some_rewards, scope):
+        """Queries in another order have the same offsets."""
+        rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6], tasks=list("aababb"))
+        shuffled = rewards.take(np.array([4, 2, 0, 5, 1, 3]))
+
+        assert_same_offsets(fit_scope(shuffled, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+
+    @every_scope
+    @smooth
+    def test_order_of_candidates(self, some_rewards, scope, objective):
+        """Candidates in another order have the same offsets."""
+        rewards = some_rewards()
+        documents, values = blocks(rewards)
+        orders = [np.random.default_rng(q).permutation(len(row)) for q, row in enumerate(values)]
+        shuffled = Rewards.from_arrays(
+            rewards.query_vectors,
+            [block[order] for block, order in zip(documents, orders, strict=True)],
+            [row[order] for row, order in zip(values, orders, strict=True)],
+        )
+        recipe = Recipe(objective=objective, tolerance=1e-6)
+
+        assert_same_offsets(fit_scope(shuffled, scope, recipe), fit_scope(rewards, scope, recipe), atol=2e-5)
+
+    @every_scope
+    def test_lengths_of_vectors(self, some_rewards, scope):
+        """Query and document vectors of any length have the same offsets."""
+        rewards = some_rewards()
+        documents, values = blocks(rewards)
+        rng = np.random.default_rng(5)
+        rescaled = Rewards.from_arrays(
+            rewards.query_vectors * rng.uniform(0.01, 100.0, size=(6, 1)),
+            [block * rng.uniform(0.01, 100.0, size=(8, 1)) for block in documents],
+            values,
+        )
+
+        assert_same_offsets(fit_scope(rescaled, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+
+    @every_scope
+    def test_documents_by_value_or_by_row(self, some_rewards, scope):
+        """`from_arrays` and `from_indexed` agree, documents in any order and some of them unused."""
+        rewards = some_rewards(6, depths=[8, 3, 5, 8, 1, 6])
+        order = np.random.default_rng(0).permutation(len(rewards.doc_vectors) + 5)
+        documents = np.concatenate([rewards.doc_vectors, np.ones((5, rewards.width))])[order]
+        place = np.argsort(order)
+        rows = np.split(place[: rewards.budget], rewards.starts[1:-1])
+        by_row = Rewards.from_indexed(rewards.query_vectors, documents, rows, blocks(rewards)[1])
+
+        assert_same_offsets(fit_scope(by_row, scope, TIGHT), fit_scope(rewards, scope, TIGHT))
+
+    @every_scope
+    @smooth
+    def test_documents_shared_between_queries(self, some_rewards, scope, objective):
+        """A document that several queries share counts as often as if it were repeated."""
+        rng = np.random.default_rng(0)
+        pool = some_rewards(1, depths=12).doc_vectors
+        queries = pool[:4] + 0.2 * rng.normal(size=(4, 24))
+        rows = [rng.permutation(12)[:k] for k in (8, 5, 8, 3)]
+        values = [rng.uniform(size=len(row)) for row in rows]
+        recipe = Recipe(objective=objective, tolerance=1e-6)
+        shared = fit_scope(Rewards.from_indexed(queries, pool, rows, values), scope, recipe)
+        repeated = fit_scope(Rewards.from_arrays(queries, [pool[row] for row in rows], values), scope, recipe)
+
+        assert_same_offsets(shared, repeated, atol=2e-5)
+
+    @every_scope
+    def test_precision(self, some_rewards, scope):
+        """Float32 and float64 vectors have the same offsets up to the tolerance."""
+        half, full = (fit_scope(some_rewards(dtype=dtype), scope, Recipe()) for dtype in (np.float32, np.float64))
+
+        assert_same_offsets(half, full, atol=1e-3)
+
+    @every_scope
+    @smooth
+    def test_level_of_rewards(self, some_rewards, scope, objective):
+        """Rewards that are all higher by as much have the same offsets: only differences count."""
+        rewards = some_rewards()
+        documents, values = blocks(rewards)
+        low, high = (
+            Rewards.from_arrays(rewards.query_vectors, documents, [0.5 * row + level for row in values])
+            for level in (0.0, 0.5)
+        )
+        recipe = Recipe(objective=objective, tolerance=1e-6)
+
+        assert_same_offsets(fit_scope(high, scope, recipe), fit_scope(low, scope, recipe), atol=2e-5)

@@ -1,0 +1,292 @@
+"""The gate: publish what held-out rewards support, abstain with a reason otherwise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.objectives import OBJECTIVES
+
+every_scope = pytest.mark.parametrize("scope", ["global", "task", "query", "auto"])
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+
+
+def shuffled(rewards, seed):
+    """The same candidates with their rewards dealt anew: nothing is left to learn."""
+    return replace(rewards, values=np.random.default_rng(seed).permutation(rewards.values))
+
+
+def served(offsets):
+    """How many offsets are published."""
+    return sum(offset.served for offset in offsets.values())
+
+
+def assert_consistent(offset):
+    """Evidence, verdict and vector of one gated offset tell the same story."""
+    evidence = offset.evidence
+    low, high = evidence.interval
+    assert low <= evidence.gain <= high
+    assert evidence.verdict == ("published" if low > 0 else "abstained")
+    assert offset.served == (low > 0) == bool(offset.vector.any()) == (offset.alpha > 0)
+    assert (offset.certificate is not None) == offset.served
+
+
+class TestPublishing:
+    """A shift that all queries share is found and published."""
+
+    @pytest.mark.parametrize("scope", ["global", "task", "auto"])
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_planted_shift(self, planted, scope, dtype):
+        """Every shared offset is published with a positive gain and serves its dose."""
+        offsets = fit(planted(32, strength=0.9, tasks=["a", "b"] * 16, dtype=dtype), scope=scope)
+        expected = ["global"] if scope == "global" else ["task:a", "task:b"]
+        shared = [offset for offset in offsets.values() if offset.scope != "query"]
+
+        assert expected == [offset.key for offset in shared if offset.evidence.verdict == "published"]
+        assert all(offset.evidence.gain > 0.02 for offset in shared)
+        assert all(offset.vector.dtype == dtype for offset in shared)
+
+    @every_objective
+    def test_under_every_objective(self, planted, objective):
+        """The gate works on what was learned, however it was learned."""
+        offset = fit(planted(20, strength=0.9), scope="global", objective=objective)["global"]
+
+        assert offset.evidence.verdict == "published"
+
+    def test_under_the_paper_s_solver(self, planted):
+        """Offsets of 300 Adam steps pass the same gate."""
+        rewards = planted(16, strength=0.9)
+        exact, adam = (fit(rewards, scope="global", solver=solver)["global"] for solver in ("exact", "adam"))
+
+        assert_allclose(adam.evidence.gain, exact.evidence.gain, atol=0.01)
+
+    def test_private_offsets_that_carry_over_between_candidates(self, planted):
+        """Private offsets are published where one half of a query's candidates teaches about the other."""
+        offsets = fit(planted(20, depth=20, strength=0.9), scope="query")
+
+        assert (served(offsets), len(offsets)) == (20, 20)
+        assert {0.5} == {offset.alpha for offset in offsets.values()}
+
+    def test_auto_adds_them_to_the_task_s(self, planted):
+        """Rewarded queries then have a private offset beside their task's."""
+        offsets = fit(planted(20, depth=20, strength=0.9))
+
+        assert [offset.scope for offset in offsets.values()] == ["task"] + ["query"] * 20
+
+    def test_helps_queries_nobody_rewarded(self, planted):
+        """A published offset brings better documents to the top for queries it never saw."""
+        rewards = planted(80, strength=0.9)
+        seen, unseen = rewards.take(np.arange(40)), rewards.take(np.arange(40, 80))
+        documents = unseen.doc_vectors[unseen.candidates].reshape(40, 8, -1)
+        values = unseen.values.reshape(40, 8)
+        top = {}
+        for name, vectors in (
+            ("raw", unseen.query_vectors),
+            ("shifted", fit(seen, scope="global").apply(unseen.query_vectors)),
+        ):
+            best = np.einsum("nkd,nd->nk", documents, vectors).argmax(axis=1)
+            top[name] = values[np.arange(40), best].mean()
+
+        assert top["shifted"] > top["raw"] + 0.05
+
+    def test_the_published_offset_is_learned_from_all_rewards(self, planted):
+        """Folds give evidence only; what is served is the plain rule at the winning ridge."""
+        rewards = planted(24, strength=0.9)
+        gated = fit(rewards, scope="global")["global"]
+        plain = fit(rewards, scope="global", gate=False)["global"]
+
+        assert "ridge 0.3," in gated.evidence.reason
+        assert_array_equal(gated.vector, plain.vector)
+        assert (gated.n, gated.alpha) == (24, 24 / 25)
+
+
+class TestAbstaining:
+    """Where rewards support nothing, queries stay as they were."""
+
+    @pytest.mark.parametrize(("scope", "trials"), [("global", 40), ("query", 40), ("auto", 8)])
+    def test_shuffled_rewards_are_rarely_published(self, planted, scope, trials):
+        """Chance passes in at most a small share of trials: the level is 5 % a race."""
+        tasks = ["a", "b"] * 4 if scope == "auto" else None
+        published = sum(
+            served(fit(shuffled(planted(8, depth=5, width=8, seed=seed, tasks=tasks), seed), scope=scope)) > 0
+            for seed in range(trials)
+        )
+
+        assert published <= 4
+
+    @pytest.mark.parametrize(
+        ("scope", "objective"),
+        [(scope, "kd") for scope in ("global", "task", "query", "auto")]
+        + [(scope, objective) for scope in ("global", "query") for objective in OBJECTIVES[1:]],
+    )
+    @pytest.mark.parametrize("value", [0.0, 0.7])
+    def test_constant_rewards(self, planted, scope, objective, value):
+        """Rewards that are all the same say nothing about any order."""
+        rewards = planted(6, depth=5, tasks=["a", "b"] * 3)
+        offsets = fit(replace(rewards, values=np.full(30, value)), scope=scope, objective=objective)
+
+        assert len(offsets) > 0
+        assert {"abstained"} == {offset.evidence.verdict for offset in offsets.values()}
+        assert {0.0} == {offset.evidence.gain for offset in offsets.values()}
+
+    @every_scope
+    def test_one_query_has_no_evidence(self, planted, scope):
+        """A single rewarded query cannot be held out from itself, and the reason says so."""
+        (offset,) = fit(planted(1), scope=scope).values()
+        expected = 1, None, None, "abstained"
+
+        assert expected == (offset.evidence.n, offset.evidence.gain, offset.evidence.interval, offset.evidence.verdict)
+        assert "1 rewarded query cannot be held out from itself" in str(offset.evidence)
+
+    @pytest.mark.parametrize(
+        ("scope", "objective"), [("global", "kd"), ("auto", "kd"), *(("query", name) for name in OBJECTIVES)]
+    )
+    def test_one_candidate_has_no_order(self, planted, scope, objective):
+        """Queries with a single judged candidate are no evidence, alone or among others."""
+        rewards = planted(6, depth=4)
+        depths = [1, 4, 1, 4, 4, 1]
+        blocks = [rewards.doc_vectors[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
+        values = [rewards.values[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
+        ragged = Rewards.from_arrays(rewards.query_vectors, blocks, values)
+        single = ragged.take(np.array([0, 2, 5]))
+
+        assert served(fit(single, scope=scope, objective=objective)) == 0
+        for offset in fit(ragged, scope=scope, objective=objective).values():
+            assert_consistent(offset)
+
+    @every_scope
+    def test_is_inert(self, planted, scope):
+        """Where the gate abstained every vector is zero and queries keep their bits."""
+        rewards = planted(8, tasks=["a", "b"] * 4, dtype=np.float32)
+        offsets = fit(replace(rewards, values=np.full(64, 0.5)), scope=scope)
+        x, ids = rewards.query_vectors, rewards.query_ids.tolist()
+
+        assert not any(offset.vector.any() or offset.alpha for offset in offsets.values())
+        assert {np.dtype(np.float32)} == {offset.vector.dtype for offset in offsets.values()}
+        assert_array_equal(offsets.apply(x, task=rewards.tasks.tolist(), query_id=ids), x, strict=True)
+
+    def test_says_how_many_queries_might_settle_it(self, planted):
+        """A gain within the noise comes with the number of further rewarded queries it would need."""
+        evidence = fit(planted(12, strength=0.4), scope="global")["global"].evidence
+
+        assert evidence.verdict == "abstained"
+        assert evidence.gain > 0
+        assert "more rewarded queries would settle it" in evidence.reason
+
+    def test_one_task_does_not_wait_for_another(self, planted):
+        """A task with noisy rewards abstains beside a task that publishes."""
+        rewards = planted(40, strength=0.9, tasks=["good", "noisy"] * 20)
+        noisy = shuffled(rewards, 0)
+        values = np.where(np.repeat(rewards.tasks == "good", 8), rewards.values, noisy.values)
+        offsets = fit(replace(rewards, values=values), scope="task")
+        expected = {"task:good": "published", "task:noisy": "abstained"}
+
+        assert expected == {key: offset.evidence.verdict for key, offset in offsets.items()}
+
+
+class TestEvidence:
+    """What stands behind a verdict."""
+
+    @every_scope
+    @pytest.mark.parametrize("strength", [0.0, 0.9])
+    def test_is_consistent(self, planted, scope, strength):
+        """The interval holds the gain; what is published has its lower end above zero, and only that is served."""
+        offsets = fit(planted(12, strength=strength, tasks=["a", "b"] * 6), scope=scope)
+
+        assert len(offsets) > 0
+        for offset in offsets.values():
+            assert_consistent(offset)
+
+    @pytest.mark.parametrize(
+        ("scope", "expected"),
+        [("global", {"global": 9}), ("task", {"task:a": 6, "task:b": 3}), ("auto", {"task:a": 6, "task:b": 3})],
+    )
+    def test_counts_the_queries_it_was_measured_on(self, planted, scope, expected):
+        """Its n is the number of held-out queries, those of the task for a task."""
+        offsets = fit(planted(9, tasks=list("aabaabaab")), scope=scope)
+
+        assert expected == {key: o.evidence.n for key, o in offsets.items() if o.scope != "query"}
+
+    @every_scope
+    def test_is_deterministic(self, planted, scope):
+        """Two fits of the same rewards agree bit for bit, evidence and all."""
+        first, second = (fit(planted(16, strength=0.9, tasks=["a", "b"] * 8), scope=scope) for _ in range(2))
+
+        assert list(first) == list(second)
+        for key, offset in first.items():
+            assert offset.evidence == second[key].evidence
+            assert_array_equal(second[key].vector, offset.vector, strict=True)
+
+    @pytest.mark.parametrize("scope", ["global", "auto"])
+    def test_does_not_know_the_order_of_queries(self, planted, scope):
+        """The same queries in another order have the same verdicts, gains and offsets."""
+        rewards = planted(16, strength=0.9, tasks=["a", "b"] * 8)
+        offsets = fit(rewards, scope=scope)
+        reordered = fit(rewards.take(np.random.default_rng(0).permutation(16)), scope=scope)
+
+        for key, offset in offsets.items():
+            assert offset.evidence.verdict == reordered[key].evidence.verdict
+            assert_allclose(reordered[key].evidence.gain, offset.evidence.gain, atol=1e-9)
+            assert_allclose(reordered[key].vector, offset.vector, atol=1e-3)
+
+    def test_more_queries_make_it_sharper(self, planted):
+        """The interval of the gain narrows as queries are added."""
+        widths = []
+        for n in (10, 40):
+            low, high = fit(planted(n, strength=0.9), scope="global")["global"].evidence.interval
+            widths.append(high - low)
+
+        assert widths[1] < widths[0]
+
+
+class TestAuto:
+    """Per task the best supported of none, global and task."""
+
+    def test_opposite_tasks_get_each_its_own(self, planted):
+        """Tasks that need opposite shifts get them, though a global offset would help neither."""
+        rewards = planted(40, signs=[1, -1] * 20, tasks=["up", "down"] * 20)
+        offsets = fit(rewards)
+        up, down = (offsets[key].vector for key in ("task:up", "task:down"))
+
+        assert fit(rewards, scope="global")["global"].evidence.verdict == "abstained"
+        assert [offsets[key].evidence.verdict for key in ("task:up", "task:down")] == ["published", "published"]
+        assert up @ down < -0.5 * np.linalg.norm(up) * np.linalg.norm(down)
+
+    def test_pools_tasks_that_are_alike(self, planted):
+        """A task with few queries borrows the global offset when that is better supported than its own."""
+        rewards = planted(44, strength=0.9, tasks=["large"] * 40 + ["small"] * 4)
+        small = fit(rewards)["task:small"]
+
+        assert small.evidence.reason.startswith("the global offset")
+
+    def test_needs_four_tasks_to_serve_unknown_ones(self, planted):
+        """A global offset is tried on tasks it did not see, so few tasks have none and an unknown task stays raw."""
+        rewards = planted(60, depth=10, strength=1.2, tasks=list("abc") * 20)
+        offsets = fit(rewards)
+        x = rewards.query_vectors
+
+        assert "global" not in offsets
+        assert_array_equal(offsets.apply(x, task="unknown"), x, strict=True)
+
+    def test_serves_unknown_tasks_on_evidence_from_unseen_tasks(self, planted):
+        """With tasks enough the global offset is judged task by task, each held out as a whole."""
+        offsets = fit(planted(48, depth=10, strength=1.2, tasks=list("abcdef") * 8))
+        expected = 6, "published"
+
+        assert expected == (offsets["global"].evidence.n, offsets["global"].evidence.verdict)
+        assert offsets["global"] is offsets.find("unknown")
+
+    def test_needs_the_gate(self, planted):
+        """Without evidence there is nothing to choose by."""
+        with pytest.raises(InputError, match=r"^gate: expected True with scope='auto' .*, got False$"):
+            fit(planted(2), gate=False)
+
+    def test_is_the_default(self, planted):
+        """`fit(rewards)` is the gated, automatic choice."""
+        rewards = planted(12, strength=0.9)
+        chosen, default = fit(rewards, scope="auto", gate=True), fit(rewards)
+
+        assert chosen.settings == default.settings
+        assert [str(o.evidence) for o in chosen.values()] == [str(o.evidence) for o in default.values()]

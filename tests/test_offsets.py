@@ -1,0 +1,585 @@
+"""Offsets: which one a query gets, what it does to the vector, and the file they are kept in."""
+
+import json
+import pickle
+import re
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import save as to_safetensors
+
+from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
+from tttembed_rag.offsets import FORMAT_VERSION
+
+WIDTH = 6
+UNGATED = Evidence(3, None, None, "ungated", "made for a test")
+PUBLISHED = Evidence(30, 0.05, (0.01, 0.09), "published", "held out")
+ABSTAINED = Evidence(3, 0.01, (-0.2, 0.2), "abstained", "not above zero")
+every_dtype = pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+
+
+def one(scope="global", *, task=None, query_id=None, seed=0, alpha=0.75, evidence=UNGATED, dtype=np.float64):
+    """One offset with a random vector."""
+    vector = np.random.default_rng(seed).normal(size=WIDTH).astype(dtype) / 3
+    return Offset(scope, vector, alpha, 3, evidence, Certificate(0.5, 1e-5, 12, converged=True), task, query_id)
+
+
+def some(*offsets):
+    """Offsets of the tests' width."""
+    return Offsets(offsets, width=WIDTH, settings={"scope": "auto", "ridge": 0.3})
+
+
+def everything(dtype=np.float64):
+    """A global offset, two tasks' and private ones, one id in two tasks."""
+    return some(
+        one(seed=1, dtype=dtype),
+        one("task", task="billing", seed=2, dtype=dtype, evidence=PUBLISHED),
+        one("task", task="quiet", seed=3, alpha=0.0, dtype=dtype, evidence=ABSTAINED),
+        one("query", task="billing", query_id="only", seed=4, dtype=dtype),
+        one("query", task="billing", query_id="both", seed=5, dtype=dtype),
+        one("query", task="travel", query_id="both", seed=6, dtype=dtype),
+        one("query", task="default", query_id="plain", seed=7, dtype=dtype),
+    )
+
+
+def queries(m=5, *, dtype=np.float64, seed=9):
+    """Query vectors of various lengths."""
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=(m, WIDTH)) * rng.uniform(0.1, 10.0, size=(m, 1))).astype(dtype)
+
+
+def moved(x, offset):
+    """The served vector, written out: ||x|| unit(unit(x) + alpha v)."""
+    length = np.linalg.norm(x)
+    direction = x / length + offset.alpha * offset.vector
+    return length * direction / np.linalg.norm(direction)
+
+
+class TestApply:
+    """What happens to a query vector."""
+
+    def test_adds_the_dosed_offset_and_keeps_the_norm(self):
+        """Every row becomes ||x|| unit(unit(x) + alpha v)."""
+        offsets, x = some(one()), queries()
+
+        assert_allclose(offsets.apply(x), [moved(row, offsets["global"]) for row in x], rtol=1e-12)
+
+    @settings(max_examples=50, deadline=None, derandomize=True)
+    @given(x=arrays(np.float64, WIDTH, elements=st.floats(-5, 5)).filter(lambda x: np.linalg.norm(x) > 0.1))
+    def test_ranks_as_the_additive_score_does(self, x):
+        """Documents rank by the result as they rank by x·z + alpha v·z."""
+        offsets = some(one())
+        documents = queries(20, seed=1)
+        documents /= np.linalg.norm(documents, axis=1, keepdims=True)
+        additive = documents @ (x / np.linalg.norm(x)) + 0.75 * documents @ offsets["global"].vector
+
+        assert_array_equal(np.argsort(documents @ offsets.apply(x)), np.argsort(additive))
+
+    @every_dtype
+    def test_returns_the_dtype_it_got(self, dtype):
+        """Half, single and double precision come back as they came, near the exact result."""
+        offsets, x = some(one()), queries(dtype=dtype)
+        shifted = offsets.apply(x)
+
+        assert (x.dtype, x.shape) == (shifted.dtype, shifted.shape)
+        assert_allclose(
+            shifted,
+            offsets.apply(x.astype(np.float64)),
+            rtol=8 * np.finfo(dtype).eps,
+            atol=1e-2 if dtype == np.float16 else 1e-6,
+        )
+
+    def test_takes_one_vector_or_many(self):
+        """A (d,) vector comes back as (d,), equal to its row among many."""
+        offsets, x = some(one()), queries()
+
+        assert offsets.apply(x[2]).shape == (WIDTH,)
+        assert_allclose(offsets.apply(x[2]), offsets.apply(x)[2], rtol=1e-14)
+
+    def test_takes_no_vector(self):
+        """An empty batch is an empty batch."""
+        assert some(one()).apply(np.empty((0, WIDTH))).shape == (0, WIDTH)
+
+    @pytest.mark.parametrize("task", [None, "billing", ["billing", "quiet"]])
+    def test_returns_lists_for_lists(self, task):
+        """Lists of Python floats come back as lists of Python floats."""
+        offsets, x = everything(), queries(2)
+        shifted = offsets.apply(x.tolist(), task=task)
+
+        assert {float} == {type(value) for row in shifted for value in row}
+        assert offsets.apply(x, task=task).tolist() == shifted
+
+    def test_returns_a_flat_list_for_a_flat_list(self):
+        """One vector as a list comes back as one list."""
+        offsets, x = some(one()), queries()[0]
+
+        assert offsets.apply(x).tolist() == offsets.apply(x.tolist())
+
+    def test_takes_integers(self):
+        """A list of integers is a vector as good as any, and comes back as floats."""
+        offsets = some(one())
+
+        assert offsets.apply([1.0, 2.0, 0.0, 0.0, 0.0, 0.0]) == offsets.apply([1, 2, 0, 0, 0, 0])
+
+    @every_dtype
+    @pytest.mark.parametrize("task", [None, "billing", ["billing", "quiet", "travel", "billing", "other"]])
+    def test_modifies_nothing(self, dtype, task):
+        """The caller's array is read only."""
+        x = queries(dtype=dtype)
+        before = x.copy()
+        x.flags.writeable = False
+        everything().apply(x, task=task)
+
+        assert_array_equal(x, before)
+
+    @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+    def test_turns_vectors_of_any_length(self, scale):
+        """Extreme lengths neither overflow nor vanish."""
+        offsets, x = some(one()), queries()
+
+        assert_allclose(offsets.apply(x * scale) / scale, offsets.apply(x), rtol=1e-9)
+
+    @pytest.mark.parametrize(("value", "got"), [(np.nan, "NaN"), (np.inf, "infinity"), (0.0, "a zero vector")])
+    @pytest.mark.parametrize("task", ["billing", "nobody", ["billing"] * 5])
+    def test_rejects_bad_vectors(self, value, got, task):
+        """A NaN, infinite or zero vector is an error that names its row, with or without an offset."""
+        x = queries()
+        x[3] = value
+
+        with pytest.raises(VectorError, match=f"^X: expected finite, non-zero vectors, got {got} in row 3$"):
+            everything().apply(x, task=task)
+
+    @pytest.mark.parametrize("shape", [(WIDTH + 1,), (2, WIDTH - 1), (2, 2, WIDTH), ()])
+    def test_rejects_other_widths(self, shape):
+        """A vector of another width or a stack of matrices is an error that shows both shapes."""
+        message = f"X: expected shape (m, {WIDTH}) or ({WIDTH},), got {shape}"
+
+        with pytest.raises(VectorError, match=f"^{re.escape(message)}$"):
+            some(one()).apply(np.ones(shape))
+
+
+class TestApplyToRawVectors:
+    """Where there is nothing to add, the base vector comes back bit for bit."""
+
+    @every_dtype
+    @pytest.mark.parametrize(
+        ("offsets", "keys"),
+        [
+            (some(one(alpha=0.0)), {}),
+            (some(one("task", task="a", alpha=0.0)), {"task": "a"}),
+            (some(one("query", task="a", query_id="q", alpha=0.0)), {"task": "a", "query_id": "q"}),
+            (some(one("task", task="a")), {}),
+            (some(one("task", task="a")), {"task": "b"}),
+            (some(one("task", task="a")), {"task": ["b", "c", "b", "default", "c"]}),
+            (some(one("query", task="default", query_id="q")), {"query_id": "other"}),
+            (some(one("task", task="a", evidence=ABSTAINED)), {"task": "a"}),
+            (some(one(evidence=ABSTAINED)), {}),
+            (some(one("query", task="a", query_id="q", evidence=ABSTAINED)), {"task": "a", "query_id": "q"}),
+            (everything(), {"task": "quiet"}),
+            (some(), {}),
+        ],
+        ids=[
+            "alpha 0 globally",
+            "alpha 0 for the task",
+            "alpha 0 for the query",
+            "no task named",
+            "unknown task",
+            "unknown tasks by row",
+            "unknown query",
+            "task abstained",
+            "global abstained",
+            "query abstained",
+            "task abstained below a global offset",
+            "no offsets",
+        ],
+    )
+    def test_bit_for_bit(self, offsets, keys, dtype):
+        """Values and dtype are those of the input, also among lengths far apart."""
+        x = queries(dtype=dtype)
+        x[0] *= dtype(1000 if dtype == np.float16 else 1e17)
+
+        assert_array_equal(offsets.apply(x, **keys), x, strict=True)
+
+    def test_in_a_mixed_batch(self):
+        """Rows without an offset keep their bits beside rows that have one."""
+        offsets, x = everything(), queries(dtype=np.float32)
+        shifted = offsets.apply(x, task=["billing", "quiet", "billing", "quiet", "billing"])
+
+        assert_array_equal(shifted[[1, 3]], x[[1, 3]], strict=True)
+        assert (shifted[[0, 2, 4]] != x[[0, 2, 4]]).any(axis=1).all()
+
+    def test_abstained_private_offsets_leave_the_task_its_own(self):
+        """A query whose private offset was not published is served as its task is."""
+        task = one("task", task="a", seed=2)
+        offsets = some(task, one("query", task="a", query_id="q", evidence=ABSTAINED, alpha=0.0))
+
+        assert task is offsets.find("a", "q")
+
+
+class TestLookup:
+    """query, then task, then global, then raw."""
+
+    @pytest.mark.parametrize(
+        ("task", "query_id", "expected"),
+        [
+            ("billing", "only", "query:billing/only"),
+            (None, "only", "query:billing/only"),
+            ("travel", "only", "global"),
+            ("billing", "both", "query:billing/both"),
+            ("travel", "both", "query:travel/both"),
+            (None, "both", "global"),
+            (None, "plain", "query:plain"),
+            ("default", "plain", "query:plain"),
+            ("billing", "unknown", "task:billing"),
+            ("billing", None, "task:billing"),
+            ("travel", "unknown", "global"),
+            ("travel", None, "global"),
+            (None, None, "global"),
+            ("quiet", None, None),
+            ("quiet", "unknown", None),
+        ],
+    )
+    def test_order(self, task, query_id, expected):
+        """The narrowest served offset wins; an id alone suffices where it is unambiguous."""
+        found = everything().find(task, query_id)
+
+        assert expected == (found and found.key)
+
+    def test_ends_at_the_base_vector(self):
+        """Without a global offset an unknown task has none."""
+        assert some(one("task", task="a")).find("b") is None
+
+    def test_the_default_task_is_that_of_queries_without_one(self):
+        """Queries that name no task get the offset of the default task."""
+        offsets = some(one("task", task="default"))
+
+        assert offsets["task:default"] is offsets.find()
+
+    def test_an_id_in_three_tasks_is_ambiguous(self):
+        """An id that several tasks know is never found alone."""
+        offsets = some(*(one("query", task=task, query_id="q") for task in "abc"))
+
+        assert offsets.find(query_id="q") is None
+        assert [offsets.find(task, "q").key for task in "abc"] == ["query:a/q", "query:b/q", "query:c/q"]
+
+    def test_rows_of_a_batch_are_served_as_if_alone(self):
+        """Tasks and ids per row give what one call per row gives."""
+        offsets, x = everything(), queries(6)
+        tasks = ["billing", "travel", "quiet", "billing", "nobody", "travel"]
+        ids = ["only", "both", "x", "both", "x", "x"]
+        expected = [offsets.apply(x[row], task=tasks[row], query_id=ids[row]) for row in range(6)]
+
+        assert_allclose(offsets.apply(x, task=tasks, query_id=ids), expected, rtol=1e-14)
+
+    def test_one_key_may_serve_all_rows(self):
+        """A task for all rows goes with an id per row, and an id for all with a task per row."""
+        offsets, x = everything(), queries(2)
+
+        assert_array_equal(
+            offsets.apply(x, task="billing", query_id=["only", "both"]),
+            offsets.apply(x, task=["billing", "billing"], query_id=["only", "both"]),
+        )
+        assert_array_equal(
+            offsets.apply(x, task=["billing", "travel"], query_id="both"),
+            offsets.apply(x, task=["billing", "travel"], query_id=["both", "both"]),
+        )
+
+    @pytest.mark.parametrize("name", ["task", "query_id"])
+    def test_needs_one_key_per_row(self, name):
+        """Keys of another number than rows are an error that names the argument and both numbers."""
+        with pytest.raises(InputError, match=f"^{name}: expected one per query vector, 5 in X, got 2$"):
+            everything().apply(queries(5), **{name: ["a", "b"]})
+
+    @pytest.mark.parametrize("name", ["task", "query_id"])
+    def test_needs_one_key_for_one_vector(self, name):
+        """One vector has one key, in a list or not."""
+        offsets, x = everything(), queries()[0]
+
+        assert_array_equal(offsets.apply(x, **{name: ["billing"]}), offsets.apply(x, **{name: "billing"}))
+        with pytest.raises(InputError, match=f"^{name}: expected one for one query vector, got 2$"):
+            offsets.apply(x, **{name: ["a", "b"]})
+
+
+class TestMapping:
+    """Offsets by key."""
+
+    def test_keys_read_as_scopes(self):
+        """Keys are global, task:NAME, query:ID for the default task and query:TASK/ID for a named one."""
+        expected = [
+            "global",
+            "task:billing",
+            "task:quiet",
+            "query:billing/only",
+            "query:billing/both",
+            "query:travel/both",
+            "query:plain",
+        ]
+
+        assert expected == list(everything())
+        assert [(key, True) for key in expected] == [(key, key == o.key) for key, o in everything().items()]
+
+    def test_finds_a_private_offset_by_its_id(self):
+        """query:ID finds a query of a named task as long as one task knows the id."""
+        offsets = everything()
+
+        assert offsets["query:billing/only"] is offsets["query:only"]
+        assert "query:both" not in offsets
+
+    @pytest.mark.parametrize("key", ["task:nobody", "query:nobody", "nobody"])
+    def test_an_unknown_key_is_a_key_error(self, key):
+        """As in any mapping."""
+        with pytest.raises(KeyError, match=key):
+            everything()[key]
+
+    def test_says_how_many_are_served(self):
+        """The representation counts offsets and served ones."""
+        assert repr(everything()) == "Offsets(7 offsets, 6 served, width 6)"
+
+    @pytest.mark.parametrize(
+        "names", [(("a/b", "c"), ("a", "b/c")), (("default", "a/c"), ("a", "c"))], ids=["named tasks", "default task"]
+    )
+    def test_names_with_slashes_do_not_collide(self, names):
+        """Task keys and query ids may hold slashes, as paths and URLs do, and stay apart."""
+        offsets = some(*(one("query", task=task, query_id=query_id) for task, query_id in names))
+
+        assert names == tuple((o.task, o.query_id) for o in (offsets.find(*name) for name in names))
+
+    @pytest.mark.parametrize(
+        ("offset", "error", "message"),
+        [
+            (
+                replace(one(), vector=np.ones(WIDTH + 1)),
+                VectorError,
+                r"vectors of shape \(6,\), got \(7,\) in 'global'",
+            ),
+            (replace(one(), vector=np.full(WIDTH, np.nan)), VectorError, "finite vectors, got NaN or infinity"),
+            (replace(one(), alpha=1.5), InputError, r"alpha in \[0, 1\], got 1\.5 in 'global'"),
+            (replace(one(), alpha=float("nan")), InputError, r"alpha in \[0, 1\], got nan"),
+            (replace(one(), scope="user"), InputError, "scope global, task or query, got 'user'"),
+            (replace(one(), task="a"), InputError, "a task below global and a query id at query, got 'global'"),
+            (one("query", task="a"), InputError, "a task below global and a query id at query"),
+        ],
+    )
+    def test_rejects_bad_offsets(self, offset, error, message):
+        """An offset that cannot be served is an error that names its key."""
+        with pytest.raises(error, match=f"^offsets: expected {message}"):
+            some(offset)
+
+    def test_rejects_a_key_twice(self):
+        """Two offsets of one key are an error."""
+        with pytest.raises(InputError, match=r"^offsets: expected each key once, got 'task:a' twice$"):
+            some(one("task", task="a"), one("task", task="a", seed=1))
+
+    @pytest.mark.parametrize(
+        ("evidence", "expected"),
+        [
+            (PUBLISHED, "published: held-out gain +0.050 [+0.010, +0.090], held out"),
+            (UNGATED, "ungated: made for a test"),
+        ],
+    )
+    def test_evidence_reads_as_one_line(self, evidence, expected):
+        """Evidence is one line a person understands."""
+        assert expected == str(evidence)
+
+
+class TestFile:
+    """One safetensors file."""
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize("served", [np.float16, np.float32, np.float64])
+    def test_serves_the_same_bits_after_a_round_trip(self, tmp_path, dtype, served):
+        """Loaded offsets apply bit for bit as the saved ones did."""
+        offsets, x = everything(dtype), queries(6, dtype=served)
+        keys = {"task": ["billing", "travel", "quiet", "billing", "nobody", "travel"], "query_id": ["both"] * 6}
+        offsets.save(tmp_path / "offsets.safetensors")
+        loaded = Offsets.load(tmp_path / "offsets.safetensors")
+
+        assert_array_equal(loaded.apply(x, **keys), offsets.apply(x, **keys), strict=True)
+        assert_array_equal(loaded.apply(x), offsets.apply(x), strict=True)
+
+    def test_serves_the_same_bits_where_precisions_mix(self, tmp_path):
+        """Float32 and float64 offsets in one file keep their own precision."""
+        single = [one("task", task=f"t{n}", alpha=n / (n + 1), seed=n, dtype=np.float32) for n in range(1, 30)]
+        offsets = some(*single, one(dtype=np.float64))
+        offsets.save(tmp_path / "offsets.safetensors")
+        loaded, x = Offsets.load(tmp_path / "offsets.safetensors"), queries(29, dtype=np.float32)
+        tasks = [offset.task for offset in single]
+
+        assert_array_equal(loaded.apply(x, task=tasks), offsets.apply(x, task=tasks), strict=True)
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_keeps_all_that_is_known(self, tmp_path, dtype):
+        """Order, vectors, evidence, certificates and settings survive."""
+        offsets = everything(dtype)
+        offsets.save(tmp_path / "offsets.safetensors")
+        loaded = Offsets.load(str(tmp_path / "offsets.safetensors"))
+
+        assert (list(offsets), offsets.settings, WIDTH) == (list(loaded), loaded.settings, loaded.width)
+        for key, offset in offsets.items():
+            expected, got = asdict(offset), asdict(loaded[key])
+            assert_array_equal(got.pop("vector"), expected.pop("vector"), strict=True)
+            assert expected == got
+
+    def test_keeps_learned_offsets(self, tmp_path, planted):
+        """What `fit` returns, gate and all, survives."""
+        rewards = planted(12, tasks=["a", "b"] * 6, dtype=np.float32)
+        offsets = fit(rewards)
+        offsets.save(tmp_path / "offsets.safetensors")
+        loaded, x = Offsets.load(tmp_path / "offsets.safetensors"), rewards.query_vectors
+
+        assert [str(o.evidence) for o in offsets.values()] == [str(o.evidence) for o in loaded.values()]
+        assert_array_equal(loaded.apply(x, task="a"), offsets.apply(x, task="a"), strict=True)
+
+    def test_may_hold_nothing(self, tmp_path):
+        """No offsets make a file that loads as no offsets, of their width."""
+        some().save(tmp_path / "offsets.safetensors")
+        loaded = Offsets.load(tmp_path / "offsets.safetensors")
+
+        assert (len(loaded), loaded.width) == (0, WIDTH)
+
+    def test_holds_vectors_and_json_only(self, tmp_path):
+        """The file is a length, a JSON header and raw numbers: nothing in it can be executed."""
+        path = tmp_path / "offsets.safetensors"
+        everything(np.float32).save(path)
+        content = path.read_bytes()
+        size = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + size])
+
+        assert {"vectors", "__metadata__"} == set(header)
+        assert str(FORMAT_VERSION) == header["__metadata__"]["format_version"]
+        assert len(content) == 8 + size + 7 * WIDTH * 4
+
+    def test_is_replaced_as_a_whole(self, tmp_path):
+        """A reader of the old file keeps the old file, and nothing but the new one stays in the folder."""
+        path = tmp_path / "offsets.safetensors"
+        some(one()).save(path)
+        before = path.read_bytes()
+        with path.open("rb") as reader:
+            everything().save(path)
+            seen = reader.read()
+
+        assert before == seen
+        assert len(Offsets.load(path)) == 7
+        assert [path] == list(tmp_path.iterdir())
+
+    def test_leaves_nothing_behind_where_it_cannot_be_written(self, tmp_path):
+        """A failed save raises and leaves no draft, and what was there stays."""
+        target = tmp_path / "taken"
+        (target / "inside").mkdir(parents=True)
+
+        with pytest.raises(OSError, match="taken"):
+            some(one()).save(target)
+        assert [target] == list(tmp_path.iterdir())
+
+    def test_may_be_read_by_others_if_new_files_may(self, tmp_path):
+        """The file has the permissions any new file has, so that another user's service can load it."""
+        other = tmp_path / "other"
+        other.touch()
+        some(one()).save(tmp_path / "offsets.safetensors")
+
+        assert oct(other.stat().st_mode) == oct((tmp_path / "offsets.safetensors").stat().st_mode)
+
+
+class Trap:
+    """Unpickled, it leaves a mark."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return type(self.path).touch, (self.path,)
+
+
+def foreign(metadata):
+    """A safetensors file that holds vectors and this metadata."""
+    return to_safetensors({"vectors": np.ones((1, WIDTH), np.float32)}, metadata=metadata)
+
+
+class TestBadFile:
+    """Whatever is not a whole offsets file is one error in one line."""
+
+    def assert_rejected(self, path, content, message):
+        """Loading *content* raises an `OffsetFileError` of one line that begins with the path."""
+        path.write_bytes(content)
+
+        with pytest.raises(OffsetFileError, match=f"^{re.escape(str(path))}: expected .*{message}") as caught:
+            Offsets.load(path)
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
+    def test_truncated(self, tmp_path, share):
+        """A file cut anywhere is damaged."""
+        path = tmp_path / "offsets.safetensors"
+        everything().save(path)
+        content = path.read_bytes()
+
+        self.assert_rejected(path, content[: int(share * len(content))], "damaged or foreign")
+
+    @pytest.mark.parametrize("size", [0, 3, 500])
+    def test_random(self, tmp_path, size):
+        """Nothing, little or random bytes are no offsets file."""
+        self.assert_rejected(tmp_path / "noise", np.random.default_rng(0).bytes(size), "damaged or foreign")
+
+    def test_newer(self, tmp_path):
+        """A file from a newer format version says so, and what to do."""
+        newer = foreign({"format": "tttembed-offsets", "format_version": "2", "offsets": "[]", "settings": "{}"})
+
+        self.assert_rejected(tmp_path / "newer", newer, "format version 1 or older, got 2; upgrade tttembed-rag$")
+
+    @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
+    def test_of_another_kind(self, tmp_path, metadata):
+        """Some model's weights are no offsets file."""
+        self.assert_rejected(tmp_path / "weights", foreign(metadata), "of format tttembed-offsets, got ")
+
+    @pytest.mark.parametrize(
+        ("part", "value"),
+        [
+            ("offsets", None),
+            ("offsets", "[{}]"),
+            ("offsets", "[1]"),
+            ("offsets", "not json"),
+            ("offsets", "[]"),
+            ("settings", None),
+            ("settings", "[1]"),
+            ("format_version", None),
+            ("format_version", "new"),
+        ],
+    )
+    def test_with_a_header_of_ours_that_is_wrong(self, tmp_path, part, value):
+        """A header of the right format with a part missing or malformed is damaged."""
+        path = tmp_path / "offsets.safetensors"
+        some(one()).save(path)
+        content = path.read_bytes()
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+        wrong = {name: text for name, text in {**metadata, part: value}.items() if text is not None}
+
+        self.assert_rejected(path, foreign(wrong), "")
+
+    def test_with_bad_numbers(self, tmp_path):
+        """Vectors that cannot be served are found when the file is loaded."""
+        path = tmp_path / "offsets.safetensors"
+        some(one(dtype=np.float32)).save(path)
+        content = path.read_bytes()
+        nan = np.full(WIDTH, np.nan, np.float32).tobytes()
+
+        self.assert_rejected(path, content[: -len(nan)] + nan, "finite vectors, got NaN or infinity in 'global'")
+
+    def test_pickled(self, tmp_path):
+        """A pickle is rejected without being run."""
+        mark = tmp_path / "mark"
+
+        self.assert_rejected(tmp_path / "pickle", pickle.dumps(Trap(mark)), "damaged or foreign")
+        assert not mark.exists()
+
+    @pytest.mark.parametrize("name", ["absent", "."])
+    def test_missing(self, tmp_path, name):
+        """No file, or a folder, is an error that names the path."""
+        path = tmp_path / name
+
+        with pytest.raises(OffsetFileError, match=f"^{re.escape(str(path))}: expected an offsets file, found none$"):
+            Offsets.load(path)

@@ -1,0 +1,392 @@
+"""What holds of the repository as a whole: imports, names, versions, wheels, documents."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tttembed_rag
+
+REPO = Path(__file__).resolve().parents[1]
+PACKAGE = REPO / "tttembed_rag"
+LANGCHAIN = REPO / "integrations" / "langchain-tttembed"
+LLAMA_INDEX = REPO / "integrations" / "llama-index-embeddings-tttembed"
+DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
+
+# A module imports from the lines above it, never from its own or a later line. A folder is one
+# entry, whose modules may import each other; `__init__` is what `import tttembed_rag` runs.
+LAYERS = (
+    ("errors",),
+    ("vectors",),
+    ("objectives",),
+    ("rewards",),
+    ("problems",),
+    ("solver",),
+    ("offsets",),
+    ("fitting",),
+    ("gate",),
+    ("__init__",),
+    ("budget", "indexes"),
+    ("evaluate",),
+    ("demo",),
+    ("cli",),
+    ("__main__",),
+)
+LAYER = {name: number for number, names in enumerate(LAYERS) for name in names}
+
+
+def modules(folder: Path) -> list[Path]:
+    """The Python files below a folder."""
+    return sorted(folder.rglob("*.py"))
+
+
+def entry(module: Path) -> str:
+    """The layer entry a module of the package belongs to."""
+    return module.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(module: Path) -> Iterator[tuple[str, list[str]]]:
+    """Every import of a module, wherever it stands, as (module, names)."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, []) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield "." * node.level + (node.module or ""), [alias.name for alias in node.names]
+
+
+def own_imports(module: Path) -> list[str]:
+    """The layer entries a module of the package imports from; a public name comes from `__init__`."""
+    found = []
+    for name, names in imports(module):
+        top, _, below = name.partition(".")
+        if top == "tttembed_rag" and below:
+            found.append(below.partition(".")[0])
+        elif top == "tttembed_rag":
+            found += [taken if taken in LAYER else "__init__" for taken in names] or ["__init__"]
+    return found
+
+
+def tracked_files() -> list[Path]:
+    """The files that are in version control, or would be after `git add`."""
+    command = ["git", "-C", REPO, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    return [REPO / name for name in listed if name and (REPO / name).is_file()]
+
+
+# Imports
+
+
+def test_every_module_has_a_layer() -> None:
+    """The order of layers names every module of the package, and no module that is gone."""
+    assert {entry(module) for module in modules(PACKAGE)} == set(LAYER)
+
+
+@pytest.mark.parametrize("module", modules(PACKAGE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_one_way(module: Path) -> None:
+    """A module imports from earlier layers of the package alone, inside functions too."""
+    mine = entry(module)
+
+    upward = [name for name in own_imports(module) if name != mine and LAYER[name] >= LAYER[mine]]
+
+    assert upward == []
+
+
+def test_the_package_imports_nothing_relative() -> None:
+    """Imports inside the package are absolute, so that the order of layers sees them all."""
+    relative = [module for module in modules(PACKAGE) if any(name.startswith(".") for name, _ in imports(module))]
+
+    assert relative == []
+
+
+def test_the_package_knows_no_framework() -> None:
+    """Nothing in the package imports LangChain or LlamaIndex; the adapters do."""
+    frameworks = re.compile(r"(langchain|llama_index)")
+
+    found = [
+        (module.name, name) for module in modules(PACKAGE) for name, _ in imports(module) if frameworks.match(name)
+    ]
+
+    assert found == []
+
+
+def test_adapters_import_public_names_alone() -> None:
+    """The adapters take from tttembed_rag what it exports, by its top-level name."""
+    public = set(tttembed_rag.__all__)
+    taken = [
+        (name, names)
+        for folder in (LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index")
+        for module in modules(folder)
+        for name, names in imports(module)
+        if name.partition(".")[0] == "tttembed_rag"
+    ]
+
+    assert len(taken) >= 2
+    assert [found for found in taken if found[0] != "tttembed_rag" or not public.issuperset(found[1])] == []
+
+
+def test_importing_loads_numpy_and_the_standard_library_alone() -> None:
+    """`import tttembed_rag` in a fresh process loads nothing else, and prints nothing."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import tttembed_rag\n"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, capture_output=True, text=True)
+
+    loaded = set(done.stdout.split())
+    assert loaded - sys.stdlib_module_names == {"numpy", "tttembed_rag"}
+    assert done.stderr == ""
+
+
+# Names
+
+
+def test_exported_names_are_the_public_names() -> None:
+    """`__all__` is sorted, and lists exactly the public names that are no modules."""
+    public = sorted(
+        name
+        for name, value in vars(tttembed_rag).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+    )
+
+    assert public == tttembed_rag.__all__
+
+
+def test_modules_are_named_after_what_they_hold() -> None:
+    """No module of the package has a name that says nothing."""
+    empty_names = {"utils", "util", "helpers", "helper", "common", "base", "misc", "manager", "core"}
+    parts = {part for module in modules(PACKAGE) for part in module.relative_to(PACKAGE).with_suffix("").parts}
+
+    assert parts & empty_names == set()
+
+
+def test_only_the_command_prints() -> None:
+    """No module of the package or of an adapter calls print(); the command line uses click."""
+    sources = [PACKAGE, LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index"]
+    printing = [
+        str(module.relative_to(REPO))
+        for folder in sources
+        for module in modules(folder)
+        if module != PACKAGE / "cli.py"
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+    assert printing == []
+
+
+# Versions and wheels
+
+
+def project(distribution: Path) -> dict[str, object]:
+    """The [project] table of a distribution."""
+    return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+@pytest.mark.parametrize("adapter", [LANGCHAIN, LLAMA_INDEX], ids=lambda path: path.name)
+def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
+    """An adapter has the package's version and requires exactly that version of it."""
+    (pinned,) = [line for line in project(adapter)["dependencies"] if line.startswith("tttembed-rag")]
+
+    assert project(adapter)["version"] == tttembed_rag.__version__
+    assert pinned == f"tttembed-rag=={tttembed_rag.__version__}"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The three wheels, built once from copies of the sources, by distribution."""
+    sources, built = tmp_path_factory.mktemp("sources"), {}
+    for file in tracked_files():
+        target = sources / file.relative_to(REPO)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
+    for distribution in DISTRIBUTIONS:
+        out = tmp_path_factory.mktemp("wheel")
+        folder = sources / distribution.relative_to(REPO)
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, folder]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (built[distribution.name if distribution != REPO else "tttembed-rag"],) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The contents of the three wheels in one folder, as an installer lays them out."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    for wheel in wheels.values():
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+    return folder
+
+
+def listed(wheel: Path) -> set[str]:
+    """The files of a wheel without its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.mark.parametrize(
+    ("distribution", "source"),
+    [
+        ("tttembed-rag", PACKAGE),
+        (LANGCHAIN.name, LANGCHAIN / "langchain_tttembed"),
+        (LLAMA_INDEX.name, LLAMA_INDEX / "llama_index"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], distribution: str, source: Path) -> None:
+    """A wheel has every tracked file of its import package, no test and no other file."""
+    expected = {str(file.relative_to(source.parent)) for file in tracked_files() if file.is_relative_to(source)}
+
+    assert expected == listed(wheels[distribution])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "tttembed_rag/py.typed",
+        "tttembed_rag/demo/requests.tsv",
+        "tttembed_rag/demo/report.html.jinja",
+        "langchain_tttembed/py.typed",
+        "llama_index/embeddings/tttembed/py.typed",
+    ],
+)
+def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
+    """Type markers, the demo's requests and its template are installed too."""
+    assert (unpacked / part).is_file()
+
+
+def test_no_wheel_claims_the_llama_index_namespace(wheels: dict[str, Path]) -> None:
+    """`llama_index` and `llama_index.embeddings` are shared with others: no wheel of ours has their __init__."""
+    claimed = {"llama_index/__init__.py", "llama_index/embeddings/__init__.py"}
+
+    assert claimed & listed(wheels[LLAMA_INDEX.name]) == set()
+
+
+def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
+    """The licence text travels inside each wheel."""
+    carried = {
+        name: [path for path in zipfile.ZipFile(wheel).namelist() if path.endswith("licenses/LICENSE")]
+        for name, wheel in wheels.items()
+    }
+
+    assert {name: len(paths) for name, paths in carried.items()} == dict.fromkeys(wheels, 1)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(
+            ".".join(path.relative_to(REPO).with_suffix("").parts).removesuffix(".__init__")
+            for path in modules(PACKAGE)
+            if path.name != "__main__.py"
+        ),
+        "langchain_tttembed",
+        "langchain_tttembed.embeddings",
+        "llama_index.embeddings.tttembed",
+        "llama_index.embeddings.tttembed.base",
+    ],
+)
+def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], unpacked: Path, module: str) -> None:
+    """Every module imports from the installed files, not from this checkout."""
+    assert Path(unpacked_origins[module]).is_relative_to(unpacked)
+
+
+@pytest.fixture(scope="module")
+def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where a fresh process, started elsewhere, found each module."""
+    code = (
+        "import importlib, json, pkgutil, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "origins = {}\n"
+        "for top in ('tttembed_rag', 'langchain_tttembed', 'llama_index.embeddings.tttembed'):\n"
+        "    package = importlib.import_module(top)\n"
+        "    origins[top] = package.__file__\n"
+        "    for found in pkgutil.walk_packages(package.__path__, top + '.'):\n"
+        "        if not found.name.endswith('__main__'):\n"
+        "            origins[found.name] = importlib.import_module(found.name).__file__\n"
+        "print(json.dumps(origins))"
+    )
+    command = [sys.executable, "-I", "-c", code, unpacked]
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_installed_command_runs(unpacked: Path, tmp_path: Path) -> None:
+    """The command of the installed files runs away from this checkout."""
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from tttembed_rag.cli import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, unpacked, "--version"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+
+    assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
+
+
+# Documents
+
+
+def test_no_file_names_a_package_index() -> None:
+    """Where packages come from is the reader's setting: no tracked file names an index or an option for one."""
+    # Brackets keep this very file from matching.
+    index = re.compile(
+        rb"pypi[.]org|pythonhosted[.]org|(extra-)?index[-_]url|trusted[-]host|find[-]links|https?://[^\s\"')]+/simpl[e]\b"
+    )
+
+    naming = [str(file.relative_to(REPO)) for file in tracked_files() if index.search(file.read_bytes())]
+
+    assert naming == []
+
+
+def documented_targets() -> list[tuple[str, str]]:
+    """(document, target) of every `make TARGET` in the code of the documents at the root."""
+    return [
+        (document.name, target)
+        for document in sorted(REPO.glob("*.md"))
+        for target in re.findall(
+            r"(?:^(?:    |\t|\$ )\s*|`)make ([\w-]+)", document.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    ]
+
+
+def test_documented_targets_exist() -> None:
+    """The README names make targets, and the Makefile has every target that a document names."""
+    targets = set(re.findall(r"^([\w-]+):", (REPO / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    documented = documented_targets()
+
+    assert "README.md" in {document for document, _ in documented}
+    assert [found for found in documented if found[1] not in targets] == []
+
+
+def test_links_between_files_lead_somewhere() -> None:
+    """Every relative link of a tracked Markdown file leads to a file."""
+    links = [
+        (file, target.partition("#")[0])
+        for file in tracked_files()
+        if file.suffix == ".md"
+        for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text(encoding="utf-8"))
+        if not re.match(r"[a-z]+:|#", target)
+    ]
+
+    broken = [f"{file.relative_to(REPO)}: {target}" for file, target in links if not (file.parent / target).exists()]
+
+    assert broken == []

@@ -1,0 +1,329 @@
+"""The problems of Eq. 6 and the solvers that minimise them."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag.fitting import Recipe, scope_weights
+from tttembed_rag.objectives import OBJECTIVES
+from tttembed_rag.problems import Grid, PrivateProblems, SharedProblem
+from tttembed_rag.solver import adam, exact
+
+RAGGED = (7, 1, 4, 7, 2)
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+
+
+def shared(rewards, recipe):
+    """The problem of one offset for all queries."""
+    return SharedProblem(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+
+
+def private(rewards, recipe):
+    """The problems of one offset per query."""
+    return PrivateProblems.of(rewards, recipe.loss(Grid.of(rewards)), recipe.ridge)
+
+
+def central_differences(problem, at, step=1e-6):
+    """Gradients (G, p) of the objectives (G,): coordinate i of all problems moves at once."""
+    gradients = np.zeros_like(at)
+    for i in range(at.shape[1]):
+        ahead, behind = at.copy(), at.copy()
+        ahead[:, i] += step
+        behind[:, i] -= step
+        difference = problem.value_and_gradient(ahead)[0] - problem.value_and_gradient(behind)[0]
+        gradients[:, i] = difference / (2 * step)
+    return gradients
+
+
+@dataclass(frozen=True)
+class Bowls:
+    """G quadratic problems 1/2 (x - c) A (x - c) with known minimisers c."""
+
+    matrices: np.ndarray
+    centres: np.ndarray
+
+    @classmethod
+    def of(cls, problems, width, *, condition=100.0, seed=0):
+        """Bowls in random orientation with curvatures from 1 to *condition*."""
+        rng = np.random.default_rng(seed)
+        turn, _ = np.linalg.qr(rng.normal(size=(problems, width, width)))
+        curvatures = np.geomspace(1.0, condition, width)
+        return cls((turn * curvatures) @ turn.transpose(0, 2, 1), rng.normal(size=(problems, width)))
+
+    def value_and_gradient(self, offsets):
+        """Objectives (G,) and gradients (G, p)."""
+        away = offsets - self.centres
+        gradients = np.einsum("gij,gj->gi", self.matrices, away)
+        return np.einsum("gi,gi->g", away, gradients) / 2, gradients
+
+    def newton_step(self, offsets, gradients):
+        """None: the curvature is to be learned along the way."""
+
+    def take(self, rows):
+        """Some of the bowls."""
+        return Bowls(self.matrices[rows], self.centres[rows])
+
+
+class OpenBowls(Bowls):
+    """Bowls that know their curvature."""
+
+    def newton_step(self, offsets, gradients):  # noqa: ARG002 - the protocol's signature
+        """The step to the centre."""
+        return self.centres - offsets
+
+    def take(self, rows):
+        """Some of the bowls."""
+        return OpenBowls(self.matrices[rows], self.centres[rows])
+
+
+@dataclass(frozen=True)
+class Valleys:
+    """G copies of Rosenbrock's curved valley, with minimisers at (1, 1)."""
+
+    def value_and_gradient(self, offsets):
+        """Objectives (G,) and gradients (G, 2)."""
+        x, y = offsets.T
+        bend = y - x**2
+        return (1 - x) ** 2 + 100 * bend**2, np.stack([-2 * (1 - x) - 400 * x * bend, 200 * bend], axis=1)
+
+    def newton_step(self, offsets, gradients):
+        """None: the curvature is to be learned along the way."""
+
+    def take(self, rows):  # noqa: ARG002 - the protocol's signature
+        """Valleys are all alike."""
+        return self
+
+
+class TestSharedProblem:
+    """One offset for all queries."""
+
+    @every_objective
+    @pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
+    def test_gradient_is_that_of_the_objective(self, some_rewards, objective, depths):
+        """The gradient in v agrees with central finite differences."""
+        rewards = some_rewards(5, depths=depths, width=6, tasks=list("aabbb"))
+        problem = shared(rewards, Recipe(objective=objective))
+        v = np.random.default_rng(1).normal(size=(1, 6)) / 8
+        expected = central_differences(problem, v)
+
+        assert_allclose(problem.value_and_gradient(v)[1], expected, rtol=1e-5, atol=1e-6)
+
+    @every_objective
+    @pytest.mark.parametrize("length", [0.0, 0.3, 1.5])
+    def test_is_eq_6(self, some_rewards, reference, objective, length):
+        """Objective and gradient are those of Eq. 6 written out query by query."""
+        rewards = some_rewards(5, depths=RAGGED, width=6, tasks=list("aabbb"))
+        recipe = Recipe(objective=objective)
+        v = np.random.default_rng(2).normal(size=6)
+        v *= length / np.linalg.norm(v)
+        value, gradient = shared(rewards, recipe).value_and_gradient(v[None])
+        expected_value, expected_gradient = reference(v, rewards, scope_weights(rewards), recipe)
+
+        assert_allclose(value, [expected_value], rtol=1e-9, atol=1e-12)
+        assert_allclose(gradient, [expected_gradient], rtol=1e-9, atol=1e-9)
+
+    @every_objective
+    def test_does_not_know_the_order_of_candidates(self, some_rewards, objective):
+        """Candidates in another order have the same objective and gradient."""
+        rewards = some_rewards(5, depths=RAGGED)
+        order = np.concatenate(
+            [np.random.default_rng(q).permutation(np.arange(*rewards.starts[q : q + 2])) for q in range(5)]
+        )
+        shuffled = replace(rewards, candidates=rewards.candidates[order], values=rewards.values[order])
+        v = np.random.default_rng(1).normal(size=(1, 24)) / 10
+        value, gradient = shared(rewards, Recipe(objective=objective)).value_and_gradient(v)
+        same_value, same_gradient = shared(shuffled, Recipe(objective=objective)).value_and_gradient(v)
+
+        assert_allclose(same_value, value, rtol=1e-12)
+        assert_allclose(same_gradient, gradient, rtol=1e-9, atol=1e-12)
+
+
+class TestPrivateProblems:
+    """One offset per query, in k + 1 coordinates."""
+
+    @every_objective
+    @pytest.mark.parametrize("depths", [6, RAGGED], ids=["full", "ragged"])
+    def test_gradient_is_that_of_the_objective(self, some_rewards, objective, depths):
+        """The gradient in the coordinates agrees with central finite differences."""
+        problems = private(some_rewards(5, depths=depths), Recipe(objective=objective))
+        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
+        expected = central_differences(problems, at)
+
+        assert_allclose(problems.value_and_gradient(at)[1], expected, rtol=1e-5, atol=1e-6)
+
+    @every_objective
+    def test_is_eq_6_of_one_query(self, some_rewards, reference, objective):
+        """Each objective is Eq. 6 of that query alone, at the coordinates' vector of full width."""
+        rewards = some_rewards(5, depths=RAGGED)
+        recipe = Recipe(objective=objective)
+        problems = private(rewards, recipe)
+        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
+        # A coordinate beyond a query's own candidates is no direction of its span.
+        at *= np.arange(at.shape[1]) <= rewards.depths[:, None]
+        vectors = problems.lift(rewards, at)
+        expected = [reference(vectors[q], rewards.take(np.array([q])), [1.0], recipe)[0] for q in range(len(rewards))]
+
+        assert_allclose(problems.value_and_gradient(at)[0], expected, rtol=1e-5, atol=1e-5)
+
+    @every_objective
+    def test_take_is_the_same_on_fewer_queries(self, some_rewards, objective):
+        """Some of the problems have the objectives and gradients they have among all."""
+        problems = private(some_rewards(5, depths=RAGGED), Recipe(objective=objective))
+        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
+        rows = np.array([4, 0])
+        values, gradients = problems.value_and_gradient(at)
+        taken_values, taken_gradients = problems.take(rows).value_and_gradient(at[rows])
+
+        assert_allclose(taken_values, values[rows], rtol=1e-12)
+        assert_allclose(taken_gradients, gradients[rows], rtol=1e-9, atol=1e-12)
+
+    def test_newton_steps_of_distillation_go_downhill(self, some_rewards):
+        """Along a Newton step the distillation objective falls, wherever the step starts."""
+        problems = private(some_rewards(5, depths=RAGGED), Recipe())
+        at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
+        values, gradients = problems.value_and_gradient(at)
+        steps = problems.newton_step(at, gradients)
+        ahead, _ = problems.value_and_gradient(at + 1e-3 * steps)
+
+        assert (np.einsum("gp,gp->g", gradients, steps) < 0).all()
+        assert (ahead < values).all()
+
+
+class TestExact:
+    """Newton and L-BFGS steps with a certificate."""
+
+    def test_finds_known_minima_side_by_side(self):
+        """Every one of several problems ends at its own minimiser."""
+        bowls = Bowls.of(7, 5)
+        solution = exact(bowls, np.zeros((7, 5)), tolerance=1e-8)
+
+        assert solution.converged.all()
+        assert_allclose(solution.offsets, bowls.centres, atol=1e-8)
+
+    def test_finds_the_end_of_a_curved_valley(self):
+        """The line search copes with a function that is no bowl."""
+        solution = exact(Valleys(), np.array([[-1.2, 1.0], [2.0, -2.0]]), tolerance=1e-6)
+
+        assert solution.converged.all()
+        assert_allclose(solution.offsets, 1.0, atol=1e-5)
+
+    def test_takes_the_newton_steps_it_is_offered(self):
+        """Problems that know their curvature are solved in one step and two evaluations."""
+        bowls = OpenBowls(**vars(Bowls.of(5, 8, condition=1e6)))
+        solution = exact(bowls, np.zeros((5, 8)))
+
+        assert_array_equal(solution.offsets, bowls.centres)
+        assert_array_equal(solution.evaluations, 2)
+
+    def test_does_not_let_problems_disturb_each_other(self):
+        """A problem solved among others, hard and easy, ends where it ends alone."""
+        bowls = Bowls.of(4, 5, condition=1000.0)
+        easy = replace(bowls, matrices=np.concatenate([bowls.matrices[:3], [np.eye(5)]]))
+        together = exact(easy, np.zeros((4, 5)), tolerance=1e-6)
+        alone = [exact(easy.take([g]), np.zeros((1, 5)), tolerance=1e-6) for g in range(4)]
+
+        assert_allclose(together.offsets, np.concatenate([one.offsets for one in alone]), atol=1e-6)
+        assert_array_equal(together.evaluations, np.concatenate([one.evaluations for one in alone]))
+
+    def test_stops_at_once_where_nothing_is_to_be_done(self):
+        """A start at the minimiser costs one evaluation and is returned."""
+        bowls = Bowls.of(2, 3)
+        solution = exact(bowls, bowls.centres)
+
+        assert_array_equal(solution.offsets, bowls.centres)
+        assert_array_equal(solution.evaluations, [1, 1])
+
+    def test_says_so_when_it_is_stopped_early(self):
+        """Out of evaluations a problem is not converged, and its certificate holds for where it stopped."""
+        bowls = Bowls.of(3, 20, condition=1e6)
+        solution = exact(bowls, np.zeros((3, 20)), max_evaluations=5)
+        values, gradients = bowls.value_and_gradient(solution.offsets)
+
+        assert not solution.converged.any()
+        assert (solution.evaluations >= 5).all()
+        assert (solution.evaluations < 50).all()
+        assert_allclose(solution.gradient_norm, np.linalg.norm(gradients, axis=1), rtol=1e-9)
+        assert_allclose(solution.objective, values, rtol=1e-9)
+
+    @every_objective
+    def test_says_so_on_eq_6_as_well(self, some_rewards, objective):
+        """Too few evaluations leave an offset that is marked as not converged."""
+        rewards = some_rewards()
+        solution = exact(shared(rewards, Recipe(objective=objective)), np.zeros((1, rewards.width)), max_evaluations=3)
+
+        assert not solution.converged[0]
+        assert solution.gradient_norm[0] > 1e-4
+
+    @pytest.mark.parametrize("build", [shared, private])
+    @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-9), (np.float32, 1e-4)])
+    def test_reaches_the_tolerance(self, some_rewards, build, dtype, tolerance):
+        """Float64 vectors allow a tight tolerance, float32 vectors at least the default."""
+        problem = build(some_rewards(width=64, depths=(*RAGGED, 9), dtype=dtype), Recipe())
+        start = np.zeros((1, 64)) if build is shared else np.zeros(problem.coordinates.shape[:2])
+        solution = exact(problem, start, tolerance=tolerance)
+
+        assert solution.converged.all()
+        assert (solution.gradient_norm <= tolerance).all()
+
+    @every_objective
+    def test_never_ends_above_its_start(self, some_rewards, objective):
+        """The objective at the solution is at most that at the start."""
+        problem = shared(some_rewards(), Recipe(objective=objective))
+        start = np.random.default_rng(0).normal(size=(1, 24)) / 4
+        solution = exact(problem, start)
+
+        assert solution.objective[0] < problem.value_and_gradient(start)[0][0]
+
+    def test_leaves_the_start_alone(self):
+        """The start is read only."""
+        start = np.zeros((2, 3))
+        start.flags.writeable = False
+        solution = exact(Bowls.of(2, 3), start)
+
+        assert solution.converged.all()
+
+
+class TestAdam:
+    """The paper's recipe."""
+
+    def test_steps_by_the_rate_on_a_slope(self):
+        """On a constant slope every Adam step has the length of the learning rate, against the slope."""
+
+        class Slope(Bowls):
+            def value_and_gradient(self, offsets):
+                return offsets @ self.centres[0], np.tile(self.centres, (len(offsets), 1))
+
+        slope = Slope(np.empty(0), np.array([[3.0, -0.02]]))
+        solution = adam(slope, np.zeros((1, 2)), steps=7)
+
+        assert_allclose(solution.offsets, [[-0.07, 0.07]], rtol=1e-5)
+
+    def test_takes_the_paper_s_300_steps(self):
+        """By default 300 steps of 0.01 and one evaluation for the certificate."""
+        bowls = Bowls.of(2, 3, condition=1.0)
+        far = replace(bowls, centres=bowls.centres + 100.0)
+        solution = adam(far, np.zeros((2, 3)))
+
+        assert_array_equal(solution.evaluations, [301, 301])
+        assert_allclose(solution.offsets, 3.0, atol=0.1)
+
+    @every_objective
+    def test_reports_where_it_stands(self, some_rewards, objective):
+        """The certificate holds at the last step, converged or not."""
+        problem = shared(some_rewards(), Recipe(objective=objective))
+        solution = adam(problem, np.zeros((1, 24)), tolerance=1e-12)
+        value, gradient = problem.value_and_gradient(solution.offsets)
+
+        assert not solution.converged[0]
+        assert_allclose(solution.objective, value, rtol=1e-12)
+        assert_allclose(solution.gradient_norm, np.linalg.norm(gradient, axis=1), rtol=1e-9)
+
+    def test_knows_when_it_arrived(self):
+        """Started at the minimiser it stays there, converged."""
+        bowls = Bowls.of(2, 3)
+        solution = adam(bowls, bowls.centres)
+
+        assert solution.converged.all()
+        assert_allclose(solution.offsets, bowls.centres, atol=1e-12)
