@@ -20,6 +20,7 @@ check: .venv/dev
 	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
 
 bench: .venv/dev
+	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/gain.py
 
 .venv/demo: pyproject.toml constraints.txt

@@ -16,10 +16,12 @@ import numpy as np
 
 from tttembed_rag import Scale
 from tttembed_rag.evaluate.experiment import Plan, Row, open_collection, run
+from tttembed_rag.gate import AnyScope
 
 SETS = ("metatool", "seal-tools", "cranfield", "scifact")
 BUDGETS = (4, 16, 64, 200)
 JUDGES = ("llama3.3-70b-4prompts-sum", "llama3-8b-4prompts-sum")
+RULES = (("plain rule", "task", False), ("gated task", "task", True), ("auto", "auto", True))
 HERE = Path(__file__).resolve().parent
 
 
@@ -32,14 +34,16 @@ def shared_scopes(data: Path) -> list[Row]:
     for name in SETS:
         collection = open_collection(data / name, vectors="minilm", rewards="qrels", scale=Scale())
         mine = [row for row in run([collection], plan) if row.population == "heldout"]
-        for label, scope, gated in (("plain rule", "task", False), ("gated task", "task", True), ("auto", "auto", True)):
+        for label, scope, gated in RULES:
             cells = [_deltas(mine, scope, gated=gated, rewarded=budget) for budget in BUDGETS]
             print(f"{name:<12}{label:<14}" + "".join(f"{np.mean(c):>+9.3f} ({min(c):+.3f})" for c in cells))
         rows += mine
-    for label, scope, gated in (("plain rule", "task", False), ("gated task", "task", True), ("auto", "auto", True)):
+    for label, scope, gated in RULES:
         cells = [delta for budget in BUDGETS for delta in _deltas(rows, scope, gated=gated, rewarded=budget)]
         below = np.mean(np.array(cells) < -0.01)
-        print(f"{label}: mean {np.mean(cells):+.4f}, worst {min(cells):+.3f}, cells below -.01: {below:.1%} of {len(cells)}")
+        print(
+            f"{label}: mean {np.mean(cells):+.4f}, worst {min(cells):+.3f}, below -.01: {below:.1%} of {len(cells)} cells"
+        )
     return rows
 
 
@@ -52,7 +56,8 @@ def private_scope(data: Path) -> list[Row]:
         scale = Scale("rubric", 0, 12)
         collection = open_collection(data / "trec-dl19-passage", vectors="minilm", rewards=judge, scale=scale)
         for depth in (10, 50):
-            plan = Plan(rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=("query", "auto"), baselines=("rerank",))
+            scopes: tuple[AnyScope, ...] = ("query", "auto")
+            plan = Plan(rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=("rerank",))
             mine = [row for row in run([collection], plan) if row.population == "rewarded"]
             by = {(row.scope, row.gated): row for row in mine}
             values = [by["rerank", False], by["query", False], by["query", True], by["auto", True]]
