@@ -39,11 +39,9 @@ def shared_scopes(data: Path) -> list[Row]:
             print(f"{name:<12}{label:<14}" + "".join(f"{np.mean(c):>+9.3f} ({min(c):+.3f})" for c in cells))
         rows += mine
     for label, scope, gated in RULES:
-        cells = [delta for budget in BUDGETS for delta in _deltas(rows, scope, gated=gated, rewarded=budget)]
-        below = np.mean(np.array(cells) < -0.01)
-        print(
-            f"{label}: mean {np.mean(cells):+.4f}, worst {min(cells):+.3f}, below -.01: {below:.1%} of {len(cells)} cells"
-        )
+        cells = np.array([_deltas(rows, scope, gated=gated, rewarded=budget) for budget in BUDGETS])
+        below = f"{np.mean(cells < -0.01):.1%} of {cells.size} cells below -.01"
+        print(f"{label}: mean {cells.mean():+.4f}, worst {cells.min():+.3f}, {below}")
     return rows
 
 

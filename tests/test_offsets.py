@@ -143,6 +143,26 @@ class TestApply:
         offsets, x = some(one()), queries()
 
         assert_allclose(offsets.apply(x * scale) / scale, offsets.apply(x), rtol=1e-9)
+        assert_allclose(offsets.apply(x[0] * scale) / scale, offsets.apply(x[0]), rtol=1e-9)
+
+    @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+    def test_turns_float32_vectors_of_any_length(self, scale):
+        """Float32 vectors whose squared norm leaves float32 are no exception."""
+        offsets, x = some(one()), queries()
+        expected = offsets.apply(x)
+        long = (x * scale).astype(np.float32)
+
+        assert_allclose(offsets.apply(long) / scale, expected, rtol=1e-5, atol=1e-6)
+        assert_allclose(offsets.apply(long[0]) / scale, expected[0], rtol=1e-5, atol=1e-6)
+
+    def test_returns_the_base_vector_where_the_sum_vanishes(self):
+        """An offset that cancels a query leaves it, bit for bit, alone or in a batch."""
+        x = np.array([[2.0, 0, 0, 0, 0, 0], [0, 3.0, 0, 0, 0, 0]])
+        offsets = some(replace(one(), vector=-x[0], alpha=0.5))
+
+        assert_array_equal(offsets.apply(x[0]), x[0], strict=True)
+        assert_array_equal(offsets.apply(x)[0], x[0], strict=True)
+        assert (offsets.apply(x)[1] != x[1]).any()
 
     @pytest.mark.parametrize(("value", "got"), [(np.nan, "NaN"), (np.inf, "infinity"), (0.0, "a zero vector")])
     @pytest.mark.parametrize("task", ["billing", "nobody", ["billing"] * 5])
@@ -153,6 +173,14 @@ class TestApply:
 
         with pytest.raises(VectorError, match=f"^X: expected finite, non-zero vectors, got {got} in row 3$"):
             everything().apply(x, task=task)
+
+    @pytest.mark.parametrize(("value", "got"), [(np.nan, "NaN"), (-np.inf, "infinity"), (0.0, "a zero vector")])
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize("task", ["billing", "quiet"])
+    def test_rejects_a_bad_vector(self, value, got, dtype, task):
+        """One vector alone is checked as well."""
+        with pytest.raises(VectorError, match=f"^X: expected finite, non-zero vectors, got {got} in row 0$"):
+            everything().apply(np.full(WIDTH, value, dtype), task=task)
 
     @pytest.mark.parametrize("shape", [(WIDTH + 1,), (2, WIDTH - 1), (2, 2, WIDTH), ()])
     def test_rejects_other_widths(self, shape):

@@ -187,8 +187,18 @@ class TestPrivateProblems:
         steps = problems.newton_step(at, gradients)
         ahead, _ = problems.value_and_gradient(at + 1e-3 * steps)
 
-        assert (np.einsum("gp,gp->g", gradients, steps) < 0).all()
+        assert (np.vecdot(gradients, steps) < 0).all()
         assert (ahead < values).all()
+
+    def test_newton_steps_of_distillation_arrive(self, some_rewards):
+        """Near the optimum a whole Newton step leaves at most a fifth of the gradient."""
+        problems = private(some_rewards(5, depths=RAGGED), Recipe())
+        optimum = exact(problems, np.zeros(problems.coordinates.shape[:2]), tolerance=1e-9).offsets
+        near = optimum + 1e-3 * np.random.default_rng(0).normal(size=optimum.shape)
+        _, before = problems.value_and_gradient(near)
+        _, after = problems.value_and_gradient(near + problems.newton_step(near, before))
+
+        assert (np.linalg.norm(after, axis=1) < np.linalg.norm(before, axis=1) / 5).all()
 
 
 class TestExact:
