@@ -1,5 +1,5 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each creates .venv itself.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
 export OMP_WAIT_POLICY := PASSIVE

@@ -412,6 +412,7 @@ BAD_DEMO = {
     "unknown rewards": (("--rewards", "gpt"), "scores/gpt.tsv: expected stored scores, found none"),
     "unknown scale": (("--scale", "stars"), "scale: expected probability, logit or rubric:LOW,HIGH, got 'stars'"),
     "seeds empty": (("--seeds", ""), "seeds: expected "),
+    "negative seed": (("--seeds", "-1"), "seeds: expected "),
     "report over a file": (("--out", "taken"), "taken"),
     "json in no folder": (("--json", "no/such/folder/rows.json"), "no/such/folder/rows.json"),
 }

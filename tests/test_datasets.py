@@ -71,6 +71,13 @@ def test_labels_are_read_below_the_header(folder: Path) -> None:
     assert expected == load_beir(folder).qrels
 
 
+def test_blank_lines_are_no_labels(folder: Path) -> None:
+    """Empty lines between and after the labels are skipped."""
+    (folder / "qrels" / "test.tsv").write_text("header\n\nq1\td1\t1\n\n", encoding="utf-8")
+
+    assert load_beir(folder).qrels == {"q1": {"d1": 1.0}}
+
+
 def test_queries_are_those_with_labels(folder: Path) -> None:
     """A query without labels is left out; the others come in the order of the labels."""
     expected = [("q2", "second"), ("q1", "first")]
@@ -185,6 +192,7 @@ def cut_short(folder: Path) -> None:
         (text("queries.jsonl", "[1]\n"), '/queries.jsonl:1: expected an object with a string "_id"'),
         (text("queries.jsonl", '{"_id": 5}\n'), '/queries.jsonl:1: expected an object with a string "_id"'),
         (data("corpus.jsonl", '{"_id": "é"}'.encode("latin-1")), "/corpus.jsonl"),
+        (text("qrels/test.tsv", "q1\td1\t1\n"), "/qrels/test.tsv:1: expected a header line, got a judgment"),
         (text("qrels/test.tsv", "header\nq1 d1 1\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score by tabs"),
         (text("qrels/test.tsv", "header\nq1\td1\tgood\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score"),
         (text("qrels/test.tsv", "header\nq1\t0\td1\t1\n"), "/qrels/test.tsv:2: expected query-id, corpus-id, score"),
@@ -217,6 +225,7 @@ def cut_short(folder: Path) -> None:
         "JSON list",
         "number as id",
         "corpus not UTF-8",
+        "no header",
         "spaces for tabs",
         "word as grade",
         "four columns",

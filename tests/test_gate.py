@@ -69,11 +69,40 @@ class TestPublishing:
         assert (served(offsets), len(offsets)) == (20, 20)
         assert {0.5} == {offset.alpha for offset in offsets.values()}
 
-    def test_auto_adds_them_to_the_task_s(self, planted):
-        """Rewarded queries then have a private offset beside their task's."""
-        offsets = fit(planted(20, depth=20, strength=0.9))
+    def test_auto_keeps_the_task_s_where_that_gains_more(self, planted):
+        """A private offset that works, but less than the task's, does not displace it."""
+        rewards = planted(20, depth=20, strength=0.9)
 
-        assert [offset.scope for offset in offsets.values()] == ["task"] + ["query"] * 20
+        assert served(fit(rewards, scope="query")) == 20
+        assert [offset.scope for offset in fit(rewards).values()] == ["task"]
+
+    def test_auto_adds_them_where_every_query_wants_something_else(self):
+        """Where no shared offset helps, rewarded queries get a private offset beside their task's."""
+        rng = np.random.default_rng(0)
+        queries, wants = rng.standard_normal((2, 40, 8))
+        documents = queries[:, None] + rng.standard_normal((40, 40, 8))
+        rewards = 1 / (1 + np.exp(-np.matvec(documents, wants)))
+        offsets = fit(Rewards.from_arrays(queries, documents, rewards))
+
+        assert [offset.scope for offset in offsets.values()] == ["task"] + ["query"] * 40
+
+    def test_a_query_logged_twice_is_one_observation(self):
+        """Repeating every query under new ids makes evidence of random rewards no stronger."""
+        rng = np.random.default_rng(1)
+        published = 0
+        for _ in range(30):
+            queries, documents = rng.standard_normal((12, 16)), rng.standard_normal((12, 10, 16))
+            thrice = [np.repeat(part, 3, axis=0) for part in (queries, documents, rng.random((12, 10)))]
+            published += served(fit(Rewards.from_arrays(*thrice), scope="task"))
+
+        assert published <= 3
+
+    def test_a_few_equal_gains_are_no_certainty(self):
+        """Two queries that gain exactly the same are two observations, not proof."""
+        queries = np.array([[1.0, 0.1, 0.0], [1.0, 0.0, 0.1]])
+        documents = np.array([[[1.0, 0.0, 0.0], [0.6, 0.8, 0.0]]] * 2)
+
+        assert served(fit(Rewards.from_arrays(queries, documents, [[0.0, 1.0]] * 2), scope="task")) == 0
 
     def test_helps_queries_nobody_rewarded(self, planted):
         """A published offset brings better documents to the top for queries it never saw."""
@@ -290,3 +319,15 @@ class TestAuto:
 
         assert chosen.settings == default.settings
         assert [str(o.evidence) for o in chosen.values()] == [str(o.evidence) for o in default.values()]
+
+
+def test_an_offset_that_is_no_optimum_is_withheld():
+    """Evidence or not, an offset whose certificate failed is not served, and says so."""
+    rng = np.random.default_rng(0)
+    queries, wants = rng.standard_normal((2, 40, 8))
+    documents = queries[:, None] + rng.standard_normal((40, 40, 8))
+    rewards = 1 / (1 + np.exp(-np.matvec(documents, wants)))
+    offsets = fit(Rewards.from_arrays(queries, documents, rewards), scope="query", tolerance=1e-300)
+
+    assert served(offsets) == 0
+    assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())

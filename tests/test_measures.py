@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tttembed_rag import InputError
 from tttembed_rag.evaluate.measures import Evaluator, mean_interval
 
 GRADES = {"a": 3, "b": 1, "c": 0, "d": 2}
@@ -94,6 +95,12 @@ def test_negative_grades_count_as_zero() -> None:
     expected = ndcg(["b", "c", "a"], {"a": 2, "c": 1})
 
     assert expected == pytest.approx(measured("nDCG@10", ["b", "c", "a"], grades), abs=1e-6)
+
+
+def test_fractional_grades_are_refused() -> None:
+    """A grade that would be rounded is an input error, not another grade."""
+    with pytest.raises(InputError, match=r"^qrels: expected whole grades, got 0\.5$"):
+        Evaluator({"q": {"a": 1.0, "b": 0.5}})
 
 
 def test_a_query_without_relevant_documents_scores_zero() -> None:

@@ -478,9 +478,11 @@ class TestFile:
         size = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + size])
 
-        assert {"vectors", "__metadata__"} == set(header)
+        assert {"vectors", "offsets", "__metadata__"} == set(header)
         assert str(FORMAT_VERSION) == header["__metadata__"]["format_version"]
-        assert len(content) == 8 + size + 7 * WIDTH * 4
+        first, last = header["offsets"]["data_offsets"]
+        assert isinstance(json.loads(content[8 + size + first : 8 + size + last]), list)
+        assert len(content) == 8 + size + 7 * WIDTH * 4 + last - first
 
     def test_is_replaced_as_a_whole(self, tmp_path):
         """A reader of the old file keeps the old file, and nothing but the new one stays in the folder."""
@@ -592,10 +594,12 @@ class TestBadFile:
         """Vectors that cannot be served are found when the file is loaded."""
         path = tmp_path / "offsets.safetensors"
         some(one(dtype=np.float32)).save(path)
-        content = path.read_bytes()
-        nan = np.full(WIDTH, np.nan, np.float32).tobytes()
+        content = bytearray(path.read_bytes())
+        start = 8 + int.from_bytes(content[:8], "little")
+        first, last = json.loads(content[8:start])["vectors"]["data_offsets"]
+        content[start + first : start + last] = np.full(WIDTH, np.nan, np.float32).tobytes()
 
-        self.assert_rejected(path, content[: -len(nan)] + nan, "finite vectors, got NaN or infinity in 'global'")
+        self.assert_rejected(path, bytes(content), "finite vectors, got NaN or infinity in 'global'")
 
     def test_pickled(self, tmp_path):
         """A pickle is rejected without being run."""

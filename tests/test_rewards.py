@@ -238,7 +238,22 @@ class TestBadVectors:
         documents[69_000] = np.nan
 
         with pytest.raises(VectorError, match=r"^doc_vectors: expected .* got NaN in row 69000$"):
-            Rewards.from_indexed(np.ones((1, 2)), documents, [[0]], [[0.5]])
+            Rewards.from_indexed(np.ones((1, 2)), documents, [[69_000]], [[0.5]])
+
+    def test_are_nobodys_business_where_nobody_judged(self):
+        """A bad document that no query has among its candidates is not looked at."""
+        documents = np.ones((3, 2), np.float32)
+        documents[1] = np.nan
+
+        assert Rewards.from_indexed(np.ones((1, 2)), documents, [[0, 2]], [[0.5, 0.1]]).budget == 2
+
+    def test_do_not_make_every_fit_read_the_whole_index(self):
+        """Of an index that is mostly unjudged only the judged documents are kept."""
+        documents = np.arange(1.0, 21.0).reshape(10, 2)
+        rewards = Rewards.from_indexed(np.ones((2, 2)), documents, [[7, 2], [7]], [[0.5, 0.1], [0.9]])
+
+        assert documents[[2, 7]].tolist() == rewards.doc_vectors.tolist()
+        assert rewards.candidates.tolist() == [1, 0, 1]
 
     @pytest.mark.parametrize(
         ("build", "name"), [(Rewards.from_arrays, "candidate_vectors"), (Rewards.from_indexed, "doc_vectors")]

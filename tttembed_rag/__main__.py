@@ -2,4 +2,5 @@
 
 from tttembed_rag.cli import main
 
-main(prog_name="tttembed")
+if __name__ == "__main__":
+    main(prog_name="tttembed")

@@ -25,6 +25,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader has seen enough: not bad input
         except (TTTEmbedError, OSError) as exc:
             raise click.UsageError(str(exc)) from exc
 

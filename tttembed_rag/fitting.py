@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -56,12 +57,21 @@ class Recipe:
             raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
         if self.solver not in ("exact", "adam"):
             raise InputError(f"solver: expected exact or adam, got {self.solver!r}")
-        for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance"):
+        for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance", "kappa"):
             value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"{name}: expected a positive number, got {value}")
-        if not (np.isfinite(self.kappa) and self.kappa >= 0):
-            raise InputError(f"kappa: expected a number >= 0, got {self.kappa}")
+            try:
+                number = float(value)
+            except (TypeError, ValueError) as exc:
+                raise InputError(f"{name}: expected a number, got {value!r}") from exc
+            if not (isfinite(number) and (number > 0 or (name == "kappa" and number == 0))):
+                wanted = "a number >= 0" if name == "kappa" else "a positive number"
+                raise InputError(f"{name}: expected {wanted}, got {value}")
+            object.__setattr__(self, name, number)
+
+    @property
+    def has_many_minima(self) -> bool:
+        """Whether the exact solver also starts from KD's optimum and keeps the lower minimum."""
+        return self.objective != "kd" and self.solver == "exact"
 
     def dose(self, n: int) -> float:
         """Alpha = n / (n + kappa) (Eq. 8); 0 for n = 0, the unadapted state."""
@@ -85,19 +95,22 @@ def scope_weights(rewards: Rewards) -> Float64:
 
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
     """One offset for all queries with weight, from *start* (1, d)."""
-    if recipe.objective == "reverse_kl" and recipe.solver == "exact":
-        # Reverse KL has many minima; from the KD optimum the solver ends in a good one.
-        start = solve_shared(rewards, replace(recipe, objective="kd"), weights, grid, start).offsets
-    return recipe.solve(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), start)
+    solution = recipe.solve(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), start)
+    if recipe.has_many_minima:
+        kd = SharedProblem(rewards, recipe.loss(grid, "kd"), weights, recipe.ridge)
+        problem = SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge)
+        solution = solution.or_better(recipe.solve(problem, recipe.solve(kd, start).offsets))
+    return solution
 
 
 def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
     """One offset per query in the problems' own coordinates, from zero."""
     start = np.zeros(problems.coordinates.shape[:2])
-    if recipe.objective == "reverse_kl" and recipe.solver == "exact":
+    solution = recipe.solve(problems, start)
+    if recipe.has_many_minima:
         kd = replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
-        start = recipe.solve(kd, start).offsets
-    return recipe.solve(problems, start)
+        solution = solution.or_better(recipe.solve(problems, recipe.solve(kd, start).offsets))
+    return solution
 
 
 def batches(rewards: Rewards) -> Iterator[IntArray]:
@@ -146,7 +159,7 @@ def shared_offset(
     start = np.zeros((1, rewards.width))
     solution = solve_shared(rewards, recipe, scope_weights(rewards), Grid.of(rewards), start)
     n = len(rewards)
-    return Offset(
+    offset = Offset(
         scope=scope,
         task=task,
         vector=solution.offsets[0].astype(rewards.query_vectors.dtype),
@@ -155,6 +168,7 @@ def shared_offset(
         evidence=evidence or ungated(n),
         certificate=certificate(solution, 0),
     )
+    return _if_converged(offset, recipe)
 
 
 def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None = None) -> list[Offset]:
@@ -166,7 +180,7 @@ def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None 
         solution = solve_private(problems, recipe)
         vectors: FloatArray = problems.lift(batch, solution.offsets).astype(rewards.query_vectors.dtype)
         for i, row in enumerate(rows.tolist()):
-            offsets[row] = Offset(
+            offset = Offset(
                 scope="query",
                 task=str(batch.tasks[i]),
                 query_id=str(batch.query_ids[i]),
@@ -176,7 +190,18 @@ def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None 
                 evidence=evidence or ungated(1),
                 certificate=certificate(solution, i),
             )
+            offsets[row] = _if_converged(offset, recipe)
     return [offsets[row] for row in range(len(rewards))]
+
+
+def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
+    """The offset, withheld if the gate published it but the exact solver did not reach its optimum."""
+    found = offset.certificate
+    if found is None or found.converged or recipe.solver == "adam" or offset.evidence.verdict != "published":
+        return offset
+    reason = f"the solver stopped at gradient norm {found.gradient_norm:.1e}, not at an optimum"
+    evidence = replace(offset.evidence, verdict="abstained", reason=reason)
+    return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, evidence=evidence)
 
 
 def ungated(n: int) -> Evidence:

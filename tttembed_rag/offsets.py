@@ -124,7 +124,7 @@ class Offset:
     @property
     def served(self) -> bool:
         """Whether `Offsets.apply` uses it."""
-        return self.evidence.verdict != "abstained"
+        return self.evidence.verdict in ("published", "ungated")
 
 
 class Offsets(Mapping[str, Offset]):
@@ -150,7 +150,7 @@ class Offsets(Mapping[str, Offset]):
         self._offsets: dict[str, Offset] = {}
         self._shared: dict[str | None, Offset] = {}
         self._private: dict[tuple[str | None, str], Offset] = {}
-        shared_ids: set[str] = set()
+        self._by_id: dict[str, Offset | None] = {}
         for offset in offsets:
             _check_offset(offset, width)
             if offset.key in self._offsets:
@@ -158,14 +158,11 @@ class Offsets(Mapping[str, Offset]):
             self._offsets[offset.key] = offset
             if offset.query_id is None:
                 self._shared[offset.task] = offset
-            elif offset.served:
+                continue
+            # The id alone finds a query too, as long as one task knows it.
+            self._by_id[offset.query_id] = None if offset.query_id in self._by_id else offset
+            if offset.served:
                 self._private[offset.task, offset.query_id] = offset
-                # The id alone finds the query too, as long as one task knows it.
-                if (None, offset.query_id) in self._private:
-                    shared_ids.add(offset.query_id)
-                self._private[None, offset.query_id] = offset
-        for query_id in shared_ids:
-            del self._private[None, query_id]
         self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
 
     @property
@@ -177,7 +174,7 @@ class Offsets(Mapping[str, Offset]):
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
         if key in self._offsets:
             return self._offsets[key]
-        if key.startswith("query:") and (offset := self._private.get((None, key[len("query:") :]))):
+        if key.startswith("query:") and (offset := self._by_id.get(key[len("query:") :])):
             return offset
         raise KeyError(key)
 
@@ -195,7 +192,7 @@ class Offsets(Mapping[str, Offset]):
         """The offset that serves a query, or None for its base vector."""
         if query_id is not None and (offset := self._private.get((task or DEFAULT_TASK, query_id))):
             return offset
-        if query_id is not None and task is None and (offset := self._private.get((None, query_id))):
+        if query_id is not None and task is None and (offset := self._by_id.get(query_id)) and offset.served:
             return offset
         offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
         return offset if offset is not None and offset.served and offset.alpha > 0 else None
@@ -236,7 +233,7 @@ class Offsets(Mapping[str, Offset]):
         if not isinstance(X, np.ndarray):
             return shifted.tolist()
         if shifted is vectors:
-            return X
+            return X.copy()
         return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
     def _apply_all(self, vectors: FloatArray, dosed: FloatArray | None) -> FloatArray:
@@ -280,17 +277,14 @@ class Offsets(Mapping[str, Offset]):
         dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
         matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), self._width)
         records = [_record(offset) for offset in offsets]
-        header = {
-            "format": _FORMAT,
-            "format_version": str(FORMAT_VERSION),
-            "settings": json.dumps(self.settings),
-            "offsets": json.dumps(records),
-        }
+        header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(self.settings)}
+        # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
+        tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
         target = Path(path)
         draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
         try:
             with draft.open("xb") as file:
-                file.write(save({"vectors": matrix}, metadata=header))
+                file.write(save(tensors, metadata=header))
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(target)
@@ -313,7 +307,8 @@ class Offsets(Mapping[str, Offset]):
                 header = file.metadata() or {}
                 _check_header(path, header)
                 matrix = file.get_tensor("vectors")
-            records, settings = json.loads(header["offsets"]), json.loads(header["settings"])
+                records = json.loads(file.get_tensor("offsets").tobytes())
+            settings = json.loads(header["settings"])
             if matrix.ndim != 2 or len(records) != len(matrix):
                 raise OffsetFileError(f"{path}: expected one vector per offset, got {matrix.shape}, {len(records)}")
             offsets = [_from_record(record, vector) for record, vector in zip(records, matrix, strict=True)]
@@ -374,14 +369,20 @@ def _several(keys: Keys) -> bool:
 def _one(name: str, keys: Keys) -> str | None:
     if keys is None or isinstance(keys, str):
         return keys
-    if len(keys) != 1:
+    if hasattr(keys, "__len__") and len(keys) != 1:
         raise InputError(f"{name}: expected one for one query vector, got {len(keys)}")
-    return keys[0]
+    return _each(name, keys, 1)[0]
 
 
-def _each(name: str, keys: Keys, count: int) -> Sequence[str | None]:
+def _each(name: str, keys: Keys, count: int) -> list[str | None]:
     if keys is None or isinstance(keys, str):
         return [keys] * count
-    if len(keys) != count:
-        raise InputError(f"{name}: expected one per query vector, {count} in X, got {len(keys)}")
-    return keys
+    try:
+        each: list[str | None] = list(keys)
+    except TypeError as exc:
+        raise InputError(f"{name}: expected a string, or one per query vector, got {keys!r}") from exc
+    if len(each) != count:
+        raise InputError(f"{name}: expected one per query vector, {count} in X, got {len(each)}")
+    if wrong := [key for key in each if not (key is None or isinstance(key, str))]:
+        raise InputError(f"{name}: expected strings, got {wrong[0]!r}")
+    return each

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
-from tttembed_rag.vectors import FloatArray, IntArray, as_floats, checked_norms
+from tttembed_rag.vectors import FloatArray, IntArray, as_floats, checked_norms, norms
 
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
@@ -86,7 +86,7 @@ class Rewards:
     Attributes:
         query_vectors: (n, d) base query vectors, any norm.
 
-        doc_vectors: (u, d) unique document vectors, any norm.
+        doc_vectors: (u, d) unique document vectors, any norm; judged ones, or up to twice as many.
 
         starts: (n + 1,) where each query's candidates begin.
 
@@ -166,7 +166,8 @@ class Rewards:
         Args:
             query_vectors: (n, d) base query vectors.
 
-            doc_vectors: (u, d) document vectors; a memory map is read, never copied.
+            doc_vectors: (u, d) document vectors, as many as there are. Judged ones are copied where they
+                are less than half; a float32 or float64 memory map is otherwise read where it lies.
 
             candidates: Per query an int array (k_q,) of rows of *doc_vectors*, no row twice.
 
@@ -218,6 +219,13 @@ class Rewards:
                 f"rewards: expected at least one judged candidate per query, got none for query {depths.argmin()}"
             )
         _check_candidates(candidates, starts, len(docs))
+        used = np.zeros(len(docs), dtype=bool)
+        used[candidates] = True
+        doc_norms = _norms_of_used(docs_name, docs, used)
+        if 2 * used.sum() <= len(docs):
+            # Most of this index was never judged: keep what was, or every fit would read all of it.
+            candidates = (np.cumsum(used) - 1)[candidates]
+            docs, doc_norms = docs[used], doc_norms[used]
         task_keys = _keys("tasks", tasks, n, [DEFAULT_TASK] * n)
         id_keys = _keys("query_ids", query_ids, n, [str(q) for q in range(n)])
         _check_unique(task_keys, id_keys)
@@ -225,7 +233,7 @@ class Rewards:
             query_vectors=queries,
             doc_vectors=docs,
             query_norms=checked_norms("query_vectors", queries),
-            doc_norms=_norms_by_block(docs_name, docs),
+            doc_norms=doc_norms,
             starts=starts,
             candidates=candidates,
             values=(Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores),
@@ -335,12 +343,18 @@ def _first_difference(expected: IntArray, got: IntArray) -> str:
     return f"{got[q]} rewards for {expected[q]} candidates in query {q}"
 
 
-def _norms_by_block(name: str, vectors: FloatArray) -> FloatArray:
-    blocks = [
-        checked_norms(name, vectors[start : start + _CHECK_ROWS], first=start)
-        for start in range(0, len(vectors), _CHECK_ROWS)
-    ]
-    return np.concatenate(blocks) if blocks else np.empty(0, dtype=vectors.dtype)
+def _norms_of_used(name: str, vectors: FloatArray, used: NDArray[np.bool_]) -> FloatArray:
+    """Norms of all vectors, those of unused rows 1, whatever is in them."""
+    lengths = np.ones(len(vectors), dtype=vectors.dtype)
+    for start in range(0, len(vectors), _CHECK_ROWS):
+        rows = np.flatnonzero(used[start : start + _CHECK_ROWS]) + start
+        if rows.size:
+            lengths[rows] = norms(vectors[_sliced(rows)])
+    bad = ~(np.isfinite(lengths) & (lengths > 0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        checked_norms(name, vectors[row : row + 1], first=row)
+    return lengths
 
 
 def _check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:

@@ -50,6 +50,17 @@ class Solution:
     evaluations: NDArray[np.intp]
     converged: NDArray[np.bool_]
 
+    def or_better(self, other: Solution) -> Solution:
+        """Per problem the lower of two solutions, with the evaluations of both."""
+        lower = other.objective < self.objective
+        return Solution(
+            offsets=np.where(lower[:, None], other.offsets, self.offsets),
+            objective=np.where(lower, other.objective, self.objective),
+            gradient_norm=np.where(lower, other.gradient_norm, self.gradient_norm),
+            evaluations=self.evaluations + other.evaluations,
+            converged=np.where(lower, other.converged, self.converged),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _Pairs:

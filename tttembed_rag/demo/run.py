@@ -8,7 +8,7 @@ success: the callable that people finally used. The other half is only measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import numpy as np
 from tttembed_rag.demo.callables import collect_callables
 from tttembed_rag.demo.embedding import NAME, embed
 from tttembed_rag.demo.report import write_report
-from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.experiment import Collection, Plan, Row, pooled_rewards, run, split
 from tttembed_rag.evaluate.measures import Float64
@@ -107,9 +106,8 @@ def run_demo(
 
         say: Takes each line.
     """
+    plan = Plan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     out.mkdir(parents=True, exist_ok=True)
-    if not seeds:
-        raise InputError("seeds: expected at least one, got none")
     collection = _collection(data, vectors, rewards, scale, say)
     texts = collection.dataset
     judge = "task success, simulated by the labels" if collection.simulated else collection.judge
@@ -117,8 +115,7 @@ def run_demo(
 
     pool = len(texts.queries) - round(_HOLDOUT * len(texts.queries))
     budgets = (*(size for size in (8, 16, 32, 64, 128) if size < pool), pool)
-    plan = Plan(rewarded=budgets, depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
-    rows = list(run([collection], plan))
+    rows = list(run([collection], replace(plan, rewarded=budgets)))
     lines = [_line([row for row in rows if row.rewarded == budget]) for budget in budgets]
     say("")
     say(f"Queries nobody judged: nDCG@10 on the held-out half, mean of {len(seeds)} splits")

@@ -110,10 +110,15 @@ def _judgments(path: Path) -> dict[str, dict[str, float]]:
         raise DataError(f"{path}: expected query-id, corpus-id, score; found no file")
     judgments: dict[str, dict[str, float]] = {}
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
-        next(lines, None)  # the header
-        for number, line in enumerate(lines, 2):
+        for number, line in enumerate(lines, 1):
             _check_text(path, number, line)
             fields = line.rstrip("\n").split("\t")
+            if number == 1 and not _is_number(fields[-1]):
+                continue  # the header
+            if number == 1:
+                raise DataError(f"{path}:1: expected a header line, got a judgment, {fields}")
+            if not line.strip():
+                continue
             try:
                 query, document, score = fields[0], fields[1], float(fields[2])
             except (IndexError, ValueError) as exc:
@@ -124,6 +129,14 @@ def _judgments(path: Path) -> dict[str, dict[str, float]]:
     if not judgments:
         raise DataError(f"{path}: expected at least one line below the header, found none")
     return judgments
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_text(path: Path, number: int, line: str) -> None:

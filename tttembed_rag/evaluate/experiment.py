@@ -160,7 +160,7 @@ class Collection:
     query_ids: NDArray[np.str_]
     base: IntArray
     raw: Float64
-    _candidates: dict[int, tuple[IntArray, Float64]] = field(default_factory=dict)
+    _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -204,9 +204,9 @@ class Collection:
 
         An unjudged document is skipped and the next one taken.
         """
-        if query not in self._candidates or len(self._candidates[query][0]) < depth:
-            self._candidates[query] = self._judged(query, depth)
-        rows, scores = self._candidates[query]
+        if query not in self._candidates or self._candidates[query][0] < depth:
+            self._candidates[query] = (depth, *self._judged(query, depth))
+        _, rows, scores = self._candidates[query]
         return rows[:depth], scores[:depth]
 
     def _judged(self, query: int, depth: int) -> tuple[IntArray, Float64]:

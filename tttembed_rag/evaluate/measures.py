@@ -9,12 +9,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import require
+from tttembed_rag.errors import InputError, require
 from tttembed_rag.evaluate.datasets import Judgments
 
 Float64: TypeAlias = NDArray[np.float64]
 
-_RESAMPLES = 2_000
+_RESAMPLES = 1_000
 
 
 class Evaluator:
@@ -30,7 +30,9 @@ class Evaluator:
         library = require("ir_measures", "eval")
         self._measures = [library.parse_measure(name) for name in measures]
         self._names = dict(zip(self._measures, measures, strict=True))
-        grades = {q: {d: max(0, round(grade)) for d, grade in docs.items()} for q, docs in qrels.items()}
+        if wrong := next((g for docs in qrels.values() for g in docs.values() if g != int(g)), None):
+            raise InputError(f"qrels: expected whole grades, got {wrong}")
+        grades = {q: {d: max(0, int(grade)) for d, grade in docs.items()} for q, docs in qrels.items()}
         self._evaluator = library.evaluator(self._measures, grades)
         self._row = {query: row for row, query in enumerate(qrels)}
 
@@ -57,8 +59,8 @@ def mean_interval(differences: Float64, *, level: float = 0.95) -> tuple[float, 
     return float(low), float(high)
 
 
-@lru_cache(maxsize=8)
-def _resampling(n: int) -> Float64:
+@lru_cache(maxsize=3)
+def _resampling(n: int) -> NDArray[np.float32]:
     """(resamples, n) weights of each observation in each resample; the same for every pairing of size n."""
     counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    return np.asarray(counts / n)
+    return (counts / n).astype(np.float32)

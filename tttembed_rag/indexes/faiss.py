@@ -18,7 +18,7 @@ class FaissIndex:
     """An index of unit document vectors, searched by inner product, which is cosine similarity.
 
     Args:
-        index: A finished FAISS index over unit vectors with the inner-product metric.
+        index: A finished flat or HNSW index of FAISS over unit vectors, with the inner-product metric.
     """
 
     def __init__(self, index: Any) -> None:
@@ -35,8 +35,8 @@ class FaissIndex:
         """
         faiss = require("faiss", "search")
         floats = as_floats("vectors", vectors)
-        if floats.ndim != 2 or not len(floats):
-            raise VectorError(f"vectors: expected a matrix (N, d) with N > 0, got shape {floats.shape}")
+        if floats.ndim != 2 or not floats.size:
+            raise VectorError(f"vectors: expected a matrix (N, d) with N, d > 0, got shape {floats.shape}")
         unit = (floats / checked_norms("vectors", floats)[:, None]).astype(np.float32)
         if kind == "flat":
             index = faiss.IndexFlatIP(unit.shape[1])
