@@ -36,7 +36,7 @@ class FaissIndex:
         faiss = require("faiss", "search")
         floats = as_floats("vectors", vectors)
         if floats.ndim != 2 or not floats.size:
-            raise VectorError(f"vectors: expected a matrix (N, d) with N, d > 0, got shape {floats.shape}")
+            raise VectorError(f"vectors: expected a matrix (N, d) with N > 0, got shape {floats.shape}")
         unit = (floats / checked_norms("vectors", floats)[:, None]).astype(np.float32)
         if kind == "flat":
             index = faiss.IndexFlatIP(unit.shape[1])
