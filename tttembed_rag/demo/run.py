@@ -130,10 +130,12 @@ def run_demo(
     }
     say("  ".join(f"{name} {value:.3f}" for name, value in judged.items()))
 
-    offsets, examples = _look_closer(collection, seeds[0])
+    largest = [row for row in rows if row.rewarded == budgets[-1] and row.scope == "task" and row.gated]
+    seed = next((row.seed for row in largest if row.published), seeds[0])
+    offsets, examples = _look_closer(collection, seed)
     task = offsets[f"task:{texts.name}"]
     say("")
-    say(f"The offset of split {seeds[0]}, {task.n} rewarded queries: {task.evidence}")
+    say(f"The offset of split {seed}, {task.n} rewarded queries: {task.evidence}")
     for example in examples:
         say("")
         say(f"{example.title}: {example.query!r}  nDCG@10 {example.before:.2f} -> {example.after:.2f}")
