@@ -330,6 +330,16 @@ class TestSolvers:
             assert apart <= allowed, key
 
 
+def test_adam_walks_in_full_width(some_rewards):
+    """The paper's Adam depends on the basis, so a private offset takes the path a lone query's global one takes."""
+    rewards, recipe = some_rewards(3, dtype=np.float64), Recipe(solver="adam")
+    private = fit_scope(rewards, "query", recipe)
+
+    for q in range(3):
+        alone = fit_scope(rewards.take(np.array([q])), "global", recipe)["global"]
+        assert_allclose(private[f"query:{q}"].vector, alone.vector, atol=1e-9)
+
+
 class TestPrivateOffsets:
     """k + 1 coordinates against the full width."""
 

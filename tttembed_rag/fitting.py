@@ -103,9 +103,15 @@ def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid,
     return solution
 
 
+def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
+    """The private problems of *rewards* in the basis that the recipe's solver wants."""
+    build = PrivateProblems.of if recipe.solver == "exact" else PrivateProblems.in_full_width
+    return build(rewards, recipe.loss(Grid.of(rewards)), recipe.ridge)
+
+
 def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
     """One offset per query in the problems' own coordinates, from zero."""
-    start = np.zeros(problems.coordinates.shape[:2])
+    start = np.zeros((len(problems.coordinates), problems.coordinates.shape[2]))
     solution = recipe.solve(problems, start)
     if recipe.has_many_minima:
         kd = replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
@@ -176,7 +182,7 @@ def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None 
     offsets: dict[int, Offset] = {}
     for rows in batches(rewards):
         batch = rewards.take(rows)
-        problems = PrivateProblems.of(batch, recipe.loss(Grid.of(batch)), recipe.ridge)
+        problems = private_problems(batch, recipe)
         solution = solve_private(problems, recipe)
         vectors: FloatArray = problems.lift(batch, solution.offsets).astype(rewards.query_vectors.dtype)
         for i, row in enumerate(rows.tolist()):

@@ -32,6 +32,7 @@ from tttembed_rag.fitting import (
     fit_scope,
     of_task,
     private_offsets,
+    private_problems,
     scope_weights,
     shared_offset,
     solve_private,
@@ -347,8 +348,8 @@ def _split_gains(rewards: Rewards, recipe: Recipe) -> Float64:
     gains = np.full(len(rewards), np.nan)
     for rows in batches(rewards):
         batch = rewards.take(rows)
-        grid = Grid.of(batch)
-        whole = PrivateProblems.of(batch, recipe.loss(grid), recipe.ridge)
+        whole = private_problems(batch, recipe)
+        grid = whole.loss.grid
         even = grid.present & (np.arange(grid.present.shape[1]) % 2 == 0)
         odd = grid.present & ~even
         both = odd.any(axis=1)  # the first candidate is always there

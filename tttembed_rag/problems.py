@@ -153,15 +153,25 @@ class SharedProblem:
 
 @dataclass(frozen=True, slots=True)
 class PrivateProblems:
-    """One offset per query, each in the k + 1 coordinates of its own query and candidates: G = n.
+    """One offset per query: G = n, p = k + 1 in the span of a query and its candidates, or p = d.
 
     The rows of a factor F of a query's Gram matrix F F' are its query and candidates in an orthonormal
     basis of their span, so lengths and angles, and with them Eq. 6, are unchanged.
+
+    Attributes:
+        loss: The data term.
+
+        coordinates: (n, k + 1, p) unit query, then unit candidates.
+
+        ridge: lambda.
+
+        reduced: Whether p counts coordinates in the span, not in the full width.
     """
 
     loss: Loss
     coordinates: Float64
     ridge: float
+    reduced: bool
 
     @classmethod
     def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
@@ -177,10 +187,19 @@ class PrivateProblems:
         diagonal = np.arange(1, k + 1)
         gram[:, diagonal, diagonal] = 1.0
         gram[:, np.arange(k + 1), np.arange(k + 1)] += _JITTER
-        return cls(loss, _factor(gram), ridge)
+        return cls(loss, _factor(gram), ridge, reduced=True)
+
+    @classmethod
+    def in_full_width(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
+        """The same problems in all d coordinates: Adam's path, unlike the optimum, depends on the basis."""
+        grid = loss.grid
+        candidates = _vectors_at(rewards.doc_vectors, grid.slots) / rewards.doc_norms[grid.slots][:, :, None]
+        queries = rewards.query_vectors / rewards.query_norms[:, None]
+        coordinates = np.concatenate([queries[:, None], candidates], axis=1).astype(np.float64)
+        return cls(loss, coordinates, ridge, reduced=False)
 
     def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
-        """Objectives (n,) and gradients (n, k + 1)."""
+        """Objectives (n,) and gradients (n, p)."""
         query, candidates = self.coordinates[:, 0], self.coordinates[:, 1:]
         vv = np.vecdot(offsets, offsets)
         losses, of_candidates, of_queries = self.loss(np.vecdot(query, offsets), np.matvec(candidates, offsets), vv)
@@ -193,7 +212,7 @@ class PrivateProblems:
 
         With J the Jacobian of the logits, the curvature is J' (diag(pi) - pi pi') J + 2 ridge I.
         """
-        if not isinstance(self.loss.objective, KnowledgeDistillation) or self.coordinates.shape[1] > _NEWTON_WIDTH:
+        if not isinstance(self.loss.objective, KnowledgeDistillation) or self.coordinates.shape[2] > _NEWTON_WIDTH:
             return None
         moved = self.coordinates[:, 0] + offsets
         length = np.sqrt(np.vecdot(moved, moved))
@@ -214,7 +233,9 @@ class PrivateProblems:
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
     def lift(self, rewards: Rewards, offsets: Float64) -> FloatArray:
-        """The offsets (n, k + 1) as vectors (n, d) over the query and candidates of *rewards*."""
+        """The offsets (n, p) as vectors (n, d) over the query and candidates of *rewards*."""
+        if not self.reduced:
+            return offsets
         grid = self.loss.grid
         weights = _solved(self.coordinates.transpose(0, 2, 1), offsets)
         of_candidates = np.where(grid.present, weights[:, 1:] / rewards.doc_norms[grid.slots], 0.0)
