@@ -1,6 +1,6 @@
 """What offsets gain on real collections: the plain rule and the gate, and query scope with real LLM grades.
 
-    python benchmarks/gain.py [--data FOLDER] [--json OUT.json]
+    python benchmarks/gain.py [--data FOLDER] [--first N] [--json OUT.json]
 
 FOLDER holds BEIR folders with stored MiniLM vectors; default: ../shared/data beside the checkout.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag import Scale
-from tttembed_rag.evaluate.experiment import Plan, Row, open_collection, run
+from tttembed_rag.evaluate.datasets import load_beir, load_vectors
+from tttembed_rag.evaluate.experiment import Collection, Plan, Row, open_collection, run
 from tttembed_rag.gate import AnyScope
 
 SETS = ("metatool", "seal-tools", "cranfield", "scifact")
@@ -25,14 +26,16 @@ RULES = (("plain rule", "task", False), ("gated task", "task", True), ("auto", "
 HERE = Path(__file__).resolve().parent
 
 
-def shared_scopes(data: Path) -> list[Row]:
-    """Task scope and auto on held-out queries, rewards simulated by the labels."""
+def shared_scopes(data: Path, first: int | None) -> list[Row]:
+    """Task scope and auto on held-out queries, rewards simulated by the labels; the *first* queries or all."""
     plan = Plan(rewarded=BUDGETS, seeds=(0, 1, 2, 3), scopes=("task", "auto"), baselines=())
     rows = []
     print("Held-out nDCG@10 change, mean of 4 seeds (worst); simulated judge (qrels), depth 10")
     print(f"{'set':<12}{'rule':<14}" + "".join(f"{budget:>18}" for budget in BUDGETS))
     for name in SETS:
-        collection = open_collection(data / name, vectors="minilm", rewards="qrels", scale=Scale())
+        dataset = load_beir(data / name)
+        dataset = dataset.only(list(dataset.queries)[:first])
+        collection = Collection.of(dataset, *load_vectors(data / name, "minilm", dataset), embedder="minilm")
         mine = [row for row in run([collection], plan) if row.population == "heldout"]
         for label, scope, gated in RULES:
             cells = [_deltas(mine, scope, gated=gated, rewarded=budget) for budget in BUDGETS]
@@ -73,11 +76,12 @@ def main() -> None:
     """Print both tables; write the rows where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--first", type=int, help="only the first queries of each set, as some published trials do")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
-    rows = shared_scopes(args.data) + private_scope(args.data)
+    rows = shared_scopes(args.data, args.first) + private_scope(args.data)
     if args.json:
         args.json.write_text(json.dumps([row.as_dict() for row in rows], indent=1), encoding="utf-8")
 
