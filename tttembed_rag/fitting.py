@@ -95,12 +95,7 @@ def scope_weights(rewards: Rewards) -> Float64:
 
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
     """One offset for all queries with weight, from *start* (1, d)."""
-    solution = recipe.solve(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), start)
-    if recipe.has_many_minima:
-        kd = SharedProblem(rewards, recipe.loss(grid, "kd"), weights, recipe.ridge)
-        problem = SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge)
-        solution = solution.or_better(recipe.solve(problem, recipe.solve(kd, start).offsets))
-    return solution
+    return _lowest(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), recipe, start)
 
 
 def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
@@ -111,12 +106,16 @@ def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
 
 def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
     """One offset per query in the problems' own coordinates, from zero."""
-    start = np.zeros((len(problems.coordinates), problems.coordinates.shape[2]))
-    solution = recipe.solve(problems, start)
-    if recipe.has_many_minima:
-        kd = replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
-        solution = solution.or_better(recipe.solve(problems, recipe.solve(kd, start).offsets))
-    return solution
+    return _lowest(problems, recipe, np.zeros((len(problems.coordinates), problems.coordinates.shape[2])))
+
+
+def _lowest(problem: SharedProblem | PrivateProblems, recipe: Recipe, start: Float64) -> Solution:
+    """The solution from *start* or, with many minima, the lower of that and the one from KD's optimum."""
+    solution = recipe.solve(problem, start)
+    if not recipe.has_many_minima:
+        return solution
+    kd = replace(problem, loss=recipe.loss(problem.loss.grid, "kd"))
+    return solution.or_better(recipe.solve(problem, recipe.solve(kd, start).offsets))
 
 
 def batches(rewards: Rewards) -> Iterator[IntArray]:

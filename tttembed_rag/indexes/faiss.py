@@ -37,7 +37,7 @@ class FaissIndex:
         floats = as_floats("vectors", vectors)
         if floats.ndim != 2 or not floats.size:
             raise VectorError(f"vectors: expected a matrix (N, d) with N > 0, got shape {floats.shape}")
-        unit = (floats / checked_norms("vectors", floats)[:, None]).astype(np.float32)
+        unit = _unit("vectors", floats)
         if kind == "flat":
             index = faiss.IndexFlatIP(unit.shape[1])
         elif kind == "hnsw":
@@ -65,8 +65,13 @@ class FaissIndex:
         floats = as_floats("queries", queries)
         if floats.ndim != 2 or floats.shape[1] != self._index.d:
             raise VectorError(f"queries: expected shape (m, {self._index.d}), got {floats.shape}")
-        unit = (floats / checked_norms("queries", floats)[:, None]).astype(np.float32)
+        unit = _unit("queries", floats)
         similarities, rows = self._index.search(unit, min(k, len(self)))
         if (lost := (rows < 0).any(axis=1)).any():  # a graph walk may run out of neighbours before k
             similarities[lost], rows[lost] = self._index.storage.search(unit[lost], rows.shape[1])
         return similarities, rows.astype(np.intp)
+
+
+def _unit(name: str, vectors: FloatArray) -> FloatArray:
+    """Checked vectors (m, d) at unit length, in the float32 that FAISS takes."""
+    return (vectors / checked_norms(name, vectors)[:, None]).astype(np.float32)
