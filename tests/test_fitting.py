@@ -312,7 +312,7 @@ class TestSolvers:
         found, from_zero = [], []
         for seed in range(8):
             rewards = some_rewards(seed=seed)
-            problem = SharedProblem(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+            problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
             found.append(fit_scope(rewards, "global", recipe)["global"].certificate.objective)
             from_zero.append(recipe.solve(problem, np.zeros((1, 24))).objective[0])
 

@@ -29,6 +29,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 LAYERS = (
     ("errors",),
     ("vectors",),
+    ("unitrows",),
     ("objectives",),
     ("rewards",),
     ("problems",),

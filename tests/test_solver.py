@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag.fitting import Recipe, scope_weights
 from tttembed_rag.objectives import OBJECTIVES
-from tttembed_rag.problems import Grid, PrivateProblems, SharedProblem
+from tttembed_rag.problems import Evaluation, Grid, PrivateProblems, SharedProblem
 from tttembed_rag.solver import adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
@@ -17,7 +17,7 @@ every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
 
 def shared(rewards, recipe):
     """The problem of one offset for all queries."""
-    return SharedProblem(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+    return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
 
 
 def private(rewards, recipe):
@@ -32,7 +32,7 @@ def central_differences(problem, at, step=1e-6):
         ahead, behind = at.copy(), at.copy()
         ahead[:, i] += step
         behind[:, i] -= step
-        difference = problem.value_and_gradient(ahead)[0] - problem.value_and_gradient(behind)[0]
+        difference = problem.evaluate(ahead).value - problem.evaluate(behind).value
         gradients[:, i] = difference / (2 * step)
     return gradients
 
@@ -52,13 +52,13 @@ class Bowls:
         curvatures = np.geomspace(1.0, condition, width)
         return cls((turn * curvatures) @ turn.transpose(0, 2, 1), rng.normal(size=(problems, width)))
 
-    def value_and_gradient(self, offsets):
+    def evaluate(self, offsets):
         """Objectives (G,) and gradients (G, p)."""
         away = offsets - self.centres
         gradients = np.einsum("gij,gj->gi", self.matrices, away)
-        return np.einsum("gi,gi->g", away, gradients) / 2, gradients
+        return Evaluation(np.einsum("gi,gi->g", away, gradients) / 2, gradients)
 
-    def newton_step(self, offsets, gradients):
+    def newton_step(self, offsets, at):
         """None: the curvature is to be learned along the way."""
 
     def take(self, rows):
@@ -69,7 +69,7 @@ class Bowls:
 class OpenBowls(Bowls):
     """Bowls that know their curvature."""
 
-    def newton_step(self, offsets, gradients):  # noqa: ARG002 - the protocol's signature
+    def newton_step(self, offsets, at):  # noqa: ARG002 - the protocol's signature
         """The step to the centre."""
         return self.centres - offsets
 
@@ -82,13 +82,14 @@ class OpenBowls(Bowls):
 class Valleys:
     """G copies of Rosenbrock's curved valley, with minimisers at (1, 1)."""
 
-    def value_and_gradient(self, offsets):
+    def evaluate(self, offsets):
         """Objectives (G,) and gradients (G, 2)."""
         x, y = offsets.T
         bend = y - x**2
-        return (1 - x) ** 2 + 100 * bend**2, np.stack([-2 * (1 - x) - 400 * x * bend, 200 * bend], axis=1)
+        gradients = np.stack([-2 * (1 - x) - 400 * x * bend, 200 * bend], axis=1)
+        return Evaluation((1 - x) ** 2 + 100 * bend**2, gradients)
 
-    def newton_step(self, offsets, gradients):
+    def newton_step(self, offsets, at):
         """None: the curvature is to be learned along the way."""
 
     def take(self, rows):  # noqa: ARG002 - the protocol's signature
@@ -108,7 +109,7 @@ class TestSharedProblem:
         v = np.random.default_rng(1).normal(size=(1, 6)) / 8
         expected = central_differences(problem, v)
 
-        assert_allclose(problem.value_and_gradient(v)[1], expected, rtol=1e-5, atol=1e-6)
+        assert_allclose(problem.evaluate(v).gradient, expected, rtol=1e-5, atol=1e-6)
 
     @every_objective
     @pytest.mark.parametrize("length", [0.0, 0.3, 1.5])
@@ -118,7 +119,7 @@ class TestSharedProblem:
         recipe = Recipe(objective=objective)
         v = np.random.default_rng(2).normal(size=6)
         v *= length / np.linalg.norm(v)
-        value, gradient = shared(rewards, recipe).value_and_gradient(v[None])
+        value, gradient, _ = shared(rewards, recipe).evaluate(v[None])
         expected_value, expected_gradient = reference(v, rewards, scope_weights(rewards), recipe)
 
         assert_allclose(value, [expected_value], rtol=1e-9, atol=1e-12)
@@ -133,8 +134,8 @@ class TestSharedProblem:
         )
         shuffled = replace(rewards, candidates=rewards.candidates[order], values=rewards.values[order])
         v = np.random.default_rng(1).normal(size=(1, 24)) / 10
-        value, gradient = shared(rewards, Recipe(objective=objective)).value_and_gradient(v)
-        same_value, same_gradient = shared(shuffled, Recipe(objective=objective)).value_and_gradient(v)
+        value, gradient, _ = shared(rewards, Recipe(objective=objective)).evaluate(v)
+        same_value, same_gradient, _ = shared(shuffled, Recipe(objective=objective)).evaluate(v)
 
         assert_allclose(same_value, value, rtol=1e-12)
         assert_allclose(same_gradient, gradient, rtol=1e-9, atol=1e-12)
@@ -151,7 +152,7 @@ class TestPrivateProblems:
         at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
         expected = central_differences(problems, at)
 
-        assert_allclose(problems.value_and_gradient(at)[1], expected, rtol=1e-5, atol=1e-6)
+        assert_allclose(problems.evaluate(at).gradient, expected, rtol=1e-5, atol=1e-6)
 
     @every_objective
     def test_is_eq_6_of_one_query(self, some_rewards, reference, objective):
@@ -165,7 +166,7 @@ class TestPrivateProblems:
         vectors = problems.lift(rewards, at)
         expected = [reference(vectors[q], rewards.take(np.array([q])), [1.0], recipe)[0] for q in range(len(rewards))]
 
-        assert_allclose(problems.value_and_gradient(at)[0], expected, rtol=1e-5, atol=1e-5)
+        assert_allclose(problems.evaluate(at).value, expected, rtol=1e-5, atol=1e-5)
 
     @every_objective
     def test_take_is_the_same_on_fewer_queries(self, some_rewards, objective):
@@ -173,8 +174,8 @@ class TestPrivateProblems:
         problems = private(some_rewards(5, depths=RAGGED), Recipe(objective=objective))
         at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
         rows = np.array([4, 0])
-        values, gradients = problems.value_and_gradient(at)
-        taken_values, taken_gradients = problems.take(rows).value_and_gradient(at[rows])
+        values, gradients, _ = problems.evaluate(at)
+        taken_values, taken_gradients, _ = problems.take(rows).evaluate(at[rows])
 
         assert_allclose(taken_values, values[rows], rtol=1e-12)
         assert_allclose(taken_gradients, gradients[rows], rtol=1e-9, atol=1e-12)
@@ -183,22 +184,22 @@ class TestPrivateProblems:
         """Along a Newton step the distillation objective falls, wherever the step starts."""
         problems = private(some_rewards(5, depths=RAGGED), Recipe())
         at = np.random.default_rng(1).normal(size=problems.coordinates.shape[:2]) / 8
-        values, gradients = problems.value_and_gradient(at)
-        steps = problems.newton_step(at, gradients)
-        ahead, _ = problems.value_and_gradient(at + 1e-3 * steps)
+        here = problems.evaluate(at)
+        steps = problems.newton_step(at, here)
+        ahead, _, _ = problems.evaluate(at + 1e-3 * steps)
 
-        assert (np.vecdot(gradients, steps) < 0).all()
-        assert (ahead < values).all()
+        assert (np.vecdot(here.gradient, steps) < 0).all()
+        assert (ahead < here.value).all()
 
     def test_newton_steps_of_distillation_arrive(self, some_rewards):
         """Near the optimum a whole Newton step leaves at most a fifth of the gradient."""
         problems = private(some_rewards(5, depths=RAGGED), Recipe())
         optimum = exact(problems, np.zeros(problems.coordinates.shape[:2]), tolerance=1e-9).offsets
         near = optimum + 1e-3 * np.random.default_rng(0).normal(size=optimum.shape)
-        _, before = problems.value_and_gradient(near)
-        _, after = problems.value_and_gradient(near + problems.newton_step(near, before))
+        before = problems.evaluate(near)
+        after = problems.evaluate(near + problems.newton_step(near, before))
 
-        assert (np.linalg.norm(after, axis=1) < np.linalg.norm(before, axis=1) / 5).all()
+        assert (np.linalg.norm(after.gradient, axis=1) < np.linalg.norm(before.gradient, axis=1) / 5).all()
 
 
 class TestExact:
@@ -249,7 +250,7 @@ class TestExact:
         """Out of evaluations a problem is not converged, and its certificate holds for where it stopped."""
         bowls = Bowls.of(3, 20, condition=1e6)
         solution = exact(bowls, np.zeros((3, 20)), max_evaluations=5)
-        values, gradients = bowls.value_and_gradient(solution.offsets)
+        values, gradients, _ = bowls.evaluate(solution.offsets)
 
         assert not solution.converged.any()
         assert (solution.evaluations >= 5).all()
@@ -284,7 +285,7 @@ class TestExact:
         start = np.random.default_rng(0).normal(size=(1, 24)) / 4
         solution = exact(problem, start)
 
-        assert solution.objective[0] < problem.value_and_gradient(start)[0][0]
+        assert solution.objective[0] < problem.evaluate(start).value[0]
 
     def test_leaves_the_start_alone(self):
         """The start is read only."""
@@ -302,8 +303,8 @@ class TestAdam:
         """On a constant slope every Adam step has the length of the learning rate, against the slope."""
 
         class Slope(Bowls):
-            def value_and_gradient(self, offsets):
-                return offsets @ self.centres[0], np.tile(self.centres, (len(offsets), 1))
+            def evaluate(self, offsets):
+                return Evaluation(offsets @ self.centres[0], np.tile(self.centres, (len(offsets), 1)))
 
         slope = Slope(np.empty(0), np.array([[3.0, -0.02]]))
         solution = adam(slope, np.zeros((1, 2)), steps=7)
@@ -324,7 +325,7 @@ class TestAdam:
         """The certificate holds at the last step, converged or not."""
         problem = shared(some_rewards(), Recipe(objective=objective))
         solution = adam(problem, np.zeros((1, 24)), tolerance=1e-12)
-        value, gradient = problem.value_and_gradient(solution.offsets)
+        value, gradient, _ = problem.evaluate(solution.offsets)
 
         assert not solution.converged[0]
         assert_allclose(solution.objective, value, rtol=1e-12)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.objectives import OBJECTIVES
 from tttembed_rag.offsets import Certificate, Evidence, Offset, Offsets, Scope
-from tttembed_rag.problems import Float64, Grid, Loss, PrivateProblems, Problem, SharedProblem
+from tttembed_rag.problems import Grid, Loss, PrivateProblems, Problem, SharedProblem
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.solver import Solution, adam, exact
+from tttembed_rag.unitrows import Device, Float64
 from tttembed_rag.vectors import FloatArray, IntArray
 
 ObjectiveName: TypeAlias = Literal["kd", "reverse_kl", "softmax_grpo"]
@@ -42,6 +43,10 @@ class Recipe:
         kappa: Dose n / (n + kappa), in rewarded queries, >= 0.
 
         tolerance: Largest gradient norm that counts as converged, in nats per unit of offset.
+
+        device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
+
+        warm_start: Offsets of an earlier fit; a shared offset is searched from the one of its key on.
     """
 
     objective: ObjectiveName = "kd"
@@ -51,12 +56,16 @@ class Recipe:
     student_temperature: float = 0.05
     kappa: float = 1.0
     tolerance: float = 1e-4
+    device: Device = "auto"
+    warm_start: Mapping[str, Offset] | None = None
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective: expected one of {', '.join(OBJECTIVES)}, got {self.objective!r}")
         if self.solver not in ("exact", "adam"):
             raise InputError(f"solver: expected exact or adam, got {self.solver!r}")
+        if self.device not in ("auto", "cpu", "cuda"):
+            raise InputError(f"device: expected auto, cpu or cuda, got {self.device!r}")
         for name in ("ridge", "teacher_temperature", "student_temperature", "tolerance", "kappa"):
             value = getattr(self, name)
             try:
@@ -67,6 +76,19 @@ class Recipe:
                 wanted = "a number >= 0" if name == "kappa" else "a positive number"
                 raise InputError(f"{name}: expected {wanted}, got {value}")
             object.__setattr__(self, name, number)
+
+        if self.warm_start is not None and not isinstance(self.warm_start, Mapping):
+            got = type(self.warm_start).__name__
+            raise InputError(f"warm_start: expected the Offsets of an earlier fit, got {got}")
+
+    def start(self, key: str, width: int) -> Float64:
+        """Where the search for the shared offset of *key* begins, (1, d)."""
+        earlier = (self.warm_start or {}).get(key)
+        if earlier is None:
+            return np.zeros((1, width))
+        if earlier.vector.shape != (width,):
+            raise VectorError(f"warm_start: expected vectors of width {width}, got {earlier.vector.shape[0]}")
+        return earlier.vector.astype(np.float64)[None]
 
     @property
     def has_many_minima(self) -> bool:
@@ -87,6 +109,10 @@ class Recipe:
         return (exact if self.solver == "exact" else adam)(problem, start, tolerance=self.tolerance)
 
 
+# What of a recipe is kept for the record: not where it ran, nor where the search began.
+_SETTINGS = tuple(field.name for field in fields(Recipe) if field.name not in ("device", "warm_start"))
+
+
 def scope_weights(rewards: Rewards) -> Float64:
     """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix)."""
     _, task, count = np.unique(rewards.tasks, return_inverse=True, return_counts=True)
@@ -95,27 +121,37 @@ def scope_weights(rewards: Rewards) -> Float64:
 
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
     """One offset for all queries with weight, from *start* (1, d)."""
-    return _lowest(SharedProblem(rewards, recipe.loss(grid), weights, recipe.ridge), recipe, start)
+
+    def problem(objective: str) -> SharedProblem:
+        return SharedProblem.of(rewards, recipe.loss(grid, objective), weights, recipe.ridge, recipe.device)
+
+    return _lowest(problem(recipe.objective), lambda: problem("kd"), recipe, start)
 
 
 def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
     """The private problems of *rewards* in the basis that the recipe's solver wants."""
-    build = PrivateProblems.of if recipe.solver == "exact" else PrivateProblems.in_full_width
-    return build(rewards, recipe.loss(Grid.of(rewards)), recipe.ridge)
+    loss = recipe.loss(Grid.of(rewards))
+    if recipe.solver == "adam":
+        return PrivateProblems.in_full_width(rewards, loss, recipe.ridge)
+    return PrivateProblems.of(rewards, loss, recipe.ridge, recipe.device)
 
 
 def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
     """One offset per query in the problems' own coordinates, from zero."""
-    return _lowest(problems, recipe, np.zeros((len(problems.coordinates), problems.coordinates.shape[2])))
+
+    def kd() -> PrivateProblems:
+        return replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
+
+    n, _, width = problems.coordinates.shape
+    return _lowest(problems, kd, recipe, np.zeros((n, width)))
 
 
-def _lowest(problem: SharedProblem | PrivateProblems, recipe: Recipe, start: Float64) -> Solution:
+def _lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: Float64) -> Solution:
     """The solution from *start* or, with many minima, the lower of that and the one from KD's optimum."""
     solution = recipe.solve(problem, start)
     if not recipe.has_many_minima:
         return solution
-    kd = replace(problem, loss=recipe.loss(problem.loss.grid, "kd"))
-    return solution.or_better(recipe.solve(problem, recipe.solve(kd, start).offsets))
+    return solution.or_better(recipe.solve(problem, recipe.solve(kd(), start).offsets))
 
 
 def batches(rewards: Rewards) -> Iterator[IntArray]:
@@ -148,7 +184,8 @@ def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
 
 def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
     """Offsets with the record of how they were learned."""
-    settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge, **asdict(recipe)}
+    settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge}
+    settings |= {name: getattr(recipe, name) for name in _SETTINGS}
     return Offsets(offsets, width=rewards.width, settings=settings)
 
 
@@ -161,7 +198,7 @@ def shared_offset(
     rewards: Rewards, scope: Scope, task: str | None, recipe: Recipe, evidence: Evidence | None = None
 ) -> Offset:
     """The offset of all *rewards* together, on *evidence* or ungated."""
-    start = np.zeros((1, rewards.width))
+    start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
     solution = solve_shared(rewards, recipe, scope_weights(rewards), Grid.of(rewards), start)
     n = len(rewards)
     offset = Offset(
@@ -183,7 +220,7 @@ def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None 
         batch = rewards.take(rows)
         problems = private_problems(batch, recipe)
         solution = solve_private(problems, recipe)
-        vectors: FloatArray = problems.lift(batch, solution.offsets).astype(rewards.query_vectors.dtype)
+        vectors: FloatArray = problems.lift(batch, solution.offsets, recipe.device).astype(rewards.query_vectors.dtype)
         for i, row in enumerate(rows.tolist()):
             offset = Offset(
                 scope="query",

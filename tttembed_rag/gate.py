@@ -14,7 +14,7 @@ is learned on half of its query's candidates and ranks the other half.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from zlib import crc32
@@ -40,8 +40,9 @@ from tttembed_rag.fitting import (
 )
 from tttembed_rag.objectives import PADDING
 from tttembed_rag.offsets import Evidence, Offset, Offsets, Scope
-from tttembed_rag.problems import Float64, Grid, PrivateProblems
+from tttembed_rag.problems import Grid, PrivateProblems
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.unitrows import Device, Float64
 from tttembed_rag.vectors import IntArray
 
 AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
@@ -68,6 +69,8 @@ def fit(
     student_temperature: float = 0.05,
     kappa: float = 1.0,
     tolerance: float = 1e-4,
+    device: Device = "auto",
+    warm_start: Mapping[str, Offset] | None = None,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -94,6 +97,10 @@ def fit(
 
         tolerance: Largest gradient norm that counts as converged.
 
+        device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
+
+        warm_start: Offsets of an earlier fit; a shared offset is searched from the one of its key on.
+
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto``
         that is one per task, the private ones that are served, and, from `MIN_TASKS` tasks on, the
@@ -107,6 +114,8 @@ def fit(
         student_temperature=student_temperature,
         kappa=kappa,
         tolerance=tolerance,
+        device=device,
+        warm_start=warm_start,
     )
     if scope not in ("auto", "global", "task", "query"):
         raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")

@@ -3,8 +3,9 @@
     sum_q w_q loss_q( s_q(v) / tau_S ) + ridge ||v||^2,    s_q(v) = unit(x_q + v) · z
 
 With m = ||x_q + v|| the similarities are (x·z + v·z) / m, so x·z is computed once and one
-evaluation costs two passes over the document vectors: v·z, and the gradient's weighted sum of z.
-Candidates are padded to an (n, k) grid of scalars; the vectors themselves are never copied.
+evaluation costs two products with the document vectors: v·z, and the gradient's weighted sum of z.
+Where every query has candidates of its own, both are taken a block of queries at a time, so that the
+vectors cross memory once. Candidates are padded to an (n, k) grid of scalars; vectors never are.
 
 A private offset lies in the span of its query and candidates (the ridge shrinks the rest to zero),
 so `PrivateProblems` sees each query in k + 1 coordinates, whatever the width d. That is a change of
@@ -13,34 +14,53 @@ basis, exact up to rounding, in front of the same formula and the same solver.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.objectives import PADDING, KnowledgeDistillation, Objective, build, softmax
+from tttembed_rag.objectives import PADDING, KnowledgeDistillation, Objective, build
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.unitrows import Device, Float64, Rows, UnitRows
 from tttembed_rag.vectors import FloatArray, IntArray
 
-Float64: TypeAlias = NDArray[np.float64]
-
-# Rows of candidate vectors gathered at a time while base similarities are computed.
-_GATHER_ROWS = 8_192
+# Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
+_BLOCK_BYTES = 1 << 26
 # Private problems of at most this many coordinates take Newton steps: solving for one costs their cube.
 _NEWTON_WIDTH = 32
+# The first Newton step sees the curvature of this mixture of student and teacher: near a confident
+# student there is next to none. Anywhere in .2 to .5 it saves about a third of the evaluations.
+_FIRST_STUDENT = 0.2
 # Added to each Gram diagonal, the rounding of float32 products: keeps its factor invertible.
 _JITTER = 1e-7
+
+
+class Evaluation(NamedTuple):
+    """G problems at some offsets.
+
+    Attributes:
+        value: (G,) objectives.
+
+        gradient: (G, p) gradients.
+
+        curvature: What a Newton step needs to know of them, arrays of G rows each.
+    """
+
+    value: Float64
+    gradient: Float64
+    curvature: tuple[Float64, ...] = ()
 
 
 class Problem(Protocol):
     """G independent minimisations over p coordinates each."""
 
-    def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
-        """Objectives (G,) and gradients (G, p) at *offsets* (G, p)."""
+    def evaluate(self, offsets: Float64) -> Evaluation:
+        """Objectives and gradients at *offsets* (G, p)."""
         ...
 
-    def newton_step(self, offsets: Float64, gradients: Float64) -> Float64 | None:
+    def newton_step(self, offsets: Float64, at: Evaluation) -> Float64 | None:
         """Steps (G, p) to where the local curvature sees the minimum; None where it is not at hand."""
         ...
 
@@ -63,21 +83,19 @@ class Grid:
     def of(cls, rewards: Rewards) -> Grid:
         """The padded view of *rewards*; `base` holds x·z of unit vectors, 0 in padded slots."""
         depths = rewards.depths
-        deepest = int(depths.max())
-        columns = np.arange(deepest)
+        shape = (len(depths), int(depths.max()))
+        if shape[0] * shape[1] == rewards.budget:
+            slots, values = rewards.candidates.reshape(shape), rewards.values.reshape(shape)
+            base = rewards.documents.similarities(rewards.queries, slots)
+            return cls(slots, np.ones(shape, dtype=bool), values, base, None)
+        columns = np.arange(shape[1])
         present = columns < depths[:, None]
         pairs = np.where(present, rewards.starts[:-1, None] + columns, 0)
         slots = np.where(present, rewards.candidates[pairs], 0)
-        base = np.empty(slots.shape)
-        step = max(1, _GATHER_ROWS // deepest)
-        for start in range(0, len(slots), step):
-            rows = slice(start, start + step)
-            block = _vectors_at(rewards.doc_vectors, slots[rows])
-            base[rows] = np.matvec(block, rewards.query_vectors[rows])
-        base *= np.where(present, 1.0 / rewards.doc_norms[slots], 0.0) / rewards.query_norms[:, None]
+        base = np.where(present, rewards.documents.similarities(rewards.queries, slots), 0.0)
         return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base, _padding(present))
 
-    def take(self, rows: IntArray) -> Grid:
+    def take(self, rows: IntArray | slice) -> Grid:
         """The grid of some of the queries."""
         padding = None if self.padding is None else self.padding[rows]
         return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows], padding)
@@ -86,69 +104,132 @@ class Grid:
         """The same grid with only some of its candidates *present*."""
         return replace(self, present=present, padding=_padding(present))
 
-    def logits(self, similarities: Float64, temperature: float) -> Float64:
-        """Student logits s / tau_S with padded slots at `PADDING`."""
-        logits = similarities / temperature
+    def padded(self, logits: Float64) -> Float64:
+        """Student logits (n, k) with padded slots at `PADDING`."""
         return logits if self.padding is None else logits + self.padding
 
     def objective(self, name: str, teacher_temperature: float, student_temperature: float) -> Objective:
         """The named objective on these candidates."""
-        base_logits = self.logits(self.base, student_temperature)
+        base_logits = self.padded(self.base / student_temperature)
         return build(name, self.rewards, self.present, base_logits, teacher_temperature)
+
+
+class Pull(NamedTuple):
+    """The data term at some offset: losses, what the gradient takes of each vector, and where that is.
+
+    Attributes:
+        losses: (n,) in nats.
+
+        of_candidates: (n, k) share of each candidate z in the gradient.
+
+        of_queries: (n,) share of each x + v.
+
+        length: (n,) norms ||x + v||.
+
+        products: (n, k) of each candidate, (x + v) · z.
+    """
+
+    losses: Float64
+    of_candidates: Float64
+    of_queries: Float64
+    length: Float64
+    products: Float64
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """The data term per query as a function of x·v, z·v and ||v||^2: the formula both problems share."""
+    """The data term per query as a function of ||x + v||^2 and (x + v) · z: the formula both problems share."""
 
     grid: Grid
     objective: Objective
     temperature: float
 
-    def __call__(self, xv: Float64, zv: Float64, vv: Any) -> tuple[Float64, Float64, Float64]:
-        """Losses (n,) and what the gradient takes of each candidate (n, k) and of each x + v (n,)."""
-        length = np.sqrt(np.maximum(1.0 + 2.0 * xv + vv, 1e-12))
-        similarities = (self.grid.base + zv) / length[:, None]
-        losses, pull = self.objective(self.grid.logits(similarities, self.temperature))
-        of_candidates = pull / (self.temperature * length[:, None])
-        return losses, of_candidates, -np.vecdot(of_candidates, similarities) / length
+    def __call__(self, squares: Float64, products: Float64) -> Pull:
+        """The data term where ||x + v||^2 is *squares* (n,) and (x + v) · z is *products* (n, k)."""
+        squares = np.maximum(squares, 1e-12)
+        length = np.sqrt(squares)
+        scale = (self.temperature * length)[:, None]
+        losses, of_candidates = self.objective(self.grid.padded(products / scale))
+        of_candidates /= scale
+        return Pull(losses, of_candidates, np.vecdot(of_candidates, products) / -squares, length, products)
 
-    def take(self, rows: IntArray) -> Loss:
+    def take(self, rows: IntArray | slice) -> Loss:
         """The same loss on some of the queries."""
         return Loss(self.grid.take(rows), self.objective.take(rows), self.temperature)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some of the queries of a shared problem and the documents that hold their candidates."""
+
+    queries: Rows
+    documents: Rows
+    slots: IntArray
+    loss: Loss
+    weights: Float64
+
+    def __call__(self, v: Float64, vv: float) -> tuple[float, Float64]:
+        """Their part of the objective and of the gradient (d,)."""
+        squares = 1.0 + 2.0 * self.queries.times(v) + vv
+        pull = self.loss(squares, self.loss.grid.base + self.documents.times(v)[self.slots])
+        of_queries = pull.of_queries * self.weights
+        of_candidates = pull.of_candidates
+        of_candidates *= self.weights[:, None]
+        per_document = np.bincount(self.slots.ravel(), of_candidates.ravel(), len(self.documents))
+        gradient = self.documents.weighted_sum(np.asarray(per_document, dtype=np.float64))
+        gradient += self.queries.weighted_sum(of_queries)
+        gradient += of_queries.sum() * v
+        return float(self.weights @ pull.losses), gradient
 
 
 @dataclass(frozen=True, slots=True)
 class SharedProblem:
     """One offset for all queries of a scope: G = 1, p = d."""
 
-    rewards: Rewards
-    loss: Loss
-    weights: Float64
+    blocks: tuple[Block, ...]
     ridge: float
 
-    def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
-        """Objective (1,) and gradient (1, d)."""
-        rewards, grid = self.rewards, self.loss.grid
-        v = offsets[0]
-        zv = (rewards.doc_vectors @ v.astype(rewards.doc_vectors.dtype)) / rewards.doc_norms
-        xv = (rewards.query_vectors @ v.astype(rewards.query_vectors.dtype)) / rewards.query_norms
-        losses, of_candidates, of_queries = self.loss(xv.astype(np.float64), zv.astype(np.float64)[grid.slots], v @ v)
-        of_candidates *= self.weights[:, None]
-        of_queries *= self.weights
-        per_doc = np.bincount(grid.slots.ravel(), of_candidates.ravel(), len(rewards.doc_vectors)) / rewards.doc_norms
-        per_query = of_queries / rewards.query_norms
-        gradient = per_doc.astype(rewards.doc_vectors.dtype) @ rewards.doc_vectors
-        gradient = gradient + per_query.astype(rewards.query_vectors.dtype) @ rewards.query_vectors
-        gradient = gradient + (of_queries.sum() + 2.0 * self.ridge) * v
-        return np.array([self.weights @ losses + self.ridge * (v @ v)]), gradient[None]
+    @classmethod
+    def of(cls, rewards: Rewards, loss: Loss, weights: Float64, ridge: float, device: Device = "cpu") -> SharedProblem:
+        """The problem of all *rewards*, query q weighing *weights* (n,)[q], its vectors on *device*."""
+        documents = rewards.documents.on(device)
+        queries = rewards.queries if isinstance(documents, UnitRows) else rewards.queries.on("cuda")
+        return cls(tuple(_blocks(rewards.starts, queries, documents, loss, weights)), ridge)
 
-    def newton_step(self, offsets: Float64, gradients: Float64) -> None:
+    def evaluate(self, offsets: Float64) -> Evaluation:
+        """Objective (1,) and gradient (1, d)."""
+        v = offsets[0]
+        vv = float(v @ v)
+        value, gradient = self.ridge * vv, 2.0 * self.ridge * v
+        for block in self.blocks:
+            part, of_part = block(v, vv)
+            value += part
+            gradient += of_part
+        return Evaluation(np.array([value]), gradient[None])
+
+    def newton_step(self, offsets: Float64, at: Evaluation) -> None:
         """None: a d x d curvature costs more than learning it along the way."""
 
     def take(self, rows: IntArray) -> SharedProblem:  # noqa: ARG002 - the protocol's signature
         """Itself: there is only one."""
         return self
+
+
+def _blocks(starts: IntArray, queries: Rows, documents: Rows, loss: Loss, weights: Float64) -> Iterator[Block]:
+    """Queries a few at a time where each has documents of its own, in order, on the CPU; else all at once."""
+    slots, present = loss.grid.slots, loss.grid.present
+    n, budget = len(starts) - 1, int(starts[-1])
+    own = len(documents) == budget and np.array_equal(slots[present], np.arange(budget))
+    if not own or not isinstance(documents, UnitRows):
+        yield Block(queries, documents, slots, loss, weights)
+        return
+    step = max(1, _BLOCK_BYTES * budget // documents.vectors.nbytes)
+    bounds = np.searchsorted(starts[:-1], np.arange(0, budget, step))
+    for first, last in zip(bounds, [*bounds[1:], n], strict=True):
+        if first < last:
+            some, theirs = slice(first, last), slice(starts[first], starts[last])
+            local = np.where(present[some], slots[some] - starts[first], 0)
+            yield Block(queries.rows(some), documents.rows(theirs), local, loss.take(some), weights[some])
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,80 +255,88 @@ class PrivateProblems:
     reduced: bool
 
     @classmethod
-    def of(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
+    def of(cls, rewards: Rewards, loss: Loss, ridge: float, device: Device = "cpu") -> PrivateProblems:
         """The private problems of all queries of *rewards*, in one batch."""
         grid = loss.grid
-        candidates = _vectors_at(rewards.doc_vectors, grid.slots)
-        scale = np.where(grid.present, 1.0 / rewards.doc_norms[grid.slots], 0.0)
         n, k = grid.slots.shape
         gram = np.empty((n, k + 1, k + 1))
-        gram[:, 0, 0] = 1.0
         gram[:, 0, 1:] = gram[:, 1:, 0] = grid.base
-        gram[:, 1:, 1:] = np.matmul(candidates, candidates.transpose(0, 2, 1)) * (scale[:, :, None] * scale[:, None, :])
-        diagonal = np.arange(1, k + 1)
-        gram[:, diagonal, diagonal] = 1.0
-        gram[:, np.arange(k + 1), np.arange(k + 1)] += _JITTER
+        gram[:, 1:, 1:] = rewards.documents.on(device).gram(grid.slots)
+        if grid.padding is not None:
+            gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
+        _diagonal(gram)[:] = 1.0 + _JITTER
         return cls(loss, _factor(gram), ridge, reduced=True)
 
     @classmethod
     def in_full_width(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
         """The same problems in all d coordinates: Adam's path, unlike the optimum, depends on the basis."""
-        grid = loss.grid
-        candidates = _vectors_at(rewards.doc_vectors, grid.slots) / rewards.doc_norms[grid.slots][:, :, None]
+        slots = loss.grid.slots
+        candidates = rewards.doc_vectors[slots] / rewards.doc_norms[slots][:, :, None]
         queries = rewards.query_vectors / rewards.query_norms[:, None]
         coordinates = np.concatenate([queries[:, None], candidates], axis=1).astype(np.float64)
         return cls(loss, coordinates, ridge, reduced=False)
 
-    def value_and_gradient(self, offsets: Float64) -> tuple[Float64, Float64]:
+    def evaluate(self, offsets: Float64) -> Evaluation:
         """Objectives (n,) and gradients (n, p)."""
-        query, candidates = self.coordinates[:, 0], self.coordinates[:, 1:]
-        vv = np.vecdot(offsets, offsets)
-        losses, of_candidates, of_queries = self.loss(np.vecdot(query, offsets), np.matvec(candidates, offsets), vv)
-        gradient = np.vecmat(of_candidates, candidates)
-        gradient += of_queries[:, None] * query + (of_queries + 2.0 * self.ridge)[:, None] * offsets
-        return losses + self.ridge * vv, gradient
+        candidates = self.coordinates[:, 1:]
+        moved = self.coordinates[:, 0] + offsets
+        pull = self.loss(np.vecdot(moved, moved), np.matvec(candidates, moved))
+        gradient = np.vecmat(pull.of_candidates, candidates)
+        gradient += pull.of_queries[:, None] * moved
+        gradient += (2.0 * self.ridge) * offsets
+        return Evaluation(pull.losses + self.ridge * np.vecdot(offsets, offsets), gradient, pull)
 
-    def newton_step(self, offsets: Float64, gradients: Float64) -> Float64 | None:
+    def newton_step(self, offsets: Float64, at: Evaluation) -> Float64 | None:
         """The Gauss-Newton step of KD; None for objectives whose curvature it does not describe.
 
-        With J the Jacobian of the logits, the curvature is J' (diag(pi) - pi pi') J + 2 ridge I.
+        With u = unit(x + v) and J the Jacobian of the logits, the curvature is that of the softmax,
+        J' (diag(pi) - pi pi') J, that of the sphere, c (I - u u'), where it is not negative, and the ridge's.
         """
-        if not isinstance(self.loss.objective, KnowledgeDistillation) or self.coordinates.shape[2] > _NEWTON_WIDTH:
+        objective = self.loss.objective
+        if not isinstance(objective, KnowledgeDistillation) or self.coordinates.shape[2] > _NEWTON_WIDTH:
             return None
-        moved = self.coordinates[:, 0] + offsets
-        length = np.sqrt(np.vecdot(moved, moved))
-        moved /= length[:, None]
-        candidates = self.coordinates[:, 1:]
-        similarities = np.matvec(candidates, moved)
-        student = softmax(self.loss.grid.logits(similarities, self.loss.temperature))
-        jacobian = candidates - similarities[:, :, None] * moved[:, None, :]
+        pull = Pull(*at.curvature)
+        length = pull.length[:, None]
+        scale = self.loss.temperature * length
+        student = np.abs(pull.of_candidates * scale + objective.teacher)
+        if not offsets.any():
+            student = _FIRST_STUDENT * student + (1.0 - _FIRST_STUDENT) * objective.teacher
+        u = (self.coordinates[:, 0] + offsets) / length
+        jacobian = self.coordinates[:, 1:] - (pull.products / length)[:, :, None] * u[:, None, :]
         jacobian -= np.vecmat(student, jacobian)[:, None, :]
-        jacobian *= (np.sqrt(student) / (self.loss.temperature * length[:, None]))[:, :, None]
+        jacobian *= (np.sqrt(student) / scale)[:, :, None]
         curvature = np.matmul(jacobian.transpose(0, 2, 1), jacobian)
-        diagonal = np.arange(curvature.shape[1])
-        curvature[:, diagonal, diagonal] += 2.0 * self.ridge
-        return _solved(curvature, -gradients)
+        sphere = np.maximum(pull.of_queries, 0.0)[:, None]
+        curvature -= u[:, :, None] * (sphere * u)[:, None, :]
+        _diagonal(curvature)[:] += sphere + 2.0 * self.ridge
+        return _solved(curvature, -at.gradient)
 
     def take(self, rows: IntArray) -> PrivateProblems:
         """The private problems of some of the queries."""
         return replace(self, loss=self.loss.take(rows), coordinates=self.coordinates[rows])
 
-    def lift(self, rewards: Rewards, offsets: Float64) -> FloatArray:
+    def lift(self, rewards: Rewards, offsets: Float64, device: Device = "cpu") -> FloatArray:
         """The offsets (n, p) as vectors (n, d) over the query and candidates of *rewards*."""
         if not self.reduced:
             return offsets
         grid = self.loss.grid
         weights = _solved(self.coordinates.transpose(0, 2, 1), offsets)
-        of_candidates = np.where(grid.present, weights[:, 1:] / rewards.doc_norms[grid.slots], 0.0)
-        block = _vectors_at(rewards.doc_vectors, grid.slots)
-        lifted = np.vecmat(of_candidates.astype(block.dtype), block)
+        of_candidates = np.where(grid.present, weights[:, 1:], 0.0)
+        lifted = rewards.documents.on(device).combined(of_candidates, grid.slots)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
-        return np.asarray(lifted + of_queries[:, None] * rewards.query_vectors)
+        lifted += of_queries[:, None] * rewards.query_vectors
+        return lifted
 
 
 def _padding(present: NDArray[np.bool_]) -> Float64 | None:
     """What absent candidates add to their logits; None where all are present."""
     return None if present.all() else np.where(present, 0.0, PADDING)
+
+
+def _diagonal(matrices: Float64) -> Float64:
+    """The diagonals (n, p) of n matrices (n, p, p), as a view to write on."""
+    n, p, _ = matrices.shape
+    return matrices.reshape(n, p * p)[:, :: p + 1]
 
 
 def _solved(matrices: Float64, right: Float64) -> Float64:
@@ -262,11 +351,3 @@ def _factor(gram: Float64) -> Float64:
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(gram)
         return np.asarray(vectors * np.sqrt(np.maximum(values, _JITTER))[:, None, :])
-
-
-def _vectors_at(vectors: FloatArray, slots: IntArray) -> FloatArray:
-    """Vectors (n, k, d) at *slots* (n, k): a view where they lie in order, gathered otherwise."""
-    first, last, count = int(slots[0, 0]), int(slots[-1, -1]), slots.size
-    if last - first == count - 1 and np.array_equal(slots.ravel(), np.arange(first, first + count)):
-        return vectors[first : first + count].reshape(*slots.shape, -1)
-    return vectors[slots]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.unitrows import UnitRows
 from tttembed_rag.vectors import FloatArray, IntArray, as_floats, checked_norms, norms
 
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
@@ -250,6 +251,16 @@ class Rewards:
     def width(self) -> int:
         """Width d of the vectors."""
         return int(self.query_vectors.shape[1])
+
+    @property
+    def queries(self) -> UnitRows:
+        """The unit query vectors."""
+        return UnitRows(self.query_vectors, self.query_norms)
+
+    @property
+    def documents(self) -> UnitRows:
+        """The unit document vectors."""
+        return UnitRows(self.doc_vectors, self.doc_norms)
 
     @property
     def depths(self) -> IntArray:

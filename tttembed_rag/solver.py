@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.problems import Problem
+from tttembed_rag.problems import Evaluation, Problem
 
 Float64: TypeAlias = NDArray[np.float64]
 
@@ -88,11 +88,13 @@ class _Pairs:
             (*self.inverse_products, inverse)[-_MEMORY:],
         )
 
-    def without(self, rows: NDArray[np.bool_]) -> _Pairs:
+    def without(self, rows: NDArray[np.intp]) -> _Pairs:
         """These pairs with those of some problems forgotten."""
-        if not rows.any():
+        if not rows.size:
             return self
-        return replace(self, inverse_products=tuple(np.where(rows, 0.0, rho) for rho in self.inverse_products))
+        kept = np.ones(len(self.steps[0]))
+        kept[rows] = 0.0
+        return replace(self, inverse_products=tuple(kept * rho for rho in self.inverse_products))
 
     def empty(self, groups: int) -> NDArray[np.bool_]:
         """Which of the problems have no pair."""
@@ -138,29 +140,30 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
     groups = np.arange(len(start))
     evaluations = np.ones(len(start), np.intp)
     stalled = np.zeros(len(start), bool)
-    final = _Points(at.x.copy(), at.f.copy(), at.g.copy())
-    spent = evaluations.copy()
+    final, spent = at, evaluations
     pairs = _Pairs()
     while True:
         running = (at.norm > tolerance) & ~stalled & (evaluations < max_evaluations)
-        if 2 * running.sum() <= len(groups):
-            final.put(groups, at)
+        going = np.count_nonzero(running)
+        if 4 * going <= 3 * len(groups):
+            final, spent = final.updated(groups, at), spent.copy()
             spent[groups] = evaluations
-            if not running.any():
+            if not going:
                 break
             rows = np.flatnonzero(running)
             problem, at, pairs, groups = problem.take(rows), at.take(rows), pairs.take(rows), groups[rows]
             evaluations, stalled, running = evaluations[rows], stalled[rows], running[rows]
-        newton = problem.newton_step(at.x, at.g)
+        newton = problem.newton_step(at.x, at.evaluation)
         direction = pairs.step(at.g) if newton is None else newton
-        uphill = np.vecdot(at.g, direction) >= 0
-        if uphill.any():
+        slope = np.vecdot(at.g, direction)
+        if (uphill := slope >= 0).any():
             direction[uphill] = -at.g[uphill]
-        reached, trials = _line_search(problem, at, direction, running)
+            slope = np.vecdot(at.g, direction)
+        reached, trials, stuck = _line_search(problem, at, direction, slope, running)
         evaluations = evaluations + trials
-        stuck = running & (reached.x == at.x).all(axis=1)
         # Stuck on what it learned, a problem forgets it and goes downhill; stuck there too, it is over.
-        stalled = stuck & pairs.empty(len(groups))
+        if stuck.size:
+            stalled[stuck] = pairs.empty(len(groups))[stuck]
         if newton is None:
             pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g).without(stuck)
         at = reached
@@ -174,7 +177,7 @@ def adam(
     x = np.array(start, dtype=np.float64)
     mean, square = np.zeros_like(x), np.zeros_like(x)
     for step in range(1, steps + 1):
-        _, g = problem.value_and_gradient(x)
+        g = problem.evaluate(x).gradient
         mean = 0.9 * mean + 0.1 * g
         square = 0.999 * square + 0.001 * g * g
         x = x - rate * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
@@ -184,41 +187,63 @@ def adam(
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """Where G problems stand: coordinates (G, p), objectives (G,), gradients (G, p)."""
+    """Where G problems stand: coordinates (G, p), and what they evaluate to there."""
 
     x: Float64
-    f: Float64
-    g: Float64
+    evaluation: Evaluation
 
     @classmethod
     def at(cls, problem: Problem, x: Float64) -> _Points:
-        return cls(x, *problem.value_and_gradient(x))
+        return cls(x, problem.evaluate(x))
+
+    @property
+    def f(self) -> Float64:
+        return self.evaluation.value
+
+    @property
+    def g(self) -> Float64:
+        return self.evaluation.gradient
 
     @property
     def norm(self) -> Float64:
         return np.asarray(np.sqrt(np.vecdot(self.g, self.g)))
 
     def take(self, rows: NDArray[np.intp]) -> _Points:
-        return _Points(self.x[rows], self.f[rows], self.g[rows])
+        value, gradient, curvature = self.evaluation
+        return _Points(self.x[rows], Evaluation(value[rows], gradient[rows], tuple(part[rows] for part in curvature)))
 
-    def put(self, rows: NDArray[np.intp], points: _Points) -> None:
-        self.x[rows], self.f[rows], self.g[rows] = points.x, points.f, points.g
+    def updated(self, rows: NDArray[np.intp], points: _Points) -> _Points:
+        """These points with *rows* replaced by *points*."""
+        if len(rows) == len(self.x):
+            return points
+
+        def put(here: Float64, there: Float64) -> Float64:
+            here = here.copy()
+            here[rows] = there
+            return here
+
+        (value, gradient, curvature), there = self.evaluation, points.evaluation
+        parts = tuple(map(put, curvature, there.curvature))
+        return _Points(put(self.x, points.x), Evaluation(put(value, there.value), put(gradient, there.gradient), parts))
 
 
 def _line_search(
-    problem: Problem, at: _Points, direction: Float64, running: NDArray[np.bool_]
-) -> tuple[_Points, NDArray[np.intp]]:
+    problem: Problem, at: _Points, direction: Float64, slope: Float64, running: NDArray[np.bool_]
+) -> tuple[_Points, NDArray[np.intp], NDArray[np.intp]]:
     """Backtrack along *direction* until the objective falls enough; who is not running stays put.
 
     A step counts when the objective fell (Armijo), or, where rounding hides the fall, when the slope
     there shows it (Hager and Zhang 2005, approximate Wolfe). One that never falls stays put.
+
+    Returns:
+        Where the problems are then, the evaluations (G,) that took, and which problems are stuck.
     """
-    slope = np.vecdot(at.g, direction)
     step = running.astype(np.float64)
     reached = _Points.at(problem, at.x + step[:, None] * direction)
     trials = running.astype(np.intp)
     good, shorter = _judge(at, reached, direction, slope, step)
-    rows = np.flatnonzero(running & ~good)
+    rows = np.flatnonzero(~good)
+    stuck = [rows[:0]]
     shorter = shorter[rows]
     while rows.size:
         step[rows] *= shorter
@@ -227,19 +252,22 @@ def _line_search(
         trials[rows] += 1
         good, shorter = _judge(start, tried, along, slope[rows], step[rows])
         hopeless = ~good & (step[rows] < _SMALLEST_STEP)
-        reached.put(rows[good], tried.take(np.flatnonzero(good)))
-        reached.put(rows[hopeless], start.take(np.flatnonzero(hopeless)))
+        reached = reached.updated(rows[good], tried.take(np.flatnonzero(good)))
+        reached = reached.updated(rows[hopeless], start.take(np.flatnonzero(hopeless)))
+        stuck.append(rows[hopeless])
         going = ~good & ~hopeless
         rows, shorter = rows[going], shorter[going]
-    return reached, trials
+    return reached, trials, np.concatenate(stuck)
 
 
 def _judge(
     at: _Points, tried: _Points, direction: Float64, slope: Float64, step: Float64
 ) -> tuple[NDArray[np.bool_], Float64]:
     """Which steps count, and by how much to shorten those that do not (the secant, kept in [.1, .5])."""
-    slope_there = np.vecdot(tried.g, direction)
     fell = tried.f <= at.f + _DECREASE * step * slope
+    if fell.all():
+        return fell, step
+    slope_there = np.vecdot(tried.g, direction)
     noise = _ROUNDING * (1.0 + np.abs(at.f))
     level = (tried.f <= at.f + noise) & (slope_there <= (2 * _DECREASE - 1) * slope)
     secant = slope / np.minimum(np.minimum(slope - slope_there, slope), -np.finfo(np.float64).tiny)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,16 +24,26 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
     Lists become float64, half precision becomes float32, anything else is a VectorError.
     """
     try:
-        array = np.asarray(value)
-        if array.dtype == np.float16:
-            return array.astype(np.float32)
-        if array.dtype.kind in "iu":
-            return array.astype(np.float64)
+        floats = _flat(value) if isinstance(value, list) else np.asarray(value)
+        if floats.dtype == np.float16:
+            return floats.astype(np.float32)
+        if floats.dtype.kind in "iu":
+            return floats.astype(np.float64)
     except ValueError as exc:
         raise VectorError(f"{name}: expected vectors of one width, got rows of different lengths") from exc
-    if array.dtype not in (np.float32, np.float64):
-        raise VectorError(f"{name}: expected float32 or float64 numbers, got dtype {array.dtype}")
-    return array
+    if floats.dtype not in (np.float32, np.float64):
+        raise VectorError(f"{name}: expected float32 or float64 numbers, got dtype {floats.dtype}")
+    return floats
+
+
+def _flat(values: list[Any]) -> NDArray[Any]:
+    """A list as an array: one of floats by way of `array.array`, which takes half the time."""
+    if values and isinstance(values[0], float):
+        try:
+            return np.frombuffer(array("d", values))
+        except TypeError:
+            pass
+    return np.asarray(values)
 
 
 def norms(vectors: FloatArray) -> FloatArray:
@@ -89,11 +100,11 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
     return moved.astype(vectors.dtype, copy=False)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def shift_one(vector: FloatArray, dosed: FloatArray) -> FloatArray | None:
     """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look."""
     low, high = _SAFE_SQUARES
-    with np.errstate(over="ignore", invalid="ignore"):
-        square = float(vector.dot(vector))
+    square = float(vector.dot(vector))
     if not low < square < high:
         return None
     moved: FloatArray = vector + math.sqrt(square) * dosed

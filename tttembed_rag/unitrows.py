@@ -1,0 +1,211 @@
+"""Unit vectors that are never copied: rows with their norms, and the products a fit spends its time on.
+
+On the CPU the products are numpy's. Rows that have to be gathered are gathered a few at a time, so that
+they are still in a core's cache when they are multiplied. With ``device="cuda"`` the rows live on a GPU
+and torch multiplies; what goes in and what comes out are numpy arrays either way, the same numbers up to
+the rounding of float32.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError, require
+from tttembed_rag.vectors import FloatArray, IntArray
+
+Float64: TypeAlias = NDArray[np.float64]
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+
+# Bytes of vectors gathered at a time: what a core's second-level cache holds.
+_GATHER_BYTES = 1 << 19
+# The same on a GPU, where only the memory limits it.
+_GATHER_BYTES_GPU = 1 << 30
+# Below this many bytes of vectors a fit is done before they have reached a GPU.
+_WORTH_A_GPU = 1 << 28
+
+
+class Rows(Protocol):
+    """u unit vectors of width d and their products."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, which: slice) -> Rows:
+        """Some of them, as a view."""
+        ...
+
+    def times(self, v: Float64) -> Float64:
+        """(u,) products with the vector *v* (d,)."""
+        ...
+
+    def weighted_sum(self, weights: Float64) -> Float64:
+        """(d,) their sum under *weights* (u,)."""
+        ...
+
+    def gram(self, slots: IntArray) -> Float64:
+        """(n, k, k) products among the k rows at each of *slots* (n, k)."""
+        ...
+
+    def combined(self, weights: Float64, slots: IntArray) -> FloatArray:
+        """(n, d) sums of the rows at *slots* (n, k) under *weights* (n, k)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRows:
+    """Rows on the CPU.
+
+    Attributes:
+        vectors: (u, d) vectors of any norm.
+
+        norms: (u,) their norms.
+    """
+
+    vectors: FloatArray
+    norms: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def on(self, device: Device) -> Rows:
+        """These rows where they are to be multiplied; *auto* takes a GPU where one pays.
+
+        Raises:
+            InputError: ``cuda`` was asked for and torch sees no such device.
+
+            MissingExtraError: ``cuda`` was asked for without torch.
+        """
+        if device == "cpu" or (device == "auto" and (self.vectors.nbytes < _WORTH_A_GPU or not _gpu_at_hand())):
+            return self
+        torch = require("torch", "gpu")
+        if torch.cuda.is_available():
+            return TorchRows.of(self, "cuda")
+        if device == "auto":
+            return self
+        raise InputError("device: expected a CUDA device that torch can see, got none (use device='cpu')")
+
+    def rows(self, which: slice) -> UnitRows:
+        """Some of them, as a view."""
+        return UnitRows(self.vectors[which], self.norms[which])
+
+    def times(self, v: Float64) -> Float64:
+        """(u,) products with the vector *v* (d,)."""
+        return np.divide(self.vectors @ v.astype(self.vectors.dtype), self.norms, dtype=np.float64)
+
+    def weighted_sum(self, weights: Float64) -> Float64:
+        """(d,) their sum under *weights* (u,)."""
+        return ((weights / self.norms).astype(self.vectors.dtype) @ self.vectors).astype(np.float64)
+
+    def similarities(self, queries: UnitRows, slots: IntArray) -> Float64:
+        """(n, k) products of each of n *queries* with the rows at its *slots* (n, k)."""
+        products = np.empty(slots.shape)
+        for some, block in self._gathered(slots):
+            np.matvec(block, queries.vectors[some], out=products[some])
+        products /= self.norms[slots]
+        products /= queries.norms[:, None]
+        return products
+
+    def gram(self, slots: IntArray) -> Float64:
+        """(n, k, k) products among the k rows at each of *slots* (n, k)."""
+        products = np.empty((*slots.shape, slots.shape[1]))
+        for some, block in self._gathered(slots):
+            np.matmul(block, block.transpose(0, 2, 1), out=products[some])
+        inverse = 1.0 / self.norms[slots]
+        products *= inverse[:, :, None]
+        products *= inverse[:, None, :]
+        return products
+
+    def combined(self, weights: Float64, slots: IntArray) -> FloatArray:
+        """(n, d) sums of the rows at *slots* (n, k) under *weights* (n, k)."""
+        sums = np.empty((len(slots), self.vectors.shape[1]), self.vectors.dtype)
+        scaled = (weights / self.norms[slots]).astype(self.vectors.dtype)
+        for some, block in self._gathered(slots):
+            np.vecmat(scaled[some], block, out=sums[some])
+        return sums
+
+    def _gathered(self, slots: IntArray) -> Iterator[tuple[slice, FloatArray]]:
+        """The vectors (b, k, d) at some of *slots* at a time: views where they lie in order."""
+        n, k = slots.shape
+        first = int(slots[0, 0])
+        in_order = int(slots[-1, -1]) - first == n * k - 1 and bool((np.diff(slots.ravel()) == 1).all())
+        step = max(1, _GATHER_BYTES // (k * self.vectors.shape[1] * self.vectors.itemsize))
+        for start in range(0, n, step):
+            some = slice(start, min(start + step, n))
+            if in_order:
+                flat = self.vectors[first + start * k : first + some.stop * k]
+                yield some, flat.reshape(-1, k, flat.shape[1])
+            else:
+                yield some, self.vectors[slots[some]]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRows:
+    """Rows on a torch device.
+
+    Attributes:
+        unit: (u, d) tensor of unit vectors.
+    """
+
+    unit: Any
+
+    @classmethod
+    def of(cls, rows: UnitRows, device: str) -> TorchRows:
+        """A copy of *rows* on *device*."""
+        return cls(_sent(rows.vectors, device) / _sent(rows.norms.astype(rows.vectors.dtype), device)[:, None])
+
+    def __len__(self) -> int:
+        return len(self.unit)
+
+    def rows(self, which: slice) -> TorchRows:
+        """Some of them, as a view."""
+        return TorchRows(self.unit[which])
+
+    def times(self, v: Float64) -> Float64:
+        """(u,) products with the vector *v* (d,)."""
+        return _fetched(self.unit @ self._like(v)).astype(np.float64)
+
+    def weighted_sum(self, weights: Float64) -> Float64:
+        """(d,) their sum under *weights* (u,)."""
+        return _fetched(self._like(weights) @ self.unit).astype(np.float64)
+
+    def gram(self, slots: IntArray) -> Float64:
+        """(n, k, k) products among the k rows at each of *slots* (n, k)."""
+        blocks = [_fetched(block @ block.mT) for _, block in self._gathered(slots)]
+        return np.concatenate(blocks).astype(np.float64)
+
+    def combined(self, weights: Float64, slots: IntArray) -> FloatArray:
+        """(n, d) sums of the rows at *slots* (n, k) under *weights* (n, k)."""
+        blocks = self._gathered(slots)
+        return np.concatenate([_fetched((self._like(weights[some])[:, None] @ block)[:, 0]) for some, block in blocks])
+
+    def _like(self, numbers: Float64) -> Any:
+        """*numbers* beside the rows, in their precision."""
+        return _sent(numbers, self.unit.device).to(self.unit.dtype)
+
+    def _gathered(self, slots: IntArray) -> Iterator[tuple[slice, Any]]:
+        """The vectors (b, k, d) at some of *slots* at a time."""
+        step = max(1, _GATHER_BYTES_GPU // (slots.shape[1] * self.unit.shape[1] * self.unit.element_size()))
+        for start in range(0, len(slots), step):
+            some = slice(start, start + step)
+            yield some, self.unit[_sent(slots[some], self.unit.device)]
+
+
+def _sent(array: NDArray[Any], device: Any) -> Any:
+    """An array as a tensor on *device*."""
+    return require("torch", "gpu").from_numpy(np.require(array, requirements=["C", "W"])).to(device)
+
+
+def _fetched(tensor: Any) -> FloatArray:
+    """A tensor as a numpy array."""
+    return np.asarray(tensor.cpu().numpy())
+
+
+def _gpu_at_hand() -> bool:
+    """Whether asking torch for a GPU is worth loading it: it is loaded, or there is a driver."""
+    return "torch" in sys.modules or any(Path(driver).exists() for driver in ("/dev/nvidiactl", "/dev/dxg"))
