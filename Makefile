@@ -20,8 +20,9 @@ check: .venv/dev
 	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
 
 bench: .venv/dev
-	$(BIN)/python benchmarks/fit.py
-	$(BIN)/python benchmarks/gain.py
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	mkdir -p build
+	$(BIN)/python benchmarks/fit.py --json build/fit.json --plot build/fit.png
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

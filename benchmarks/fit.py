@@ -1,22 +1,30 @@
 """The fit against the paper's recipe in PyTorch, in one run on the same threads: ratios, never bare times.
 
-    python benchmarks/fit.py [--repeats 3] [--rows shared,private,...] [--json OUT.json]
+    python benchmarks/fit.py [--repeats 3] [--rows shared,private,...] [--json OUT.json] [--plot OUT.png]
 
 The rival is full-batch Adam, 300 steps, learning rate .01, with autograd, batched over queries. It is given
 the faster of two formulations: similarities of the normalised sum, or x·z once and v·z in every step. A row
 that would take minutes runs fewer steps and is scaled up, and says so. Data are synthetic: unit vectors,
-candidates around their query, rewards with a preference that all queries share.
+candidates around their query, rewards with a preference that all queries share. Rivals that tune something
+else on the same rewards (NUDGE the documents, an adapter a matrix) have rows of their own: with their time, what
+they gain on queries they did not see.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -160,44 +168,71 @@ def objective_of(offsets: Offsets) -> float:
     return statistics.fmean(certificate.objective for certificate in certificates)
 
 
-def shared(repeats: int) -> Iterator[Row]:
-    """One offset for all queries."""
+def copy_bandwidth() -> float:
+    """Bytes a second that a large copy moves, read and written."""
+    source = np.ones(1 << 27, np.float32)
+    target = np.empty_like(source)
+    seconds = []
+    for _ in range(5):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        seconds.append(time.perf_counter() - began)
+    return 2 * source.nbytes / min(seconds)
+
+
+def shared(repeats: int, device: str) -> Iterator[Row]:
+    """One offset for all queries, and how far its time is from that of moving the vectors once an evaluation."""
+    bandwidth = copy_bandwidth()
     for d in (384, 1024):
         data = make(1000, 10, d)
         rewards = data.judged
-        seconds, mine = timed(3 * repeats, lambda rewards=rewards: fit(rewards, scope="task", gate=False))
+        work = partial(fit, rewards, scope="task", gate=False, device=device)
+        seconds, mine = timed(3 * repeats, work)
         theirs, reached = rival(data, private=False, repeats=repeats)
-        yield Row(f"one shared offset, 1000 x 10 x {d}", 40, seconds, theirs, mine - reached)
+        evaluations = work()["task:default"].certificate.evaluations
+        floor = (evaluations + 1) * data.documents.nbytes / bandwidth
+        note = f"{evaluations} evaluations, {statistics.median(seconds) / floor:.1f}x the time to move their bytes"
+        yield Row(f"one shared offset, 1000 x 10 x {d}", 40, seconds, theirs, mine - reached, note)
 
 
-def documents(repeats: int) -> Iterator[Row]:
+def documents(repeats: int, device: str) -> Iterator[Row]:
     """One offset, documents shared between queries."""
     data = make(2000, 100, 1024, unique=20_000)
-    rewards = data.judged
-    seconds, _ = timed(repeats, lambda: fit(rewards, scope="task", gate=False))
+    seconds, _ = timed(repeats, partial(fit, data.judged, scope="task", gate=False, device=device))
     theirs, _ = rival(data, private=False, steps=10)
     name = "shared documents, 2000 x 100, 20,000 unique x 1024"
     yield Row(name, 100, seconds, theirs, None, "rival: 10 steps, scaled")
 
 
-def private(repeats: int) -> Iterator[Row]:
+def warm(repeats: int, device: str) -> Iterator[Row]:
+    """The shared offset again after 10 new queries, from the earlier one on; the rival is our own cold fit."""
+    data = make(1010, 10, 1024)
+    before = Data(data.queries[:1000], data.documents[:10_000], data.rows[:1000], data.rewards[:1000]).judged
+    work = partial(fit, data.judged, scope="task", gate=False, device=device)
+    cold, reached = timed(3 * repeats, work)
+    again = partial(work, warm_start=fit(before, scope="task", gate=False))
+    seconds, mine = timed(3 * repeats, again)
+    spent = "{} evaluations, cold {}".format(*(f()["task:default"].certificate.evaluations for f in (again, work)))
+    yield Row("warm refit, 10 new queries on 1000, against cold", 5, seconds, cold, mine - reached, spent)
+
+
+def private(repeats: int, device: str) -> Iterator[Row]:
     """One offset per query."""
     for n, k, target in ((1000, 10, 100), (200, 100, 20)):
         data = make(n, k, 1024)
-        rewards = data.judged
-        seconds, mine = timed(3 * repeats, lambda rewards=rewards: fit(rewards, scope="query", gate=False))
+        seconds, mine = timed(3 * repeats, partial(fit, data.judged, scope="query", gate=False, device=device))
         theirs, reached = rival(data, private=True)
         yield Row(f"{n} private offsets, {k} x 1024", target, seconds, theirs, mine - reached)
 
 
-def request(repeats: int) -> Iterator[Row]:
+def request(repeats: int, device: str) -> Iterator[Row]:
     """One private offset inside a request: arrays in, shifted query vector out."""
     data = make(300, 10, 1024)
     parts = [data.one(q) for q in range(300)]
     seconds, reached = [], []
     for part in parts:
         began = time.perf_counter()
-        offsets = fit(part.judged, scope="query", gate=False)
+        offsets = fit(part.judged, scope="query", gate=False, device=device)
         offsets.apply(part.queries[0], query_id="0")
         seconds.append(time.perf_counter() - began)
         reached.append(objective_of(offsets))
@@ -208,43 +243,152 @@ def request(repeats: int) -> Iterator[Row]:
     yield Row(name, 300, seconds[1:], [run[0][0] for run in runs], gap, f"p99 {p99:.2f} ms")
 
 
-def paper(repeats: int) -> Iterator[Row]:
-    """The paper's full size: global, 15 task and all query offsets of 12,263 queries."""
-    n, part = 12_263, 600
-    data = make(n, 10, 1024)
-    tasks = [f"task {q * 15 // n}" for q in range(n)]
-    rewards = Rewards.from_indexed(data.queries, data.documents, data.rows, data.rewards, tasks)
-    seconds = []
+def stored(folder: Path, n: int, d: int) -> None:
+    """Vectors and rewards of *n* queries with 10 candidates each, written a part at a time."""
+    shapes = {"queries": (n, d), "documents": (n * 10, d), "rewards": (n, 10)}
+    files = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=np.float32, shape=shape)
+        for name, shape in shapes.items()
+    }
+    for start in range(0, n, 10_000):
+        part = make(min(10_000, n - start), 10, d, seed=start)
+        for name, file in files.items():
+            block = getattr(part, name)
+            first = start * len(file) // n
+            file[first : first + len(block)] = block
+
+
+def loaded(folder: Path, tasks: int, mode: str | None) -> Rewards:
+    """What `stored` wrote, as rewards: in memory, or memory-mapped with mode *r*."""
+    queries, documents, values = (
+        np.load(folder / f"{name}.npy", mmap_mode=mode) for name in ("queries", "documents", "rewards")
+    )
+    n = len(queries)
+    names = [f"task {q * tasks // n}" for q in range(n)]
+    return Rewards.from_indexed(queries, documents, np.arange(n * 10).reshape(n, 10), values, names)
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held, as Linux counts it, mapped pages included."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def whole_job(folder: Path, device: str, repeats: int) -> tuple[list[float], float]:
+    """Seconds for global, 15 task and all query offsets, and peak memory over the bytes of the candidates."""
+    rewards = loaded(folder, 15, None)
+    seconds, memory = [], 0.0
     for _ in range(repeats):
         began = time.perf_counter()
         for scope in ("global", "task", "query"):
-            fit(rewards, scope=scope, gate=False)
+            objective_of(fit(rewards, scope=scope, gate=False, device=device))
         seconds.append(time.perf_counter() - began)
+        memory = memory or peak_bytes() / rewards.doc_vectors.nbytes
+    return seconds, memory
+
+
+def paper(repeats: int, device: str) -> Iterator[Row]:
+    """The paper's full size in a process of its own: global, 15 task and all query offsets of 12,263 queries."""
+    n, part = 12_263, 600
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, mp_context=spawn) as process:
+        stored(Path(folder), n, 1024)
+        seconds, memory = process.submit(whole_job, Path(folder), device, repeats).result()
     small = make(part, 10, 1024)
     one_each, one_shared = (rival(small, private=each, steps=30)[0][0] for each in (True, False))
-    note = f"target 10 s; rival: 30 steps of {part} queries, scaled"
+    note = f"goal 10 s; peak memory {memory:.2f} times the candidates; rival: 30 steps of {part} queries, scaled"
     theirs = [(one_each + 2 * one_shared) * n / part]
     yield Row("the paper's full size, 12,263 x 10 x 1024", 1, seconds, theirs, None, note)
 
 
-def growth(largest: int) -> Iterator[tuple[int, float]]:
-    """(queries, seconds) of one shared offset at width 384, vectors memory-mapped from disk."""
+def grown(folder: Path) -> tuple[float, float]:
+    """Seconds for one shared offset of memory-mapped vectors, checks included, and peak memory in GiB."""
+    began = time.perf_counter()
+    rewards = loaded(folder, 1, "r")
+    objective_of(fit(rewards, scope="task", gate=False))
+    return time.perf_counter() - began, peak_bytes() / 2**30
+
+
+def growth(largest: int) -> Iterator[tuple[int, float, float]]:
+    """(queries, seconds, peak GiB) of one shared offset at width 384, vectors memory-mapped from disk."""
+    spawn = multiprocessing.get_context("spawn")
     for n in (size for size in (1_000, 10_000, 100_000, 1_000_000) if size <= largest):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "documents.npy")
-            stored = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n * 10, 384))
-            queries, values = np.empty((n, 384), np.float32), np.empty((n, 10), np.float32)
-            for start in range(0, n, 10_000):
-                block = make(min(10_000, n - start), 10, 384, seed=start)
-                rows = slice(start, start + len(block.queries))
-                queries[rows], values[rows] = block.queries, block.rewards
-                stored[start * 10 : start * 10 + len(block.documents)] = block.documents
-            del stored
-            mapped = np.load(path, mmap_mode="r")
-            began = time.perf_counter()
-            rewards = Rewards.from_indexed(queries, mapped, np.arange(n * 10).reshape(n, 10), values)
-            objective_of(fit(rewards, scope="task", gate=False))
-            yield n, time.perf_counter() - began
+        with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(1, mp_context=spawn) as process:
+            stored(Path(folder), n, 384)
+            yield n, *process.submit(grown, Path(folder)).result()
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another way to learn from the same rewards: its seconds, and its gain on queries it did not see."""
+
+    name: str
+    seconds: float
+    gain: float
+
+    def __str__(self) -> str:
+        return f"{self.name:<50}{self.seconds * 1e3:>10.1f} ms, held-out gain {self.gain:+.4f} nDCG@10 of rewards"
+
+
+def judged_ndcg(rewards: np.ndarray, scores: np.ndarray) -> float:
+    """Mean nDCG@10 of judged candidates (n, k) in the order of *scores*, rewards as gains."""
+    discount = 1 / np.log2(np.arange(2, rewards.shape[1] + 2))
+    ranked = np.take_along_axis(rewards, np.argsort(-scores, axis=1, kind="stable"), axis=1)
+    return float(np.mean((ranked @ discount) / (-np.sort(-rewards, axis=1) @ discount)))
+
+
+def peers() -> Iterator[Peer]:
+    """Ours, a linear query adapter and NUDGE, on 1000 rewarded queries; 250 more queries to try them on."""
+    data, learn = make(1250, 10, 384, unique=10_000), 1000
+    rows, rewards, queries = data.rows[learn:], data.rewards[learn:], data.queries[learn:]
+
+    def gain(moved: np.ndarray, documents: np.ndarray) -> float:
+        scores, raw = (np.matvec(z[rows], x) for z, x in ((documents, moved), (data.documents, queries)))
+        return judged_ndcg(rewards, scores) - judged_ndcg(rewards, raw)
+
+    seen = Data(data.queries[:learn], data.documents, data.rows[:learn], data.rewards[:learn])
+    began = time.perf_counter()
+    offsets = fit(seen.judged, scope="task", gate=False)
+    yield Peer("one shared offset (ours)", time.perf_counter() - began, gain(offsets.apply(queries), data.documents))
+    for epochs in (1, 4):
+        began = time.perf_counter()
+        matrix = adapter(seen, epochs)
+        seconds = time.perf_counter() - began
+        yield Peer(f"linear query adapter, {epochs} epochs", seconds, gain(unit(queries @ matrix), data.documents))
+    if not find_spec("nudge"):
+        print("NUDGE: not measured, nudge-ft is not installed")
+        return
+    import nudge
+
+    # It needs relevant documents and a validation part: each query's best candidate, one query in five.
+    best = seen.rows[np.arange(learn), seen.rewards.argmax(axis=1)][:, None].tolist()
+    fifth = learn // 5
+    validation = {"q_embs": seen.queries[:fifth], "q_ans_indx": best[:fifth]}
+    training = {"q_embs": seen.queries[fifth:], "q_ans_indx": best[fifth:]}
+    for name, method in (("NUDGE-M", nudge.NUDGEM), ("NUDGE-N", nudge.NUDGEN)):
+        began = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            moved = method().finetune_embeddings(data.documents.copy(), training, validation)
+        yield Peer(f"{name} (moves documents)", time.perf_counter() - began, gain(queries, moved))
+
+
+def adapter(data: Data, epochs: int) -> np.ndarray:
+    """A linear query adapter (d, d) from the identity: Adam, rate .001, 10 queries a step, the same distillation."""
+    import torch
+
+    x, r, z = (torch.from_numpy(part) for part in (data.queries, data.rewards, data.documents))
+    index, teacher = torch.from_numpy(data.rows), torch.softmax(r / 0.02, 1)
+    matrix = torch.eye(x.shape[1], requires_grad=True)
+    optimizer = torch.optim.Adam([matrix], lr=0.001)
+    shuffled = torch.Generator().manual_seed(0)
+    for _ in range(epochs):
+        for some in torch.randperm(len(x), generator=shuffled).split(10):
+            moved = torch.nn.functional.normalize(x[some] @ matrix, dim=1)
+            student = torch.log_softmax(torch.bmm(z[index[some]], moved[:, :, None])[:, :, 0] / 0.05, 1)
+            optimizer.zero_grad()
+            (-(teacher[some] * student).sum(1).mean()).backward()
+            optimizer.step()
+    return matrix.detach().numpy()
 
 
 def applied() -> Iterator[tuple[str, float]]:
@@ -262,32 +406,66 @@ def applied() -> Iterator[tuple[str, float]]:
         yield name, statistics.median(seconds) * 1e6
 
 
-ROWS = {"shared": shared, "documents": documents, "private": private, "request": request, "paper": paper}
+def plotted(table: list[dict[str, Any]], target: Path) -> None:
+    """Two panels: ratios beside their goals, and seconds over queries."""
+    from matplotlib.figure import Figure
+
+    ratios = [row for row in table if "ratio" in row]
+    sizes = [row for row in table if row["workload"] == "memory-mapped"]
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    names = [row["workload"] for row in ratios]
+    left.barh(names, [row["ratio"] for row in ratios], color="#4477aa")
+    left.plot([row["target"] for row in ratios], names, "|", color="black", markersize=16, label="goal")
+    left.set(xscale="log", xlabel="times faster than the rival")
+    left.invert_yaxis()
+    left.legend()
+    right.loglog([row["queries"] for row in sizes], [row["seconds"] for row in sizes], "o-", color="#4477aa")
+    right.set(xlabel="rewarded queries x 10 candidates, d = 384, memory-mapped", ylabel="seconds")
+    figure.savefig(target, dpi=150)
+
+
+ROWS = {
+    "shared": shared,
+    "documents": documents,
+    "private": private,
+    "request": request,
+    "warm": warm,
+    "paper": paper,
+}
 
 
 def main() -> None:
-    """Print the table; write it as JSON where asked."""
+    """Print the table; write it as JSON and as a plot where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", default=",".join([*ROWS, "apply", "growth"]))
+    parser.add_argument("--rows", default=",".join([*ROWS, "apply", "peers", "growth"]))
     parser.add_argument("--largest", type=int, default=100_000, help="largest memory-mapped fit, in queries")
+    parser.add_argument("--device", default="cpu", help="where ours runs: cpu, cuda or auto")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     chosen, table = args.rows.split(","), []
     print(
         f"{'workload':<50}{'min ms':>10}{'median':>10}{'max':>10}{'rival':>11}{'ratio':>9}{'goal':>8}{'objective':>11}"
     )
-    for row in (row for name, measure in ROWS.items() if name in chosen for row in measure(args.repeats)):
+    for row in (row for name, measure in ROWS.items() if name in chosen for row in measure(args.repeats, args.device)):
         print(row, flush=True)
         table.append({**asdict(row), "ratio": row.ratio})
     for name, micros in applied() if "apply" in chosen else ():
         print(f"apply, {name:<43}{micros:>10.2f} us, goal {TARGETS[name]:g}", flush=True)
         table.append({"workload": f"apply, {name}", "microseconds": micros})
-    for n, seconds in growth(args.largest) if "growth" in chosen else ():
-        print(f"memory-mapped, {n:>9,} x 10 x 384: {seconds:8.2f} s, {seconds / n * 1e6:6.1f} us a query", flush=True)
-        table.append({"workload": "memory-mapped", "queries": n, "seconds": seconds})
+    for peer in peers() if "peers" in chosen else ():
+        print(peer, flush=True)
+        table.append({"workload": f"peer: {peer.name}", "seconds": peer.seconds, "gain": peer.gain})
+    for n, seconds, memory in growth(args.largest) if "growth" in chosen else ():
+        each = f"{seconds / n * 1e6:6.1f} us a query, peak {memory:.1f} GiB with the mapped pages"
+        print(f"memory-mapped, {n:>9,} x 10 x 384: {seconds:8.2f} s, {each}", flush=True)
+        table.append({"workload": "memory-mapped", "queries": n, "seconds": seconds, "peak_gib": memory})
     if args.json:
         args.json.write_text(json.dumps(table, indent=1), encoding="utf-8")
+    if args.plot:
+        plotted(table, args.plot)
 
 
 if __name__ == "__main__":

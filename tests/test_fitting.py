@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag import InputError, Rewards, VectorError, fit
 from tttembed_rag.fitting import Recipe, batches, fit_scope, of_task, scope_weights
 from tttembed_rag.objectives import OBJECTIVES, ROUNDING
 from tttembed_rag.problems import Grid, SharedProblem
@@ -340,6 +340,65 @@ def test_adam_walks_in_full_width(some_rewards):
         assert_allclose(private[f"query:{q}"].vector, alone.vector, atol=1e-9)
 
 
+class TestWarmStart:
+    """A fit that begins where an earlier one ended."""
+
+    def grown(self, some_rewards):
+        """Rewards of 60 queries in two tasks, and of the first 58 of them."""
+        rewards = some_rewards(60, width=96, tasks=["a", "b"] * 30)
+        return rewards, rewards.take(np.arange(58))
+
+    @pytest.mark.parametrize("scope", ["global", "task"])
+    def test_finds_the_same_optimum_sooner(self, some_rewards, scope):
+        """After a few more queries the offset is the one of a cold fit, in fewer evaluations."""
+        rewards, before = self.grown(some_rewards)
+        cold = fit(rewards, scope=scope, gate=False)
+        warm = fit(rewards, scope=scope, gate=False, warm_start=fit(before, scope=scope, gate=False))
+
+        assert list(cold) == list(warm)
+        for key, offset in warm.items():
+            apart = np.linalg.norm(offset.vector - cold[key].vector)
+            assert apart <= 2 * 1e-4 / (2 * 0.3), key
+            assert offset.certificate.evaluations < cold[key].certificate.evaluations, key
+
+    def test_with_nothing_new_is_one_evaluation(self, some_rewards):
+        """Where the earlier optimum still holds it is certified and kept."""
+        rewards, _ = self.grown(some_rewards)
+        cold = fit(rewards, scope="task", gate=False)
+        warm = fit(rewards, scope="task", gate=False, warm_start=cold)
+
+        assert [offset.certificate.evaluations for offset in warm.values()] == [1, 1]
+        assert_array_equal(warm["task:a"].vector, cold["task:a"].vector)
+
+    def test_keys_without_an_earlier_offset_start_cold(self, some_rewards):
+        """A scope that is new starts at zero, like any other."""
+        rewards, _ = self.grown(some_rewards)
+        earlier = fit(of_task(rewards, "a"), scope="task", gate=False)
+        warm = fit(rewards, scope="task", gate=False, warm_start=earlier)
+        cold = fit(rewards, scope="task", gate=False)
+
+        assert_array_equal(warm["task:b"].vector, cold["task:b"].vector)
+
+    def test_is_not_part_of_the_record(self, some_rewards):
+        """Where the search began is no property of the offsets."""
+        rewards, before = self.grown(some_rewards)
+        earlier = fit(before, scope="task", gate=False)
+
+        assert fit(rewards, scope="task", gate=False, warm_start=earlier).settings == earlier.settings
+
+    def test_of_another_width_is_refused(self, some_rewards):
+        """Offsets of another embedder are named by their width."""
+        earlier = fit(some_rewards(width=12), scope="global", gate=False)
+
+        with pytest.raises(VectorError, match="warm_start: expected vectors of width 24, got 12"):
+            fit(some_rewards(), scope="global", gate=False, warm_start=earlier)
+
+    def test_needs_offsets(self, some_rewards):
+        """Anything but offsets is refused by its type."""
+        with pytest.raises(InputError, match="warm_start: expected the Offsets of an earlier fit, got str"):
+            fit(some_rewards(), scope="global", gate=False, warm_start="offsets.safetensors")
+
+
 class TestPrivateOffsets:
     """k + 1 coordinates against the full width."""
 
@@ -393,6 +452,12 @@ class TestPrivateOffsets:
         offsets = fit_scope(Rewards.from_arrays(rewards.query_vectors, documents, values), "query", Recipe())
 
         assert all(offset.certificate.converged for offset in offsets.values())
+
+    def test_take_few_evaluations(self, some_rewards):
+        """Newton steps that foresee a confident student arrive in a dozen evaluations at most."""
+        offsets = fit(some_rewards(40, depths=10, width=64), scope="query", gate=False)
+
+        assert max(offset.certificate.evaluations for offset in offsets.values()) <= 12
 
     def test_are_learned_in_batches_that_fit_in_memory(self):
         """Wide vectors are solved batch by batch, and each query still gets its own offset."""

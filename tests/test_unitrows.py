@@ -1,0 +1,156 @@
+"""Products of unit rows: the same numbers on the CPU, on a torch device, gathered or in order."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from tttembed_rag import InputError, fit
+from tttembed_rag.fitting import Recipe, scope_weights
+from tttembed_rag.problems import Grid, SharedProblem
+from tttembed_rag.solver import exact
+from tttembed_rag.unitrows import TorchRows, UnitRows
+from tttembed_rag.vectors import norms
+
+torch = pytest.importorskip("torch")
+
+SLOTS = np.array([[3, 0, 5], [1, 1, 2], [6, 4, 0]])
+
+
+def some_rows(count=7, width=16, *, dtype=np.float32, seed=0):
+    """Rows of uneven length."""
+    rng = np.random.default_rng(seed)
+    vectors = (rng.normal(size=(count, width)) * rng.uniform(0.1, 9.0, (count, 1))).astype(dtype)
+    return UnitRows(vectors, norms(vectors))
+
+
+def unit(rows):
+    """The unit vectors themselves, in float64."""
+    return rows.vectors.astype(np.float64) / rows.norms[:, None]
+
+
+def placements(rows):
+    """The rows where numpy multiplies them and where torch does."""
+    return [rows, TorchRows.of(rows, "cpu")]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("where", [0, 1], ids=["numpy", "torch"])
+class TestProducts:
+    """Every product against the same one of unit vectors written out."""
+
+    def test_times(self, where, dtype):
+        """Products with one vector."""
+        rows = some_rows(dtype=dtype)
+        v = np.random.default_rng(1).normal(size=16)
+
+        assert_allclose(placements(rows)[where].times(v), unit(rows) @ v, rtol=1e-5, atol=1e-6)
+
+    def test_weighted_sum(self, where, dtype):
+        """The sum of the rows under weights."""
+        rows = some_rows(dtype=dtype)
+        weights = np.random.default_rng(1).normal(size=7)
+
+        assert_allclose(placements(rows)[where].weighted_sum(weights), weights @ unit(rows), rtol=1e-5, atol=1e-6)
+
+    def test_gram(self, where, dtype):
+        """Products among the rows at the same slots, a row named twice included."""
+        rows = some_rows(dtype=dtype)
+        chosen = unit(rows)[SLOTS]
+
+        assert_allclose(placements(rows)[where].gram(SLOTS), chosen @ chosen.transpose(0, 2, 1), rtol=1e-5, atol=1e-6)
+
+    def test_combined(self, where, dtype):
+        """Sums of the rows at slots under weights of their own."""
+        rows = some_rows(dtype=dtype)
+        weights = np.random.default_rng(1).normal(size=SLOTS.shape)
+        expected = np.einsum("nk,nkd->nd", weights, unit(rows)[SLOTS])
+
+        assert_allclose(placements(rows)[where].combined(weights, SLOTS), expected, rtol=1e-5, atol=1e-6)
+
+    def test_some_rows(self, where, dtype):
+        """A slice of the rows multiplies as those rows do."""
+        rows = some_rows(dtype=dtype)
+        v = np.random.default_rng(1).normal(size=16)
+        part = placements(rows)[where].rows(slice(2, 5))
+
+        assert len(part) == 3
+        assert_allclose(part.times(v), unit(rows)[2:5] @ v, rtol=1e-5, atol=1e-6)
+
+
+class TestGathering:
+    """Rows are gathered a few at a time, or not at all where they lie in order."""
+
+    @pytest.mark.parametrize("step", [1, 1 << 30])
+    @pytest.mark.parametrize("first", [0, 4])
+    def test_in_order_equals_gathered(self, monkeypatch, step, first):
+        """A view of rows in order gives what gathering them gives, whatever the size of a step."""
+        monkeypatch.setattr("tttembed_rag.unitrows._GATHER_BYTES", step)
+        rows, queries = some_rows(16), some_rows(4, seed=2)
+        slots = np.arange(first, first + 12).reshape(4, 3)
+        expected = np.einsum("nd,nkd->nk", unit(queries), unit(rows)[slots])
+
+        assert_allclose(rows.similarities(queries, slots), expected, rtol=1e-5, atol=1e-6)
+        assert_allclose(rows.similarities(queries, slots[:, ::-1]), expected[:, ::-1], rtol=1e-5, atol=1e-6)
+
+
+class TestDevice:
+    """Where the rows live."""
+
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+    def test_cuda_without_a_device_is_refused(self, some_rewards):
+        """Asking for a GPU where there is none says so, before any work."""
+        with pytest.raises(InputError, match=r"device: expected a CUDA device .* got none"):
+            fit(some_rewards(), scope="task", gate=False, device="cuda")
+
+    def test_unknown_devices_are_refused(self, some_rewards):
+        """A device is auto, cpu or cuda."""
+        with pytest.raises(InputError, match="device: expected auto, cpu or cuda, got 'tpu'"):
+            fit(some_rewards(), scope="task", gate=False, device="tpu")
+
+    def test_small_fits_do_not_load_torch(self):
+        """On a machine with torch a small fit leaves it on the disk."""
+        code = (
+            "import sys, numpy as np; from tttembed_rag import Rewards, fit\n"
+            "r = np.random.default_rng(0)\n"
+            "rewards = Rewards.from_arrays(r.normal(size=(4, 8)), r.normal(size=(4, 3, 8)), r.uniform(size=(4, 3)))\n"
+            "fit(rewards, scope='task', gate=False); sys.exit('torch' in sys.modules)"
+        )
+
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+    def test_a_torch_device_finds_the_same_offset(self, some_rewards):
+        """The optimum is the same wherever the products are taken."""
+        rewards, recipe = some_rewards(9, depths=(5, 3, 6, 2, 5, 5, 1, 4, 6)), Recipe()
+        problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+        (block,) = problem.blocks
+        moved = replace(
+            block, queries=TorchRows.of(rewards.queries, "cpu"), documents=TorchRows.of(rewards.documents, "cpu")
+        )
+        start = np.zeros((1, rewards.width))
+        here, there = exact(problem, start), exact(replace(problem, blocks=(moved,)), start)
+
+        assert there.converged.all()
+        assert_allclose(there.offsets, here.offsets, atol=1e-4)
+        assert_allclose(there.objective, here.objective, atol=1e-6)
+
+
+class TestBlocks:
+    """A shared problem takes queries with documents of their own a few at a time."""
+
+    @pytest.mark.parametrize("depths", [(4,) * 9, (5, 3, 6, 2, 5, 5, 1, 4, 6), (1, 40, 1, 1, 2, 1, 1, 1, 1)])
+    def test_blocks_add_up(self, some_rewards, monkeypatch, depths):
+        """Objective and gradient do not depend on how many queries are taken at a time."""
+        rewards = some_rewards(9, depths=depths)
+        weights, loss = scope_weights(rewards), Recipe().loss(Grid.of(rewards))
+        v = np.random.default_rng(0).normal(size=(1, rewards.width)) / 8
+        whole = SharedProblem.of(rewards, loss, weights, 0.3)
+        monkeypatch.setattr("tttembed_rag.problems._BLOCK_BYTES", 6 * rewards.width * rewards.doc_vectors.itemsize)
+        parts = SharedProblem.of(rewards, loss, weights, 0.3)
+
+        assert len(parts.blocks) > len(whole.blocks) == 1
+        assert_allclose(parts.evaluate(v).value, whole.evaluate(v).value, rtol=1e-6)
+        assert_allclose(parts.evaluate(v).gradient, whole.evaluate(v).gradient, rtol=1e-4, atol=1e-6)
