@@ -22,6 +22,7 @@ check: .venv/dev
 bench: .venv/dev
 	$(BIN)/python benchmarks/fit.py
 	$(BIN)/python benchmarks/gain.py
+	$(BIN)/python benchmarks/judge.py
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -69,7 +69,7 @@ class Bowls:
 class OpenBowls(Bowls):
     """Bowls that know their curvature."""
 
-    def newton_step(self, offsets, gradients):  # noqa: ARG002 - the protocol's signature
+    def newton_step(self, offsets, gradients):
         """The step to the centre."""
         return self.centres - offsets
 
@@ -91,7 +91,7 @@ class Valleys:
     def newton_step(self, offsets, gradients):
         """None: the curvature is to be learned along the way."""
 
-    def take(self, rows):  # noqa: ARG002 - the protocol's signature
+    def take(self, rows):
         """Valleys are all alike."""
         return self
 
