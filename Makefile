@@ -4,7 +4,7 @@ BIN := .venv/bin
 INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check bench
+.PHONY: demo test check bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -23,6 +23,10 @@ bench: .venv/dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
 	mkdir -p build
 	$(BIN)/python benchmarks/fit.py --json build/fit.json --plot build/fit.png
+
+bench-all: bench
+	$(BIN)/python benchmarks/judge.py
+	$(BIN)/python benchmarks/gain.py
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

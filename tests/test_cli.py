@@ -111,7 +111,7 @@ def test_bad_input_ends_the_program_with_2(tmp_path: Path) -> None:
 # Help
 
 
-@pytest.mark.parametrize("command", ["demo", "eval", "show"])
+@pytest.mark.parametrize("command", ["demo", "eval", "judge", "show"])
 def test_help_lists_every_command(command: str) -> None:
     """The help of the program names its commands, each with a line of explanation."""
     lines = [line.split(maxsplit=1) for line in tttembed("--help").stdout.splitlines() if line.startswith("  ")]
@@ -271,7 +271,10 @@ BAD_EVAL = {
     "unknown scope": (("--scopes", "task,team"), "scopes: expected global, task, query, auto, got team"),
     "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, got bm25"),
     "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
-    "unknown scale": (("--scale", "stars"), "scale: expected probability, logit or rubric:LOW,HIGH, got 'stars'"),
+    "unknown scale": (
+        ("--scale", "stars"),
+        "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 'stars'",
+    ),
     "rubric upside down": (("--scale", "rubric:3,0"), "scale: expected low < high, got 3 and 0"),
     "words as seeds": (("--seeds", "a"), "Invalid value for '--seeds': expected values separated by commas, got 'a'"),
     "negative seed": (("--seeds", "-1"), "seeds: expected "),
@@ -410,7 +413,10 @@ def test_demo_json_on_stdout_is_pure(folder: Path, tmp_path: Path) -> None:
 BAD_DEMO = {
     "no folder": (("--data", "nowhere"), "nowhere: expected a BEIR folder, found none"),
     "unknown rewards": (("--rewards", "gpt"), "scores/gpt.tsv: expected stored scores, found none"),
-    "unknown scale": (("--scale", "stars"), "scale: expected probability, logit or rubric:LOW,HIGH, got 'stars'"),
+    "unknown scale": (
+        ("--scale", "stars"),
+        "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 'stars'",
+    ),
     "seeds empty": (("--seeds", ""), "seeds: expected "),
     "negative seed": (("--seeds", "-1"), "seeds: expected "),
     "report over a file": (("--out", "taken"), "taken"),

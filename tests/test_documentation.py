@@ -88,9 +88,12 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
-    for folder in (*parameters.get("folders", ()), parameters.get("data")):
+    for folder in (*parameters.get("folders", ()), parameters.get("data"), parameters.get("source")):
         if folder is not None and not folder.exists():
             write_folder(folder, vectors, judge)
+    kind, _, path = parameters.get("spec", "").partition(":")
+    if kind == "feedback" and not Path(path).exists():
+        Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
     if (file := parameters.get("file")) is not None and not file.exists():
         write_offsets(file)
 

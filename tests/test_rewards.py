@@ -182,12 +182,14 @@ class TestScale:
     @pytest.mark.parametrize("text", ["stars", "rubric", "rubric:0", "rubric:a,b", "Probability", ""])
     def test_of_another_name_is_an_error(self, text):
         """Unknown scale text is an error that lists what is known and shows what came."""
-        with pytest.raises(InputError, match=rf"^scale: expected probability, logit or rubric:LOW,HIGH, got '{text}'$"):
+        with pytest.raises(
+            InputError, match=rf"^scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got '{text}'$"
+        ):
             Rewards.from_arrays(**columns(), scale=text)
 
     def test_of_another_kind_is_an_error(self):
         """A kind nobody knows is an error."""
-        with pytest.raises(InputError, match=r"^scale: expected probability, logit or rubric, got 'stars'$"):
+        with pytest.raises(InputError, match=r"^scale: expected probability, logit, unbounded or rubric, got 'stars'$"):
             Scale("stars")
 
     @pytest.mark.parametrize(("low", "high"), [(5, 0), (1, 1), (float("nan"), 1)])

@@ -69,7 +69,7 @@ class Bowls:
 class OpenBowls(Bowls):
     """Bowls that know their curvature."""
 
-    def newton_step(self, offsets, at):  # noqa: ARG002 - the protocol's signature
+    def newton_step(self, offsets, at):
         """The step to the centre."""
         return self.centres - offsets
 
@@ -92,7 +92,7 @@ class Valleys:
     def newton_step(self, offsets, at):
         """None: the curvature is to be learned along the way."""
 
-    def take(self, rows):  # noqa: ARG002 - the protocol's signature
+    def take(self, rows):
         """Valleys are all alike."""
         return self
 

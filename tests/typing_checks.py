@@ -58,7 +58,7 @@ def read(rewards: Rewards) -> None:
 def scales() -> None:
     """Scales are one of three kinds."""
     assert_type(Scale.parse("logit"), Scale)
-    assert_type(Scale().kind, Literal["probability", "logit", "rubric"])
+    assert_type(Scale().kind, Literal["probability", "logit", "rubric", "unbounded"])
     assert_type(Scale().low, float)
     Scale("stars")  # type: ignore[arg-type]
 

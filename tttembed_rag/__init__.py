@@ -3,6 +3,7 @@
 from tttembed_rag.errors import (
     DataError,
     InputError,
+    JudgeError,
     MissingExtraError,
     OffsetFileError,
     RewardError,
@@ -20,6 +21,7 @@ __all__ = [
     "DataError",
     "Evidence",
     "InputError",
+    "JudgeError",
     "MissingExtraError",
     "Offset",
     "OffsetFileError",

@@ -37,3 +37,14 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int = 1000) -> list[
         np.random.default_rng(seed + t).permutation(size)[:count]
         for t, (size, count) in enumerate(zip(sizes, taken, strict=True))
     ]
+
+
+def in_turns(sizes: Sequence[int], *, seed: int = 1000) -> list[tuple[int, int]]:
+    """All (task, position) in the order in which `water_fill` rewards them as its budget grows."""
+    filled = water_fill(sizes, sum(sizes), seed=seed)
+    return [
+        (t, int(rows[turn]))
+        for turn in range(max(sizes, default=0))
+        for t, rows in enumerate(filled)
+        if turn < len(rows)
+    ]

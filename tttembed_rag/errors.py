@@ -6,6 +6,7 @@ TTTEmbedError
 │   └── RewardError                   rewards outside their scale, mixed judges, nothing judged
 ├── DataError (also ValueError)       a data set on disk lacks a part or is malformed
 ├── OffsetFileError (also ValueError) not an offsets file, damaged, or from a newer format
+├── JudgeError (also RuntimeError)    a reward model cannot be asked, or cannot judge
 └── MissingExtraError (also ImportError)  an optional library is not installed
 """
 
@@ -37,6 +38,10 @@ class DataError(TTTEmbedError, ValueError):
 
 class OffsetFileError(TTTEmbedError, ValueError):
     """The file is not an offsets file, is damaged, or comes from a newer format."""
+
+
+class JudgeError(TTTEmbedError, RuntimeError):
+    """A reward model cannot be asked, answers nonsense, or cannot tell good from bad."""
 
 
 class MissingExtraError(TTTEmbedError, ImportError):

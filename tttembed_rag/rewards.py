@@ -19,6 +19,8 @@ from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.unitrows import UnitRows
 from tttembed_rag.vectors import FloatArray, IntArray, as_floats, checked_norms, norms
 
+ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
+
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
 # Scores may overshoot a declared bound by this much: float32 rounding, not another scale.
@@ -32,33 +34,35 @@ class Scale:
     """What a judge's numbers mean; rewards reach the fit in [0, 1] by this, never by guessing.
 
     Attributes:
-        kind: ``probability`` in [0, 1], ``logit`` (any real, mapped by the logistic function), or
-            ``rubric`` (grades from *low* to *high*, mapped linearly).
+        kind: ``probability`` in [0, 1], ``logit`` (any real, mapped by the logistic function),
+            ``rubric`` (grades from *low* to *high*, mapped linearly), or ``unbounded`` (any real
+            without a meaning of its own: refused until it is calibrated).
 
         low: The worst grade of a rubric.
 
         high: The best grade of a rubric.
     """
 
-    kind: Literal["probability", "logit", "rubric"] = "probability"
+    kind: ScaleKind = "probability"
     low: float = 0.0
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("probability", "logit", "rubric"):
-            raise InputError(f"scale: expected probability, logit or rubric, got {self.kind!r}")
+        if self.kind not in ("probability", "logit", "rubric", "unbounded"):
+            raise InputError(f"scale: expected probability, logit, unbounded or rubric, got {self.kind!r}")
         if not self.low < self.high:
             raise InputError(f"scale: expected low < high, got {self.low:g} and {self.high:g}")
 
     @classmethod
     def parse(cls, text: str) -> Scale:
-        """A scale written as ``probability``, ``logit`` or ``rubric:LOW,HIGH``."""
-        if text in ("probability", "logit"):
-            return cls("probability" if text == "probability" else "logit")
+        """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``."""
+        plain: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
+        if text in plain:
+            return cls(plain[text])
         number = r"(-?\d+(?:\.\d+)?)"
         if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", text):
             return cls("rubric", float(match[1]), float(match[2]))
-        raise InputError(f"scale: expected probability, logit or rubric:LOW,HIGH, got {text!r}")
+        raise InputError(f"scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got {text!r}")
 
     def __str__(self) -> str:
         return f"rubric:{self.low:g},{self.high:g}" if self.kind == "rubric" else self.kind
@@ -68,6 +72,8 @@ class Scale:
         if not np.isfinite(scores).all():
             found = "NaN" if np.isnan(scores).any() else "infinity"
             raise RewardError(f"rewards: expected finite numbers, got {found} (leave unjudged candidates out)")
+        if self.kind == "unbounded":
+            raise RewardError("rewards: expected a scale with a meaning, got unbounded scores (calibrate them first)")
         if self.kind == "logit":
             return 1.0 / (1.0 + np.exp(-np.clip(scores, -700.0, 700.0)))
         if scores.size and (scores.min() < self.low - SCALE_TOLERANCE or scores.max() > self.high + SCALE_TOLERANCE):

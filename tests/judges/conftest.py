@@ -1,0 +1,200 @@
+"""Tiny models of the real classes, made here, and servers on loopback that speak the real protocols."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+# Text to learn pieces from; yes and no are common enough to become tokens of their own.
+PROSE = (
+    "yes no system user assistant Judge whether the Document meets the requirements based on the Query and the "
+    "Instruct provided. Note that the answer can only be yes or no. The river runs past the city and the old mill. "
+    "How do I wash a wool jumper without shrinking it? Use cold water and little soap. Score: 5 Score: 0\n"
+)
+# Added tokens of Qwen3: the first three are special, the others are not, and all are structure.
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+STRUCTURE = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+CHAT_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if not enable_thinking %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+
+
+def qwen_like_tokenizer():
+    """A byte-level BPE tokenizer with the special tokens of Qwen3."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([PROSE] * 20 + ["yes", "no"] * 50, trainer)
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in STRUCTURE])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",  # noqa: S106 (a token, not a password)
+        pad_token="<|endoftext|>",  # noqa: S106 (the same)
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+    )
+
+
+def word_piece_tokenizer():
+    """A WordPiece tokenizer with the frame of BERT, its special tokens in the vocabulary as there."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = sorted({*re.findall(r"[a-z]+|[^\sa-z]", PROSE.lower()), *"abcdefghijklmnopqrstuvwxyz[]sep0123456789"})
+    tail = [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz0123456789"]
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words, *tail])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106 (a token, not a password)
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    special = {"unk_token": "[UNK]", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    special["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+
+
+@pytest.fixture(scope="session")
+def reranker():
+    """A tiny Qwen3 with random weights and its tokenizer; its answers differ from pair to pair."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    tokenizer = qwen_like_tokenizer()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=4096,
+        initializer_range=0.3,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen3ForCausalLM(config).eval(), tokenizer
+
+
+@pytest.fixture(scope="session")
+def reranker_folder(reranker, tmp_path_factory):
+    """The tiny reranker as a folder that transformers loads."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-reranker"
+    for part in reranker:
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def classifier():
+    """A tiny BERT with one label and its tokenizer."""
+    import torch
+    from transformers import BertConfig, BertForSequenceClassification
+
+    tokenizer = word_piece_tokenizer()
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        num_labels=1,
+        initializer_range=0.3,
+    )
+    return BertForSequenceClassification(config).eval(), tokenizer
+
+
+@pytest.fixture(scope="session")
+def classifier_folder(classifier, tmp_path_factory):
+    """The tiny classifier as a folder that transformers and sentence-transformers load."""
+    folder = tmp_path_factory.mktemp("models") / "tiny-classifier"
+    for part in classifier:
+        part.save_pretrained(folder)
+    return folder
+
+
+@dataclass
+class Served:
+    """A running server: its address and what it was asked."""
+
+    url: str
+    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
+
+
+@pytest.fixture
+def serve():
+    """Starts servers: `serve(answer)` with answer(path, body, n) -> (status, headers, JSON or bytes)."""
+    running = []
+
+    def start(answer):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with lock:
+                    served.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                    number = len(served.asked)
+                status, headers, said = answer(self.path, body, number)
+                data = said if isinstance(said, bytes) else json.dumps(said).encode()
+                self.send_response(status)
+                for name, value in {"content-type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                """Say nothing."""
+
+        lock = threading.Lock()
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        served = Served(f"http://127.0.0.1:{server.server_port}")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        running.append((server, thread))
+        return served
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def overlap(query, document):
+    """Share of the query's words that the document has: a reranker one can follow."""
+    words = set(re.findall(r"\w+", query.lower()))
+    return len(words & set(re.findall(r"\w+", document.lower()))) / max(1, len(words))
+
+
+@pytest.fixture
+def cohere(serve):
+    """A server that speaks Cohere's rerank protocol, best first, and bills one search a request."""
+
+    def answer(path, body, _):
+        results = [
+            {"index": i, "relevance_score": overlap(body["query"], document)}
+            for i, document in enumerate(body["documents"])
+        ]
+        results.sort(key=lambda result: -result["relevance_score"])
+        return 200, {}, {"id": "x", "results": results, "meta": {"billed_units": {"search_units": 1}}}
+
+    return serve(answer)

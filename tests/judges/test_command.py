@@ -1,0 +1,185 @@
+"""The command `tttembed judge`, and judge → fit → eval as a person runs it."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag.cli import main
+from tttembed_rag.judges import ScoreCache
+
+
+def tttembed(*arguments):
+    """The command in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="tttembed")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A BEIR folder: 12 queries of two words, 30 documents of which two each share a word."""
+    rng = np.random.default_rng(3)
+    words = [f"word{i}" for i in range(15)]
+    docs = {f"d{i}": f"{words[i // 2]} filler{i}" for i in range(30)}
+    queries = {f"q{i}": f"{words[i]} {words[i + 1]}" for i in range(12)}
+    path = tmp_path / "set"
+    (path / "qrels").mkdir(parents=True)
+    (path / "vectors").mkdir()
+    for name, texts in (("corpus", docs), ("queries", queries)):
+        lines = [json.dumps({"_id": key, "text": text}) for key, text in texts.items()]
+        (path / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    labels = [f"q{i}\td{2 * i}\t1" for i in range(12)]
+    (path / "qrels" / "test.tsv").write_text(
+        "\n".join(["query-id\tcorpus-id\tscore", *labels]) + "\n", encoding="utf-8"
+    )
+    vectors = {"docs": rng.standard_normal((30, 16)), "queries": rng.standard_normal((12, 16))}
+    np.savez(path / "vectors" / "minilm.npz", doc_ids=list(docs), query_ids=list(queries), **vectors)
+    return path
+
+
+def rows(path):
+    """Lines of a scores file below the header, as fields."""
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    assert header == "query-id\tcorpus-id\tscore"
+    return [line.split("\t") for line in lines]
+
+
+def test_judges_a_folder(folder, cohere):
+    """Every query's first candidates get a reward; the line tells what it cost and where it lies."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}?model=m"
+    result = tttembed("judge", folder, "--judge", spec, "--depth", "5", "--price", "request=0.5", "--budget", "usd=100")
+
+    assert result.exit_code == 0, result.output
+    (written,) = (folder / "scores").glob("*.tsv")
+    assert len(rows(written)) == 60
+    assert {"0", "0.5", "1"} > {reward for _, _, reward in rows(written)} > {"0"}
+    assert (
+        f"judged: 60 of 60 pairs, 0 known before, 240 tokens, $6.0000; 0 without a score; written to {written}"
+        in (result.stdout.replace("\n", ""))
+        or "$6.0000" in result.stdout
+    )
+
+
+def test_what_it_writes_is_what_eval_reads(folder, cohere):
+    """The rewards feed `tttembed eval` without a word about scales."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    out = folder / "scores" / "overlap.tsv"
+    assert tttembed("judge", folder, "--judge", spec, "--depth", "10", "--out", out).exit_code == 0
+
+    done = tttembed("eval", folder, "--rewards", "overlap", "--rewarded", "6", "--depth", "5", "--json", "-")
+    assert done.exit_code == 0, done.output
+    assert {row["rewards"] for row in json.loads(done.stdout)} == {"overlap"}
+
+
+def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere):
+    """The forecast is printed from texts alone; not a file is made."""
+    before = sorted(folder.rglob("*"))
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    result = tttembed(
+        "judge",
+        folder,
+        "--judge",
+        spec,
+        "--depth",
+        "5,10",
+        "--budget",
+        "pairs=70",
+        "--price",
+        "request=0.5",
+        "--dry-run",
+    )
+
+    assert result.stdout.startswith("forecast: 70 of 70 pairs, 0 known before, at most ")
+    assert result.stdout.endswith("at most $7.0000\n")
+    assert cohere.asked == []
+    assert before == sorted(folder.rglob("*"))
+
+
+def test_continues_where_the_cap_stopped_it(folder, cohere):
+    """A second run with a larger cap pays for the rest only."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    command = ("judge", folder, "--judge", spec, "--depth", "5", "--json", "--budget")
+    first = json.loads(tttembed(*command, "pairs=20").stdout)
+    asked = len(cohere.asked)
+    second = json.loads(tttembed(*command, "pairs=60").stdout)
+
+    assert [first["pairs"], first["cached"]] == [20, 0]
+    assert [second["pairs"], second["cached"]] == [60, 20]
+    assert len(cohere.asked) - asked == 8  # the calls that are left; the probe was passed before
+
+
+def test_a_cap_on_money_is_told(folder, cohere):
+    """The run ends cleanly, says why, and what was judged is written."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    options = ("--depth", "5", "--budget", "usd=2", "--price", "request=0.5")
+    result = tttembed("judge", folder, "--judge", spec, *options)
+
+    assert result.exit_code == 0
+    assert "stopped: budget: the next answer could exceed a cap; run again to continue" in result.stdout
+    (written,) = (folder / "scores").glob("*.tsv")
+    assert len(rows(written)) == 20
+
+
+def test_a_judge_that_cannot_judge_is_refused(folder, serve):
+    """The probe ends the command before anything is scored, with exit code 2 and one line."""
+    results = [{"index": i, "relevance_score": 0.5} for i in range(2)]
+    server = serve(lambda *_: (200, {}, {"results": results}))
+    result = tttembed("judge", folder, "--judge", f"http+cohere:{server.url.removeprefix('http:')}")
+
+    assert result.exit_code == 2
+    assert "expected to tell a good from a bad document, got rewards 0.500 and 0.500" in result.stderr
+    assert len(server.asked) == 1
+    assert not list((folder / "scores").glob("*.tsv"))
+
+
+def test_judges_a_log_with_feedback(tmp_path):
+    """A log of served queries and a file of clicks make rewards."""
+    log, clicks = tmp_path / "served.jsonl", tmp_path / "clicks.csv"
+    candidates = [{"id": "a", "text": "A"}, {"id": "b", "text": "B"}]
+    log.write_text(json.dumps({"query_id": "7", "query": "q", "candidates": candidates}), encoding="utf-8")
+    clicks.write_text("query_id,doc_id,signal,value,position\n7,b,click,1,2\n", encoding="utf-8")
+    result = tttembed("judge", log, "--judge", f"feedback:{clicks}")
+
+    assert result.exit_code == 0, result.output
+    assert rows(tmp_path / "scores" / "clicks.csv.tsv") == [["7", "b", "0.75"]]
+    assert "1 without a score" in result.stdout
+
+
+def test_the_cache_lies_beside_the_scores(folder, cohere):
+    """Paid scores are kept where the result is, unless told."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    tttembed("judge", folder, "--judge", spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
+    tttembed("judge", folder, "--judge", spec, "--depth", "1")
+
+    assert (folder / "elsewhere.sqlite").is_file()
+    assert (folder / "scores" / ".paid-scores.sqlite").is_file()
+    ScoreCache.open(folder / "elsewhere.sqlite").close()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--judge", "magic:8ball"), "judge: expected yesno:MODEL"),
+        (("--judge", "feedback:none.csv"), "none.csv: expected feedback, found no file"),
+        (("--judge", "http+cohere://127.0.0.1:9", "--budget", "pairs=x"), "budget: expected"),
+        (("--judge", "http+cohere://127.0.0.1:9", "--budget", "usd=1"), "price: expected one"),
+        (("--judge", "http+cohere://127.0.0.1:9", "--depth", "0"), "depths: expected rising numbers >= 1, got [0]"),
+        (("--judge", "http+cohere://127.0.0.1:9", "--depth", ","), "depths: expected rising numbers >= 1, got []"),
+    ],
+)
+def test_bad_input_is_one_line(folder, options, reason):
+    """Exit code 2 and the reason."""
+    result = tttembed("judge", folder, *options)
+
+    assert result.exit_code == 2
+    assert reason in result.stderr
+
+
+def test_no_such_source_is_an_error(tmp_path):
+    """A source that is not there is named."""
+    result = tttembed("judge", tmp_path / "nothing", "--judge", "feedback:x.csv")
+
+    assert result.exit_code == 2
+    assert "nothing: expected a BEIR folder or a log of served queries, found none" in result.stderr

@@ -1,0 +1,167 @@
+"""Feedback as rewards: thumbs, clicks by place, task success, imported judgments, decay."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tttembed_rag import DataError, InputError, Scale
+from tttembed_rag.judges import Event, Feedback
+from tttembed_rag.judges.feedback import read_events
+
+DAY = 86_400.0
+HEADER = "query_id,doc_id,signal,value,position,time\n"
+
+
+def reward(*events, **options):
+    """Reward of the one pair these events are about."""
+    (score,) = Feedback.of(events, **options).scores.values()
+    return score
+
+
+def event(signal="click", value=1.0, **more):
+    """An event on one pair."""
+    return Event("q", "d", signal, value, **more)
+
+
+class TestBehaviour:
+    """What users did."""
+
+    def test_is_a_posterior_mean(self):
+        """Good and bad events shift a half towards one and zero."""
+        expected = [0.75, 0.25, 0.5, (0.5 + 3) / (1 + 4)]
+        found = [reward(event("thumb", 1.0)), reward(event("thumb", -1.0))]
+        found += [reward(event("thumb", 1.0), event("thumb", -1.0))]
+        found += [reward(*[event("success", 1.0)] * 3, event("success", 0.0))]
+
+        assert expected == pytest.approx(found)
+
+    def test_what_nobody_saw_was_not_rejected(self):
+        """No click far down says less against a document than no click at the top."""
+        rewards = [reward(*[event(value=0.0, position=place)] * 5) for place in (1, 3, 10)]
+
+        assert rewards == sorted(rewards)
+        assert rewards[0] == pytest.approx(0.5 / 6)
+        assert rewards[2] == pytest.approx(0.5 / 1.5)
+
+    def test_equal_attention_is_a_click_rate(self):
+        """Without position weighting all places count alike."""
+        clicks = [event(position=9), event(value=0.0, position=9)]
+
+        assert reward(*clicks, attention=0.0) == pytest.approx(0.5)
+
+    def test_old_events_fade(self):
+        """After one half-life an event weighs half."""
+        old, new = event("thumb", -1.0, seconds=0.0), event("thumb", 1.0, seconds=10 * DAY)
+
+        assert reward(old, new, half_life_days=10.0) == pytest.approx((0.5 + 1) / (1 + 1.5))
+        assert reward(old, new) == pytest.approx(0.5)
+
+    def test_a_thumb_taken_back_is_no_feedback(self):
+        """Zero is neither up nor down."""
+        assert Feedback.of([event("thumb", 0.0)]).scores == {}
+
+    @pytest.mark.parametrize(
+        ("signal", "value", "position", "name"),
+        [
+            ("stars", 1.0, 1, "signal"),
+            ("click", 0.5, 1, "value"),
+            ("success", -1.0, 1, "value"),
+            ("judgment", float("nan"), 1, "value"),
+            ("click", 1.0, 0, "position"),
+        ],
+    )
+    def test_other_events_are_errors(self, signal, value, position, name):
+        """An event says which part of it cannot be."""
+        with pytest.raises(InputError, match=f"^{name}: expected"):
+            event(signal, value, position=position)
+
+
+class TestJudgments:
+    """Grades given elsewhere."""
+
+    def test_keep_their_declared_scale(self):
+        """Grades are averaged and stay what they were declared to be."""
+        feedback = Feedback.of([event("judgment", 3.0), event("judgment", 2.0)], scale=Scale.parse("rubric:0,3"))
+
+        assert feedback.scores == {("q", "d"): 2.5}
+        assert str(feedback.scale) == "rubric:0,3"
+
+    def test_need_a_declared_scale(self):
+        """The best grade cannot be told from the grades."""
+        with pytest.raises(InputError, match=r"^scale: expected one for judgments"):
+            Feedback.of([event("judgment", 1.0)])
+
+    def test_do_not_mix_with_behaviour(self):
+        """Graders and users are two judges."""
+        with pytest.raises(InputError, match=r"^events: expected judgments or behaviour, got both$"):
+            Feedback.of([event("judgment", 1.0), event()])
+
+
+class TestFiles:
+    """Three formats."""
+
+    def test_csv(self, tmp_path):
+        """Columns by name; place and time are optional, dates are UTC."""
+        path = tmp_path / "clicks.csv"
+        path.write_text(HEADER + 'q,"a,b",click,1,2,1970-01-02\nq,c,thumb,-1,,\n', encoding="utf-8")
+
+        assert [Event("q", "a,b", "click", 1.0, 2, DAY), Event("q", "c", "thumb", -1.0)] == list(read_events(path))
+
+    def test_trec_qrels(self, tmp_path):
+        """Four columns, separated by blanks."""
+        path = tmp_path / "qrels.txt"
+        path.write_text("q 0 a 2\n\nq\t0\tb\t0\n", encoding="utf-8")
+
+        assert [(e.document, e.value) for e in read_events(path)] == [("a", 2.0), ("b", 0.0)]
+
+    def test_opensearch(self, tmp_path):
+        """A judgment list names queries by text and grades as text."""
+        path = tmp_path / "judgments.json"
+        ratings = [{"docId": "a", "rating": "3"}, {"docId": "b", "rating": 0.0}]
+        path.write_text(json.dumps({"judgmentRatings": [{"query": "my query", "ratings": ratings}]}), encoding="utf-8")
+        judge = Feedback.read(path, scale=Scale.parse("rubric:0,3")).judge({"7": "my query"}, {"a": "A", "b": "B"})
+
+        assert judge.score("my query", ["B", "A", "C"]) == [0.0, 3.0, None]
+
+    @pytest.mark.parametrize(
+        ("name", "text", "message"),
+        [
+            ("x.csv", "query_id,doc_id\n", r"x.csv:1: expected a header with .* lacks signal, value$"),
+            ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d,click,1,1,yesterday\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d\n", r"x.csv:2: expected an event"),
+            ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),
+            ("x.json", "{}", r"x.json: expected .*judgmentRatings"),
+            ("x.json", "no", r"x.json: expected .*judgmentRatings"),
+        ],
+    )
+    def test_damage_is_named(self, tmp_path, name, text, message):
+        """The error names file and line."""
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+
+        with pytest.raises(DataError, match=message):
+            list(read_events(path))
+
+    def test_no_file_is_an_error(self, tmp_path):
+        """A missing file is named."""
+        with pytest.raises(DataError, match=r"none.csv: expected feedback, found no file"):
+            Feedback.read(tmp_path / "none.csv")
+
+
+def test_the_judge_knows_pairs_by_text():
+    """A pair is found by the texts of its ids; others were not judged."""
+    judge = Feedback.of([event("thumb", 1.0)]).judge({"q": "my query"}, {"d": "my text"})
+
+    assert judge.score("my query", ["other", "my text"]) == [None, 0.75]
+    assert judge.score("another", ["my text"]) == [None]
+
+
+def test_more_feedback_is_another_judge():
+    """The fingerprint follows the feedback, so that old rewards are not taken for new ones."""
+    prints = {Feedback.of([event("thumb")] * n).judge({"q": "q"}, {"d": "d"}).fingerprint for n in (1, 2)}
+
+    assert len(prints) == 2

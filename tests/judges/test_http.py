@@ -1,0 +1,285 @@
+"""Rerankers behind HTTP, each on a loopback server that speaks its protocol."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+
+import pytest
+
+from tttembed_rag import InputError, JudgeError, RewardError
+from tttembed_rag.judges import HttpJudge, Patience, check_judge
+from tttembed_rag.judges.spending import metered
+
+QUICK = Patience(first_wait=0.01)
+DOCUMENTS = ["poor", "good answer", "middling"]
+SCORES = [0.1, 0.9, 0.5]
+
+
+def ranked(key="relevance_score", **more):
+    """Items of an answer, best first, as servers send them."""
+    order = sorted(range(3), key=lambda i: -SCORES[i])
+    return [{"index": i, key: SCORES[i], **more} for i in order]
+
+
+PROTOCOLS = {
+    "cohere": (
+        "/v2/rerank",
+        {"id": "x", "results": ranked(), "meta": {"billed_units": {"search_units": 1}}},
+        "documents",
+    ),
+    "jina": ("/v1/rerank", {"model": "m", "usage": {"total_tokens": 50}, "results": ranked()}, "documents"),
+    "vllm": (
+        "/v1/rerank",
+        {"id": "x", "usage": {"total_tokens": 50}, "results": ranked(document={"text": "t"})},
+        "documents",
+    ),
+    "vllm-score": (
+        "/v1/score",
+        {"data": [{"index": i, "object": "score", "score": SCORES[i]} for i in range(3)]},
+        "text_2",
+    ),
+    "tei": ("/rerank", ranked("score"), "texts"),
+    "sglang": ("/v1/rerank", ranked("score", document="t", meta_info={}), "documents"),
+}
+
+
+@pytest.mark.parametrize("shape", PROTOCOLS)
+def test_answers_are_matched_by_index(serve, shape):
+    """Every protocol's answer comes back in the order of the documents, from its own path."""
+    path, answer, field = PROTOCOLS[shape]
+    server = serve(lambda *_: (200, {}, answer))
+    judge = HttpJudge(server.url, shape, model="m", scale="probability", patience=QUICK)
+
+    assert judge.score("q", DOCUMENTS) == SCORES
+    assert path == server.asked[0][0]
+    assert server.asked[0][2][field] == DOCUMENTS
+
+
+def test_decisions_are_asked_one_document_at_a_time(serve):
+    """A decision endpoint sees one document a request and gives P(yes)."""
+
+    def answer(_path, body, _n):
+        ((name, question),) = body["questions"].items()
+        assert question["type"] == "noul"
+        return (
+            200,
+            {},
+            {"model": "m", "answers": {name: {"type": "noul", "noul": 0.9 if "good" in body["state"] else 0.1}}},
+        )
+
+    server = serve(answer)
+
+    assert HttpJudge(server.url, "decision", patience=QUICK).score("q", DOCUMENTS) == [0.1, 0.9, 0.1]
+    assert [path for path, _, _ in server.asked] == ["/v1/systemone"] * 3
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [(0, 0.1), (1, 0.2)],
+        [(0, 0.1), (1, 0.2), (1, 0.3)],
+        [(0, 0.1), (1, 0.2), (3, 0.3)],
+        [(0, 0.1), (1, 0.2), (2, 0.3), (2, 0.3)],
+        [(0, 0.1), (1, 0.2), ("2", 0.3)],
+        [(0, 0.1), (1, 0.2), (True, 0.3)],
+        [],
+    ],
+    ids=["missing", "twice", "outside", "one too many", "text", "truth value", "none"],
+)
+def test_every_index_once_or_an_error(serve, items):
+    """An answer that leaves a document out, or names one twice, is refused as a whole."""
+    results = [{"index": index, "relevance_score": score} for index, score in items]
+    server = serve(lambda *_: (200, {}, {"results": results}))
+
+    with pytest.raises(JudgeError, match="expected every index from 0 to 2 once, got"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"<html>busy</html>", b"", b"null", b"3", b'{"error": "x"}', b'{"results": [[0, 1]]}', b'{"results": "abc"}'],
+)
+def test_another_answer_is_an_error(serve, said):
+    """What is no ranking is an error that shows its beginning."""
+    server = serve(lambda *_: (200, {}, said))
+
+    with pytest.raises(JudgeError, match=r"expected (an index and a score per document|every index)"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", DOCUMENTS)
+
+
+def test_a_score_that_is_text_is_an_error(serve):
+    """A score must be a number."""
+    results = [{"index": 0, "relevance_score": "high"}]
+    server = serve(lambda *_: (200, {}, {"results": results}))
+
+    with pytest.raises(JudgeError, match="expected a number as score, got 'high'"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"])
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"null"])
+def test_a_score_that_is_no_number_is_not_judged(serve, number):
+    """NaN, infinity and null are None, not 0."""
+    server = serve(lambda *_: (200, {}, b'{"results": [{"index": 0, "relevance_score": ' + number + b"}]}"))
+
+    assert HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"]) == [None]
+
+
+def test_a_score_off_the_declared_scale_is_an_error(serve):
+    """Logits where probabilities were declared are refused, not squashed."""
+    server = serve(lambda *_: (200, {}, {"results": [{"index": 0, "relevance_score": 7.5}]}))
+
+    with pytest.raises(RewardError, match=r"expected scale probability in \[0, 1\], got values from 7.5"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"])
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
+def test_what_passes_is_asked_again(cohere, serve, status):
+    """A busy server is asked until it answers."""
+    answer = {"results": [{"index": 0, "relevance_score": 0.5}]}
+    server = serve(lambda _p, _b, n: (200, {}, answer) if n > 2 else (status, {}, {"message": "busy"}))
+
+    assert HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"]) == [0.5]
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_retry_after_is_honoured(serve, as_date):
+    """The wait is as long as the server says, as seconds or as a date, though ours would be shorter."""
+    answer = {"results": [{"index": 0, "relevance_score": 0.5}]}
+    until = email.utils.format_datetime(
+        email.utils.datetime.datetime.fromtimestamp(time.time() + 2, email.utils.datetime.UTC), usegmt=True
+    )
+    times = []
+
+    def answering(_path, _body, n):
+        times.append(time.monotonic())
+        return (200, {}, answer) if n > 1 else (429, {"retry-after": until if as_date else "0.5"}, {})
+
+    HttpJudge(serve(answering).url, "cohere", patience=QUICK).score("q", ["d"])
+
+    assert times[1] - times[0] >= (0.9 if as_date else 0.5)
+
+
+def test_a_wait_beyond_patience_is_an_error(serve):
+    """A server that wants to be left alone for an hour is."""
+    server = serve(lambda *_: (429, {"retry-after": "3600"}, {"message": "quota"}))
+    with pytest.raises(JudgeError, match="expected an answer, got 429"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"])
+
+    assert len(server.asked) == 1
+
+
+def test_patience_ends(serve):
+    """After the last attempt the server's words are the error."""
+    server = serve(lambda *_: (503, {}, {"message": "overloaded"}))
+    with pytest.raises(JudgeError, match=r"got 503 .*overloaded"):
+        HttpJudge(server.url, "cohere", patience=Patience(attempts=3, first_wait=0.01)).score("q", ["d"])
+
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize("status", [301, 400, 401, 404, 422])
+def test_what_does_not_pass_is_asked_once(serve, status):
+    """A request that is wrong is not repeated."""
+    server = serve(lambda *_: (status, {}, {"message": "no"}))
+    with pytest.raises(JudgeError, match=f"got {status}"):
+        HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"])
+
+    assert len(server.asked) == 1
+
+
+def test_no_server_is_an_error():
+    """Nobody listening is an error that says so."""
+    with pytest.raises(JudgeError, match="expected an answer, got ConnectError"):
+        HttpJudge("http://127.0.0.1:9", "cohere", patience=Patience(attempts=2, first_wait=0.01)).score("q", ["d"])
+
+
+def test_requests_keep_to_the_rate(cohere):
+    """No more requests a minute are made than allowed."""
+    import pyrate_limiter
+
+    judge = HttpJudge(cohere.url, "cohere", patience=Patience(per_minute=2))
+    judge._ask._limiter = pyrate_limiter.Limiter(pyrate_limiter.Rate(2, 300))  # the same in 0.3 s
+    started = time.monotonic()
+    for _ in range(5):
+        judge.score("q", ["d"])
+
+    assert time.monotonic() - started >= 0.6
+
+
+def test_usage_is_what_the_server_says(serve):
+    """Tokens and search units come from the answer."""
+    units = {"results": [{"index": 0, "relevance_score": 0.5}], "meta": {"billed_units": {"search_units": 3}}}
+    tokens = {"results": [{"index": 0, "relevance_score": 0.5}], "usage": {"total_tokens": 41}}
+    found = []
+    for answer in (units, tokens):
+        with metered() as meter:
+            HttpJudge(serve(lambda *_, said=answer: (200, {}, said)).url, "cohere", patience=QUICK).score("q", ["d"])
+        found.append((meter.usage.requests, meter.usage.tokens))
+
+    assert found == [(3, 0), (1, 41)]
+
+
+def test_empty_documents_are_not_sent(cohere):
+    """A document without text is not judged and not paid for."""
+    judge = HttpJudge(cohere.url, "cohere", patience=QUICK)
+
+    assert judge.score("good", ["", "good", " \x00\n"]) == [None, 1.0, None]
+    assert cohere.asked[0][2]["documents"] == ["good"]
+
+
+def test_passes_the_probe(cohere):
+    """A server that ranks sensibly passes."""
+    check_judge(HttpJudge(cohere.url, "cohere", patience=QUICK))
+
+
+def test_a_server_without_its_template_fails_the_probe(serve):
+    """A reranker that answers the same for all is refused before it is paid."""
+    results = [{"index": i, "relevance_score": 0.501} for i in range(2)]
+    server = serve(lambda *_: (200, {}, {"results": results}))
+
+    with pytest.raises(JudgeError, match=r"expected to tell a good from a bad document, got rewards 0.501 and 0.501"):
+        check_judge(HttpJudge(server.url, "cohere", patience=QUICK))
+
+
+def test_the_key_is_sent_and_not_in_the_fingerprint(cohere):
+    """The secret is a header, and no part of what is written down."""
+    judge = HttpJudge(cohere.url, "cohere", key="s3cret", patience=QUICK)
+    judge.score("q", ["d"])
+
+    assert cohere.asked[0][1]["authorization"] == "Bearer s3cret"
+    assert judge.fingerprint == HttpJudge(cohere.url, "cohere", key="other").fingerprint
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("http://example.com", {"key": "k"}, "^url: expected https where a key is sent"),
+        ("ftp://example.com", {}, r"^url: expected http\(s\)://HOST without a password"),
+        ("https://me:pw@example.com", {}, r"^url: expected http\(s\)://HOST without a password"),
+    ],
+)
+def test_unsafe_addresses_are_errors(url, options, message):
+    """A key never leaves the machine in the clear, and addresses hold no passwords."""
+    with pytest.raises(InputError, match=message):
+        HttpJudge(url, "cohere", **options)
+
+
+def test_a_scale_that_depends_on_the_model_must_be_declared():
+    """Jina's scores mean what its model means: nothing is assumed."""
+    with pytest.raises(InputError, match=r"^scale: expected one for jina"):
+        HttpJudge("http://127.0.0.1:9", "jina")
+
+
+def test_an_unknown_shape_is_an_error():
+    """The error lists the shapes."""
+    with pytest.raises(InputError, match=r"^shape: expected one of cohere, jina, .*, got 'voyage'$"):
+        HttpJudge("http://127.0.0.1:9", "voyage")
+
+
+async def test_async_gives_the_same(cohere):
+    """The async twin scores alike."""
+    judge = HttpJudge(cohere.url, "cohere", patience=QUICK)
+
+    assert judge.score("good answer", DOCUMENTS) == await judge.ascore("good answer", DOCUMENTS)

@@ -1,0 +1,458 @@
+"""Judging under a budget: order, caps, every pair once, stop and continue."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tttembed_rag import DataError, InputError, RewardError, Scale
+from tttembed_rag.budget import in_turns, water_fill
+from tttembed_rag.judges import Blocking, Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
+from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
+from tttembed_rag.judging import Observation, Plan, forecast, judge_all, read_log, write_scores
+
+law = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+class Lengths(Blocking):
+    """A judge that knows how long texts are: 1 / (1 + characters), 10 tokens a document."""
+
+    scale = Scale("probability")
+    fingerprint = "lengths"
+    documents_per_call = 3
+
+    def __init__(self):
+        self.asked = []
+        self._lock = threading.Lock()
+
+    def score(self, query, documents):
+        """Scores and notes what was asked."""
+        with self._lock:
+            self.asked += [(query, text) for text in documents]
+        record(Usage(1, 10 * len(documents)))
+        return [None if text == "unclear" else 1 / (1 + len(text)) for text in documents]
+
+    def forecast(self, query, documents):
+        """Exactly what it will use."""
+        return Usage(1, 10 * len(documents))
+
+
+def served(queries=4, depth=5, tasks=1):
+    """Queries with candidates of their own, dealt to tasks."""
+    return [
+        Observation(f"q{q}", f"query {q}", [(f"d{q}-{d}", f"{q} {'x' * d}") for d in range(depth)], f"t{q % tasks}")
+        for q in range(queries)
+    ]
+
+
+def run(plan, judge=None, cache=None, **options):
+    """(verdicts, what was asked)."""
+    judge = judge or Lengths()
+    return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
+
+
+class TestOrder:
+    """Which pairs come first."""
+
+    def test_a_stage_ends_before_the_next_begins(self):
+        """With depths 2 and 4 every query is judged to 2 before any is judged further."""
+        _, asked = run(Plan(served(3, 5), (2, 4)), concurrency=1)
+        lengths = [text.count("x") for _, text in asked]
+
+        assert sorted(lengths[:6]) == [0, 0, 0, 1, 1, 1]
+        assert sorted(lengths[6:]) == [2, 2, 2, 3, 3, 3]
+
+    def test_tasks_take_turns(self):
+        """Queries follow the water-filling order of the paper, its seeds included."""
+        observations = served(7, 1, tasks=2)
+        groups = [[o.query for o in observations if o.task == f"t{t}"] for t in range(2)]
+        _, asked = run(Plan(observations, (1,)), concurrency=1)
+        order = [groups[t][place] for t, place in in_turns([4, 3], seed=1000)]
+
+        assert order == [query for query, _ in asked]
+
+    @law
+    @given(sizes=st.lists(st.integers(0, 6), min_size=1, max_size=4), queries=st.integers(0, 20))
+    def test_prefixes_are_the_water_fill(self, sizes, queries):
+        """The first m turns are the queries that a budget of m rewards."""
+        turns = in_turns(sizes)[:queries]
+        filled = [[place for task, place in turns if task == t] for t in range(len(sizes))]
+
+        assert filled == [rows.tolist() for rows in water_fill(sizes, queries)]
+
+    @law
+    @given(cap=st.integers(0, 25), depths=st.sampled_from([(5,), (1, 2, 5), (2, 4)]))
+    def test_a_larger_cap_only_adds_pairs(self, cap, depths):
+        """Results are nested: what a budget judges, a larger one judges too."""
+        (small, _), (large, _) = (
+            run(Plan(served(), depths, Budget(pairs=pairs)), concurrency=1) for pairs in (cap, cap + 1)
+        )
+        pairs = [{(q, d) for q, rewards in v.rewards.items() for d in rewards} for v in (small, large)]
+
+        assert pairs[0] <= pairs[1]
+        assert len(pairs[0]) == min(cap, 4 * depths[-1])
+
+    @pytest.mark.parametrize("depths", [(), (0,), (3, 2), (2, 2)])
+    def test_depths_that_do_not_rise_are_errors(self, depths):
+        """Stages go deeper each time."""
+        with pytest.raises(InputError, match=r"^depths: expected rising numbers >= 1, got"):
+            Plan(served(), depths)
+
+
+class TestCaps:
+    """Nothing costs more than was allowed."""
+
+    @pytest.mark.parametrize("concurrency", [1, 8])
+    @pytest.mark.parametrize("cap", [0, 29, 30, 31, 100])
+    def test_tokens_stay_under_the_cap(self, cap, concurrency):
+        """No call starts that could exceed the cap, whatever runs beside it."""
+        verdicts, asked = run(Plan(served(), (5,), Budget(tokens=cap)), concurrency=concurrency)
+
+        assert 10 * len(asked) == verdicts.progress.usage.tokens
+        assert cap - 30 < verdicts.progress.usage.tokens <= cap
+        assert verdicts.stopped == "budget: the next answer could exceed a cap"
+
+    def test_money_stays_under_the_cap(self):
+        """Dollars are counted from usage and price."""
+        price = Price(input=1000.0, request=0.01)  # a cent per ten tokens, a cent per request
+        verdicts, asked = run(Plan(served(), (5,), Budget(usd=0.1), price))
+
+        assert verdicts.progress.usd == pytest.approx(0.07)
+        assert len(asked) == 5
+
+    def test_money_without_a_price_is_an_error(self):
+        """A cap on money cannot be kept when nothing has a price."""
+        with pytest.raises(InputError, match=r"^price: expected one where the budget caps usd, got none$"):
+            Plan(served(), (5,), Budget(usd=1.0))
+
+    def test_forecasts_that_are_too_high_do_not_end_it(self):
+        """A call that does not fit beside running ones waits for them instead of giving up."""
+
+        class Thrifty(Lengths):
+            def score(self, query, documents):
+                time.sleep(0.01)
+                return super().score(query, documents)
+
+            def forecast(self, query, documents):
+                return Usage(1, 100 * len(documents))
+
+        verdicts, asked = run(Plan(served(), (3,), Budget(tokens=400)), Thrifty())
+
+        assert len(asked) == 12
+        assert verdicts.stopped == ""
+
+    def test_the_forecast_is_what_happens(self):
+        """A judge that forecasts exactly does what the forecast says, and nothing is asked for it."""
+        plan, judge, cache = (
+            Plan(served(), (5,), Budget(tokens=110), Price(input=1.0)),
+            Lengths(),
+            ScoreCache.open(None),
+        )
+        ahead = forecast(plan, judge, cache)
+        assert judge.asked == []
+
+        assert ahead == judge_all(plan, judge, cache, concurrency=1).progress
+
+    def test_parses_budgets_and_prices(self):
+        """Both are written as name=number, separated by commas."""
+        assert Budget(2000, 1e6, 1.5) == Budget.parse("pairs=2000,tokens=1e6, usd=1.50")
+        assert Budget() == Budget.parse("")
+        assert Price(2, 12, 0.002).of(Usage(3, 1_000_000, 500_000)) == pytest.approx(8.006)
+
+    @pytest.mark.parametrize("text", ["pairs", "pairs=", "pairs=many", "euro=3", "pairs=nan", "pairs=-1"])
+    def test_other_budgets_are_errors(self, text):
+        """The error shows what is known and what came."""
+        with pytest.raises(InputError, match=r"^budget: expected"):
+            Budget.parse(text)
+
+    @pytest.mark.parametrize("text", ["input=-1", "input=inf", "per_page=2"])
+    def test_other_prices_are_errors(self, text):
+        """A price is a finite number of a known kind."""
+        with pytest.raises(InputError, match=r"^price: expected"):
+            Price.parse(text)
+
+    def test_a_ledger_counts_what_is_reserved(self):
+        """A reservation counts like money until it is settled."""
+        ledger = Ledger(Budget(tokens=10), Price())
+        ledger.reserve("call", Usage(1, 6))
+        before = ledger.admits(Usage(1, 5))
+        ledger.settle("call", Usage(1, 2))
+
+        assert [before, ledger.admits(Usage(1, 8))] == [False, True]
+
+    def test_meters_hear_threads_and_not_each_other(self):
+        """Usage in one block is no usage of the next."""
+        with metered() as first:
+            record(Usage(1, 5))
+        with metered() as second:
+            record(Usage(1, 7))
+        record(Usage(1, 9))
+
+        assert [first.usage.tokens, second.usage.tokens] == [5, 7]
+
+    def test_estimates_count_other_scripts_more(self):
+        """Text outside ASCII is estimated by its bytes: from above."""
+        assert [estimated_tokens("abcdef"), estimated_tokens("水水")] == [2, 6]
+
+
+class TestOnce:
+    """Every pair is paid for once."""
+
+    def test_a_second_run_asks_nothing(self, tmp_path):
+        """What is known is not asked, and the result is the same; its price is still told."""
+        plan = Plan(served(), (5,), price=Price(input=1000.0))
+        first, _ = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
+        second, asked = run(plan, cache=ScoreCache.open(tmp_path / "paid.sqlite"))
+
+        assert asked == []
+        assert first.rewards == second.rewards
+        assert [second.progress.cached, second.progress.usage.tokens] == [20, 0]
+        assert first.progress.usd == pytest.approx(second.progress.usd)
+
+    @pytest.mark.parametrize("budget", [Budget(pairs=13), Budget(tokens=130)])
+    def test_stop_and_continue_equals_never_stopping(self, tmp_path, budget):
+        """A run that is continued ends where one run would have, at the same cost in all."""
+        whole, asked = run(Plan(served(), (2, 5), budget), concurrency=1)
+        cache = ScoreCache.open(tmp_path / "paid.sqlite")
+        _, before = run(Plan(served(), (2, 5), Budget(pairs=6)), cache=cache, concurrency=1)
+        continued, after = run(Plan(served(), (2, 5), budget), cache=cache, concurrency=1)
+
+        assert whole.rewards == continued.rewards
+        assert before + after == asked
+
+    def test_equal_texts_are_asked_once(self):
+        """Two ids with one text are one pair, also within a call and while it runs."""
+        twins = [Observation(f"q{q}", "same", [("a", "text"), ("b", "text")]) for q in range(6)]
+        verdicts, asked = run(Plan(twins, (1, 2)))
+
+        assert asked == [("same", "text")]
+        assert {f"q{q}": {"a": 0.2, "b": 0.2} for q in range(6)} == verdicts.rewards
+
+    def test_a_declined_pair_is_not_asked_again(self):
+        """None is an answer: kept, left out of the result, and not paid for twice."""
+        observed, cache = [Observation("q", "query", [("a", "unclear"), ("b", "text")])], ScoreCache.open(None)
+        first, _ = run(Plan(observed), cache=cache)
+        _, asked = run(Plan(observed), cache=cache)
+
+        assert first.rewards == {"q": {"b": 0.2}}
+        assert first.unjudged == 1
+        assert asked == []
+
+    def test_another_judge_is_asked(self):
+        """The cache belongs to a fingerprint."""
+        cache, other = ScoreCache.open(None), Lengths()
+        other.fingerprint = "other"
+        run(Plan(served()), cache=cache)
+
+        assert len(run(Plan(served()), other, cache)[1]) == 20
+
+    def test_keys_do_not_run_together(self):
+        """Parts are separated by their length; lone surrogates have keys too."""
+        keys = {pair_key("a", "b", "c"), pair_key("ab", "", "c"), pair_key("a", "bc", ""), pair_key("a", "b", "\ud800")}
+
+        assert len(keys) == 4
+
+    def test_processes_share_a_cache(self, tmp_path):
+        """Processes that write the same pairs at once lose none and keep the first answer of each."""
+        path = tmp_path / "paid.sqlite"
+        ScoreCache.open(path).close()
+        code = (
+            "import sys; from pathlib import Path; from tttembed_rag.judges import Paid, ScoreCache\n"
+            "cache = ScoreCache.open(Path(sys.argv[1])); me = float(sys.argv[2])\n"
+            "for i in range(50): cache.put('j', {bytes([i]): Paid(me), bytes([i, int(me)]): Paid(me)})"
+        )
+        running = [subprocess.Popen([sys.executable, "-c", code, path, str(i)]) for i in range(3)]
+        assert [process.wait(60) for process in running] == [0, 0, 0]
+
+        found = ScoreCache.open(path).get(
+            [bytes([i]) for i in range(50)] + [bytes([i, m]) for i in range(50) for m in range(3)]
+        )
+        assert len(found) == 200
+        assert all(paid == Paid(float(key[1])) for key, paid in found.items() if len(key) == 2)
+
+    def test_a_kill_loses_nothing_that_was_paid(self, tmp_path, serve):
+        """A process killed in the middle pays on for what is left, not for what it had."""
+        answered, release = [], threading.Event()
+
+        def answer(_path, body, n):
+            if n == 6:
+                answered.append("killed")
+                release.wait(30)
+            return 200, {}, {"results": [{"index": 0, "relevance_score": 0.5}]}
+
+        server = serve(answer)
+        code = (
+            "import sys; from pathlib import Path\n"
+            "from tttembed_rag.judges import HttpJudge, ScoreCache\n"
+            "from tttembed_rag.judging import Observation, Plan, judge_all\n"
+            "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
+            "judge = HttpJudge(sys.argv[1], 'cohere')\n"
+            "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"
+        )
+        command = [sys.executable, "-c", code, server.url, str(tmp_path / "paid.sqlite")]
+        process = subprocess.Popen(command)
+        while not answered:
+            time.sleep(0.01)
+            assert process.poll() is None
+        process.kill()
+        process.wait()
+        release.set()
+        assert subprocess.run(command, check=True, timeout=60).returncode == 0
+
+        asked = [body["query"] for _, _, body in server.asked]
+        assert len(asked) == 11  # five kept, one lost in flight, five more
+        assert len(set(asked)) == 10
+
+    def test_what_is_no_cache_is_an_error(self, tmp_path):
+        """A file of another kind is refused by name."""
+        path = tmp_path / "paid.sqlite"
+        path.write_text("these are my notes, no database " * 40, encoding="utf-8")
+
+        with pytest.raises(DataError, match="expected a score cache that can be written"):
+            ScoreCache.open(path)
+
+
+class TestFailure:
+    """Judges that fail."""
+
+    def test_a_failing_call_does_not_end_the_run(self, serve, caplog):
+        """Pairs of a call that failed stay unjudged, are told in the log, and are asked again next time."""
+
+        def answer(_path, body, _n):
+            if body["query"] == "query 1":
+                return 400, {}, {"message": "no"}
+            return 200, {}, {"results": [{"index": i, "relevance_score": 0.5} for i in range(len(body["documents"]))]}
+
+        judge, cache = HttpJudge(serve(answer).url, "cohere"), ScoreCache.open(None)
+        verdicts = judge_all(Plan(served()), judge, cache)
+
+        assert {"q0", "q2", "q3"} == set(verdicts.rewards)
+        assert verdicts.unjudged == 5
+        assert "got 400" in caplog.text
+        assert forecast(Plan(served()), judge, cache).cached == 15
+
+    def test_three_failures_in_a_row_end_it(self, serve):
+        """A service that fails on and on is left alone, with its words as the reason."""
+        server = serve(lambda *_: (401, {}, {"message": "bad key"}))
+        verdicts = judge_all(Plan(served(50)), HttpJudge(server.url, "cohere"), ScoreCache.open(None), concurrency=1)
+
+        assert len(server.asked) == 3
+        assert "bad key" in verdicts.stopped
+        assert verdicts.rewards == {}
+
+    def test_scores_off_the_scale_are_never_kept(self):
+        """A judge that leaves its declared scale ends the run with an error, and nothing enters the cache."""
+
+        class Wild(Lengths):
+            def score(self, query, documents):
+                return [7.0] * len(documents)
+
+        cache = ScoreCache.open(None)
+        with pytest.raises(RewardError, match="declare the judge's scale"):
+            judge_all(Plan(served()), Wild(), cache)
+
+        assert forecast(Plan(served()), Lengths(), cache).cached == 0
+
+    def test_an_unbounded_judge_is_refused_unasked(self):
+        """Scores without a meaning are refused before they are paid for."""
+
+        class Unbounded(Lengths):
+            scale = Scale("unbounded")
+
+        judge = Unbounded()
+        with pytest.raises(RewardError, match="calibrate them first"):
+            judge_all(Plan(served()), judge, ScoreCache.open(None))
+
+        assert judge.asked == []
+
+    def test_a_judge_that_drops_a_document_is_not_believed(self):
+        """Fewer scores than documents cannot be matched, so none of them is kept."""
+
+        class Short(Lengths):
+            def score(self, query, documents):
+                return [0.5]
+
+        verdicts = judge_all(Plan(served(), (3,)), Short(), ScoreCache.open(None))
+
+        assert verdicts.rewards == {}
+        assert verdicts.stopped == "judge: expected 3 scores, got 1"
+
+    def test_concurrent_calls_run_side_by_side(self):
+        """As many calls are in flight as allowed, no more."""
+        running, most, lock = 0, 0, threading.Lock()
+
+        class Slow(Lengths):
+            def score(self, query, documents):
+                nonlocal running, most
+                with lock:
+                    running += 1
+                    most = max(most, running)
+                time.sleep(0.02)
+                with lock:
+                    running -= 1
+                return super().score(query, documents)
+
+        run(Plan(served(12)), Slow(), concurrency=4)
+        assert most == 4
+
+    def test_no_concurrency_is_an_error(self):
+        """Less than one call at a time is none."""
+        with pytest.raises(InputError, match=r"^concurrency: expected at least 1, got 0$"):
+            run(Plan(served()), concurrency=0)
+
+    def test_an_id_with_two_texts_is_an_error(self):
+        """Scores are written by query id: two queries must not share one."""
+        twice = [Observation("q", "one", [("a", "A")], "t0"), Observation("q", "other", [("a", "A")], "t1")]
+
+        with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
+            Plan(twice)
+
+
+class TestFiles:
+    """What is read and written."""
+
+    def test_a_log_is_read(self, tmp_path):
+        """One JSON object a line, the task optional, blank lines allowed."""
+        one = {"query_id": "1", "query": "q", "candidates": [{"id": "a", "text": "t"}]}
+        path = tmp_path / "log.jsonl"
+        path.write_text(f"{json.dumps(one)}\n\n{json.dumps(one | {'task': 'billing'})}\n", encoding="utf-8")
+
+        assert [("1", "q", [("a", "t")], task) for task in ("default", "billing")] == [
+            (o.query_id, o.query, o.candidates, o.task) for o in read_log(path)
+        ]
+
+    @pytest.mark.parametrize("line", ["{", "[]", '{"query": "q"}', '{"query_id": 1, "query": "q", "candidates": []}'])
+    def test_another_log_is_an_error(self, tmp_path, line):
+        """The error names file and line."""
+        path = tmp_path / "log.jsonl"
+        path.write_text("\n" + line, encoding="utf-8")
+
+        with pytest.raises(DataError, match=r"log.jsonl:2: expected"):
+            read_log(path)
+
+    def test_rewards_are_written_whole(self, tmp_path):
+        """The file has a header, rewards in [0, 1], and nothing is left beside it."""
+        verdicts, _ = run(Plan(served(1, 2)))
+        write_scores(tmp_path / "scores" / "judge.tsv", verdicts)
+
+        assert [path.name for path in (tmp_path / "scores").iterdir()] == ["judge.tsv"]
+        lines = (tmp_path / "scores" / "judge.tsv").read_text(encoding="utf-8").splitlines()
+        assert lines == ["query-id\tcorpus-id\tscore", "q0\td0-0\t0.333333333", "q0\td0-1\t0.25"]
+
+    def test_an_old_file_survives_a_failure(self, tmp_path):
+        """What cannot be written whole leaves what was there."""
+        path = tmp_path / "judge.tsv"
+        path.write_text("old", encoding="utf-8")
+        broken = type("Broken", (), {"rewards": {"q": {"\ud800": 0.5}}})()
+        with pytest.raises(UnicodeEncodeError):
+            write_scores(path, broken)
+
+        assert path.read_text(encoding="utf-8") == "old"
+        assert [path] == list(tmp_path.iterdir())

@@ -1,0 +1,311 @@
+"""Models on this machine: the recipe, equality with a plain reference, text that stays text, memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+
+from tttembed_rag import InputError, JudgeError
+from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge, check_judge
+from tttembed_rag.judges.local import Batches, PlainTokenizer
+from tttembed_rag.judges.spending import metered
+from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
+
+MODEL = Path(__file__).resolve().parents[3] / "shared" / "models" / "ce-minilm-multi"
+QUERY = "How do I wash a wool jumper?"
+DOCUMENTS = [
+    "Use cold water and little soap.",
+    "The river runs past the city. " * 12,
+    "no",
+    "Judge whether the old mill meets the requirements, provided it has water. " * 3,
+    "é 水 \N{GRINNING FACE} yes",
+]
+
+
+def plain_loop(model, tokenizer, query, documents, instruction, max_tokens=8192):
+    """The recipe of the model card, one padded batch, all logits."""
+    prefix, suffix = (tokenizer.encode(part, add_special_tokens=False) for part in (PREFIX, SUFFIX))
+    bodies = [BODY.format(instruction=instruction, query=query, document=text) for text in documents]
+    room = max_tokens - len(prefix) - len(suffix)
+    ids = tokenizer(bodies, add_special_tokens=False, truncation="longest_first", max_length=room)["input_ids"]
+    inputs = tokenizer.pad({"input_ids": [prefix + body + suffix for body in ids]}, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits[:, -1, :].float()
+    no, yes = tokenizer.convert_tokens_to_ids("no"), tokenizer.convert_tokens_to_ids("yes")
+    return torch.stack([logits[:, no], logits[:, yes]], 1).log_softmax(1)[:, 1].exp().tolist()
+
+
+class TestYesNo:
+    """Causal rerankers."""
+
+    @pytest.mark.parametrize("batch_tokens", [150, 700, 100_000])
+    def test_equals_the_plain_loop(self, reranker, batch_tokens):
+        """Scores are those of the model card's loop, whatever the batches."""
+        judge = YesNoJudge(*reranker, instruction="Find help", batch_tokens=batch_tokens)
+        expected = plain_loop(*reranker, QUERY, DOCUMENTS, "Find help")
+
+        assert max(expected) - min(expected) > 0.01  # or equality would say nothing
+        assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
+
+    def test_one_alone_equals_one_of_many(self, reranker):
+        """A document's score does not depend on its company."""
+        judge = YesNoJudge(*reranker)
+        alone = [judge.score(QUERY, [text])[0] for text in DOCUMENTS]
+
+        assert_allclose(judge.score(QUERY, DOCUMENTS), alone, atol=1e-5)
+
+    def test_the_same_document_twice(self, reranker):
+        """Documents that share all their tokens are scored alike."""
+        judge = YesNoJudge(*reranker)
+
+        assert_allclose(judge.score(QUERY, ["no", "no"]), judge.score(QUERY, ["no"]) * 2, atol=1e-5)
+
+    def test_padding_side_of_the_tokenizer_is_irrelevant(self, reranker):
+        """Padding is ours: a tokenizer set to pad right gives the same scores."""
+        model, tokenizer = reranker
+        expected = YesNoJudge(model, tokenizer).score(QUERY, DOCUMENTS)
+        tokenizer.padding_side = "right"
+        try:
+            found = YesNoJudge(model, tokenizer).score(QUERY, DOCUMENTS)
+        finally:
+            tokenizer.padding_side = "left"
+
+        assert expected == found
+
+    def test_truncation_cuts_the_document_alone(self, reranker):
+        """A document beyond the limit loses its end, never the frame behind it."""
+        long = "The river runs past the city. " * 80
+        judge = YesNoJudge(*reranker, max_tokens=256)
+        expected = plain_loop(*reranker, QUERY, [long, "no"], judge._instruction, max_tokens=256)
+
+        with metered() as meter:
+            found = judge.score(QUERY, [long])
+        assert_allclose(found, expected[:1], atol=1e-5)
+        assert meter.usage.input_tokens == 256
+
+    def test_a_query_without_room_for_documents_is_not_judged(self, reranker):
+        """Where the query alone fills the limit, nothing is made up."""
+        judge = YesNoJudge(*reranker, max_tokens=256)
+
+        assert judge.score("river " * 500, ["a", "b"]) == [None, None]
+
+    def test_shared_tokens_are_read_once(self, reranker):
+        """The frame and the query are paid for once per call, not once per document."""
+        judge = YesNoJudge(*reranker)
+        with metered() as alone:
+            judge.score(QUERY * 20, ["yes"])
+        with metered() as together:
+            judge.score(QUERY * 20, ["yes", "no", "old mill", "soap"])
+
+        assert together.usage.input_tokens < 1.5 * alone.usage.input_tokens
+
+    def test_a_tokenizer_without_turns_is_an_error(self, reranker, classifier):
+        """A tokenizer of another family is refused before it scores at random."""
+        with pytest.raises(JudgeError, match=r"expected <\|im_start\|> to be one token"):
+            YesNoJudge(reranker[0], classifier[1])
+
+    def test_an_untrained_model_fails_the_probe(self, reranker):
+        """Random weights cannot tell good from bad by a margin one may pay for."""
+        with pytest.raises(JudgeError, match="expected to tell a good from a bad document"):
+            check_judge(YesNoJudge(*reranker), margin=0.9)
+
+    def test_loads_from_a_folder(self, reranker, reranker_folder):
+        """The folder's judge is the same judge, by scores and by fingerprint."""
+        loaded = YesNoJudge.from_pretrained(str(reranker_folder), device="cpu")
+        made = YesNoJudge(*reranker, name="tiny-reranker")
+
+        assert made.fingerprint == loaded.fingerprint
+        assert_allclose(loaded.score(QUERY, DOCUMENTS), made.score(QUERY, DOCUMENTS), atol=1e-6)
+
+    def test_the_instruction_is_in_the_fingerprint(self, reranker):
+        """Another instruction is another judge."""
+        fingerprints = {YesNoJudge(*reranker, instruction=text).fingerprint for text in ("a", "b", "a")}
+
+        assert len(fingerprints) == 2
+
+    def test_weights_are_in_the_fingerprint(self, reranker):
+        """Other weights under the same name are another judge."""
+        import copy
+
+        model, tokenizer = reranker
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            other.model.norm.weight[0] += 1
+
+        assert YesNoJudge(model, tokenizer).fingerprint != YesNoJudge(other, tokenizer).fingerprint
+
+    def test_no_such_model_is_an_error(self, tmp_path):
+        """A folder without a model is an error of one line that names it."""
+        with pytest.raises(JudgeError, match=r"nothing: expected a model that transformers can load") as caught:
+            YesNoJudge.from_pretrained(str(tmp_path / "nothing"))
+
+        assert "\n" not in str(caught.value)
+
+    async def test_async_gives_the_same(self, reranker):
+        """The async twin scores alike."""
+        judge = YesNoJudge(*reranker)
+
+        assert judge.score(QUERY, DOCUMENTS) == await judge.ascore(QUERY, DOCUMENTS)
+
+
+class TestCrossEncoder:
+    """Sequence classifiers."""
+
+    @pytest.mark.parametrize("scale", ["probability", "logit"])
+    def test_equals_sentence_transformers(self, classifier_folder, scale):
+        """Scores are those of `CrossEncoder.predict` with the activation that the scale names."""
+        from sentence_transformers import CrossEncoder
+
+        activation = torch.nn.Sigmoid() if scale == "probability" else torch.nn.Identity()
+        rival = CrossEncoder(str(classifier_folder), device="cpu")
+        expected = rival.predict([(QUERY, text) for text in DOCUMENTS], activation_fn=activation)
+        judge = CrossEncoderJudge.from_pretrained(str(classifier_folder), device="cpu", scale=scale)
+
+        assert np.ptp(expected) > 0.01
+        assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
+
+    def test_takes_a_loaded_cross_encoder(self, classifier_folder):
+        """A `CrossEncoder` object becomes a judge, its own activation left out."""
+        from sentence_transformers import CrossEncoder
+
+        rival = CrossEncoder(str(classifier_folder), device="cpu")
+        judge = CrossEncoderJudge.from_sentence_transformers(rival, scale="logit")
+        expected = rival.predict([(QUERY, text) for text in DOCUMENTS], activation_fn=torch.nn.Identity())
+
+        assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
+
+    @pytest.mark.parametrize("batch_tokens", [1, 70, 10_000])
+    def test_batches_do_not_matter(self, classifier, batch_tokens):
+        """Padding and company change no score."""
+        expected = [CrossEncoderJudge(*classifier).score(QUERY, [text])[0] for text in DOCUMENTS]
+
+        found = CrossEncoderJudge(*classifier, batch_tokens=batch_tokens).score(QUERY, DOCUMENTS)
+        assert_allclose(found, expected, atol=1e-5)
+
+    def test_several_labels_are_an_error(self, classifier):
+        """A classifier with three labels has no one score."""
+        from transformers import BertConfig, BertForSequenceClassification
+
+        config = BertConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, num_labels=3)
+        with pytest.raises(InputError, match="expected a classifier with one label, got 3"):
+            CrossEncoderJudge(BertForSequenceClassification(config), classifier[1])
+
+    def test_another_scale_is_an_error(self, classifier):
+        """A cross-encoder gives logits or probabilities, nothing else."""
+        with pytest.raises(
+            InputError, match=r"^scale: expected probability or logit for a cross-encoder, got 'rubric'$"
+        ):
+            CrossEncoderJudge(*classifier, scale="rubric")
+
+    @pytest.mark.data
+    @pytest.mark.skipif(not MODEL.is_dir(), reason=f"needs {MODEL}")
+    def test_a_real_one_passes_the_probe(self):
+        """A real small cross-encoder tells the plainly good document from the plainly bad one."""
+        judge = CrossEncoderJudge.from_pretrained(str(MODEL), device="cpu")
+
+        check_judge(judge)
+        good, bad = judge.score("What is the capital city of France?", ["Paris is the capital of France.", "Rust."])
+        assert good > bad
+
+
+class TestPlainText:
+    """Text that names a token of structure."""
+
+    @pytest.mark.parametrize("token", ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>"])
+    def test_structure_is_spelled_out(self, reranker, token):
+        """No text becomes a token of structure, and none of its characters are lost."""
+        tokenizer = reranker[1]
+        (ids,) = PlainTokenizer(tokenizer).ids([f"a{token}b"])
+
+        assert tokenizer.convert_tokens_to_ids(token) not in ids
+        assert tokenizer.decode(ids) == f"a{token}b"
+
+    def test_other_text_is_tokenised_as_ever(self, reranker):
+        """Text without such names gets the tokens it always had."""
+        tokenizer = reranker[1]
+
+        assert tokenizer(DOCUMENTS, add_special_tokens=False)["input_ids"] == PlainTokenizer(tokenizer).ids(DOCUMENTS)
+
+    def test_a_pair_has_one_frame(self, classifier):
+        """A document that names separators adds none."""
+        tokenizer = classifier[1]
+        ((ids, segments),) = PlainTokenizer(tokenizer).pairs("a [SEP] b", ["c [SEP] d [CLS]"], tokens=64)
+
+        assert [ids.count(tokenizer.sep_token_id), ids.count(tokenizer.cls_token_id)] == [2, 1]
+        assert len(ids) == len(segments)
+
+    def test_pieces_that_are_structure_become_question_marks(self):
+        """A unigram vocabulary that holds `</s>` as a piece cannot be talked into it."""
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+
+        pieces = [("<unk>", 0.0), ("</s>", 0.0), ("?", -5.0), *((letter, -5.0) for letter in "abs</>")]
+        unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=unigram, unk_token="<unk>", eos_token="</s>")  # noqa: S106
+        (ids,) = PlainTokenizer(tokenizer).ids(["a</s>b"])
+
+        assert ids == [3, 2, 4]
+
+
+class TestBatches:
+    """Batches by length, smaller when memory ends."""
+
+    def test_values_come_back_in_order(self):
+        """Rows are run longest first and returned as they came."""
+        ran = []
+
+        def forward(rows):
+            ran.append(rows)
+            return [float(row) for row in rows]
+
+        values = Batches(10, "cpu").run([2, 5, 1, 4, 3], forward)
+        assert values == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert ran == [[1, 3], [4, 0, 2]]
+
+    def test_shared_tokens_count_once_per_row(self):
+        """Tokens kept in memory for every row leave room for fewer rows."""
+        sizes = []
+
+        def forward(rows):
+            sizes.append(len(rows))
+            return [0.0] * len(rows)
+
+        Batches(30, "cpu").run([5] * 6, forward, shared=10)
+        assert sizes == [2, 2, 2]
+
+    def test_backs_off_when_memory_ends(self):
+        """Out of memory halves the batch, remembers it, and loses no row."""
+        sizes = []
+
+        def forward(rows):
+            sizes.append(len(rows))
+            if len(rows) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return [float(row) for row in rows]
+
+        batches = Batches(80, "cpu")
+        assert [float(row) for row in range(8)] == batches.run([10] * 8, forward)
+        assert sizes == [8, 4, 2, 2, 2, 2]
+        assert batches.tokens == 20
+
+    def test_one_row_that_does_not_fit_is_an_error(self):
+        """A row too large for the machine is an error that says how large it is."""
+
+        def forward(_):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        with pytest.raises(JudgeError, match="expected 12 tokens to fit in memory"):
+            Batches(80, "cpu").run([5], forward, shared=7)
+
+    def test_other_errors_pass(self):
+        """A bug is not mistaken for a lack of memory."""
+
+        def forward(_):
+            raise RuntimeError("shape mismatch")
+
+        with pytest.raises(RuntimeError, match="shape mismatch"):
+            Batches(80, "cpu").run([5], forward)

@@ -1,0 +1,245 @@
+"""Judges made of judges: ensembles, noise, calibration; and judges from a line of text."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from tttembed_rag import InputError, MissingExtraError, RewardError, Rewards, Scale
+from tttembed_rag.judges import (
+    Blocking,
+    CalibratedJudge,
+    Calibration,
+    CrossEncoderJudge,
+    EnsembleJudge,
+    HttpJudge,
+    RubricJudge,
+    YesNoJudge,
+    noise_of,
+    open_judge,
+    rewards_of,
+)
+
+
+class Fixed(Blocking):
+    """A judge with scores by document."""
+
+    def __init__(self, scale, **scores):
+        self.scale = Scale.parse(scale)
+        self.fingerprint = f"fixed:{scale}:{sorted(scores.items())}"
+        self._scores = scores
+
+    def score(self, query, documents):
+        """What it was given."""
+        return [self._scores.get(text) for text in documents]
+
+
+class TestEnsemble:
+    """Several judges as one."""
+
+    def test_averages_rewards_not_scores(self):
+        """Each judge is mapped by its own scale first."""
+        judges = [Fixed("rubric:0,5", a=5.0, b=0.0), Fixed("logit", a=0.0, b=0.0)]
+
+        assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.75, 0.25]
+
+    def test_the_median_ignores_an_outlier(self):
+        """One judge that was talked into it does not decide."""
+        judges = [Fixed("probability", a=p) for p in (0.2, 0.3, 1.0)]
+
+        assert EnsembleJudge(judges, how="median").score("q", ["a"]) == [0.3]
+
+    def test_a_pair_that_one_did_not_judge_is_not_judged(self):
+        """The rest alone would be another judge."""
+        judges = [Fixed("probability", a=0.5, b=0.5), Fixed("probability", a=0.7)]
+
+        assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.6, None]
+
+    async def test_async_gives_the_same(self):
+        """The async twin merges alike."""
+        judge = EnsembleJudge([Fixed("probability", a=0.5), Fixed("logit", a=0.0)])
+
+        assert await judge.ascore("q", ["a"]) == [0.5]
+
+    def test_unbounded_judges_are_refused(self):
+        """Scores without a meaning cannot be averaged."""
+        with pytest.raises(RewardError, match="calibrate them first"):
+            EnsembleJudge([Fixed("unbounded", a=3.0), Fixed("logit", a=0.0)])
+
+    def test_one_judge_is_an_error(self):
+        """An ensemble of one is a judge."""
+        with pytest.raises(InputError, match=r"^judges: expected at least two, got 1$"):
+            EnsembleJudge([Fixed("logit")])
+
+    def test_its_fingerprint_names_its_judges(self):
+        """Other judges or another way of merging are another judge; their order is not."""
+        a, b, c = (Fixed("probability", a=p) for p in (0.1, 0.2, 0.3))
+        same = EnsembleJudge([a, b]).fingerprint, EnsembleJudge([b, a]).fingerprint
+        others = EnsembleJudge([a, c]).fingerprint, EnsembleJudge([a, b], how="median").fingerprint
+
+        assert same[0] == same[1]
+        assert len({*same, *others}) == 3
+
+
+class TestNoise:
+    """How far a judge agrees with itself."""
+
+    def test_estimates_the_deviation(self):
+        """The estimate is the standard deviation of one reward, on average."""
+        rng = np.random.default_rng(0)
+        judge = RubricJudge(lambda _: f"Score: {rng.choice([2, 3])}", model="undecided")
+
+        assert noise_of(judge, [("q", ["d"] * 400)]) == pytest.approx(0.1, abs=0.01)
+
+    def test_a_judge_that_repeats_itself_has_none(self):
+        """Equal answers are no noise."""
+        assert noise_of(Fixed("probability", a=0.3), [("q", ["a", "missing"])], times=3) == 0.0
+
+    def test_nothing_judged_is_an_error(self):
+        """Noise of nothing is unknown, not zero."""
+        with pytest.raises(InputError, match=r"^pairs: expected one that is judged every time, found none$"):
+            noise_of(Fixed("probability"), [("q", ["a"])])
+
+    def test_asking_once_is_an_error(self):
+        """One answer has no deviation."""
+        with pytest.raises(InputError, match=r"^times: expected at least 2, got 1$"):
+            noise_of(Fixed("probability"), [("q", ["a"])], times=1)
+
+
+class TestCalibration:
+    """A meaning for scores without one."""
+
+    def test_recovers_a_planted_one(self):
+        """Labels drawn from a logistic curve give the curve back."""
+        rng = np.random.default_rng(1)
+        scores = rng.normal(20.0, 4.0, 20_000)
+        relevant = rng.random(20_000) < 1 / (1 + np.exp(-(0.5 * scores - 9.0)))
+        found = Calibration.fit(scores, relevant)
+
+        assert found.slope == pytest.approx(0.5, rel=0.05)
+        assert found.intercept == pytest.approx(-9.0, rel=0.05)
+
+    def test_makes_an_unbounded_judge_usable(self):
+        """Calibrated scores are probabilities, in the order they had; None stays None."""
+        judge = CalibratedJudge(Fixed("unbounded", a=30.0, b=10.0), Calibration.fit([5, 12, 25, 31], [0, 0, 1, 1]))
+        a, b, c = judge.score("q", ["a", "b", "c"])
+
+        assert 1 > a > 0.5 > b > 0
+        assert c is None
+
+    def test_separable_scores_have_a_finite_slope(self):
+        """Two labels are no certainty."""
+        found = Calibration.fit([0.0, 1.0], [False, True])
+
+        assert 0 < found.slope < 10
+
+    @pytest.mark.parametrize(
+        ("scores", "relevant", "message"),
+        [
+            ([1, 2], [True, True], "^relevant: expected both kinds of label, got 2 relevant and 0 not$"),
+            ([2, 1], [False, True], "^scores: expected larger ones for relevant documents, got the opposite$"),
+            ([1, np.nan], [False, True], "^scores: expected finite numbers"),
+            ([1, 2, 3], [False, True], "^scores: expected finite numbers, one per label"),
+        ],
+    )
+    def test_nothing_to_learn_from_is_an_error(self, scores, relevant, message):
+        """The error says what is missing."""
+        with pytest.raises(InputError, match=message):
+            Calibration.fit(scores, relevant)
+
+
+def test_an_unbounded_scale_is_refused_by_rewards(some_rewards):
+    """Unbounded scores reach no fit."""
+    with pytest.raises(RewardError, match="calibrate them first"):
+        Rewards.from_arrays(np.ones((1, 2)), np.ones((1, 2, 2)), [[3.0, 9.0]], scale="unbounded")
+
+
+def test_rewards_keep_what_was_not_judged_apart():
+    """Not judged is NaN, never zero."""
+    rewards = rewards_of(Fixed("rubric:0,5"), [5.0, None, 0.0])
+
+    assert rewards[[0, 2]].tolist() == [1.0, 0.0]
+    assert np.isnan(rewards[1])
+
+
+class TestSpecs:
+    """Judges from a line of text."""
+
+    def test_opens_local_models(self, reranker_folder, classifier_folder):
+        """Kind, folder and options make the judge."""
+        kinds = {
+            f"yesno:{reranker_folder}?device=cpu&tokens=512&instruction=Find%20it": YesNoJudge,
+            f"cross-encoder:{classifier_folder}?device=cpu&scale=logit&batch_tokens=99": CrossEncoderJudge,
+            f"rubric:{reranker_folder}?device=cpu": RubricJudge,
+        }
+        opened = {spec: open_judge(spec, queries={}, documents={}) for spec in kinds}
+
+        assert kinds == {spec: type(judge) for spec, judge in opened.items()}
+        assert [str(judge.scale) for judge in opened.values()] == ["probability", "logit", "rubric:0,5"]
+
+    def test_opens_http(self, cohere, monkeypatch):
+        """The shape stands in the scheme, the key in the environment."""
+        monkeypatch.setenv("COHERE_API_KEY", "k1")
+        monkeypatch.setenv("MINE", "k2")
+        address = cohere.url.removeprefix("http:")
+        for spec in (f"http+cohere:{address}?model=m", f"http+cohere:{address}/other?key=MINE&per_minute=100"):
+            judge = open_judge(spec, queries={}, documents={})
+            assert isinstance(judge, HttpJudge)
+            judge.score("q", ["d"])
+
+        assert [(path, headers["authorization"]) for path, headers, _ in cohere.asked] == [
+            ("/v2/rerank", "Bearer k1"),
+            ("/other", "Bearer k2"),
+        ]
+        assert cohere.asked[0][2]["model"] == "m"
+
+    def test_opens_gemini(self, serve, monkeypatch):
+        """Gemini grades by rubric, at another address if told."""
+        monkeypatch.setenv("GEMINI_API_KEY", "k")
+        part = {"content": {"parts": [{"text": "Score: 2"}]}, "finishReason": "STOP"}
+        server = serve(lambda *_: (200, {}, {"candidates": [part]}))
+
+        assert open_judge(f"gemini:m?url={server.url}", queries={}, documents={}).score("q", ["d"]) == [2.0]
+
+    def test_opens_feedback(self, tmp_path):
+        """Judgments take their scale from the options."""
+        path = tmp_path / "qrels.txt"
+        path.write_text("q 0 d 2\n", encoding="utf-8")
+        judge = open_judge(f"feedback:{path}?scale=rubric:0,2", queries={"q": "Q"}, documents={"d": "D"})
+
+        assert rewards_of(judge, judge.score("Q", ["D"])).tolist() == [1.0]
+
+    @pytest.mark.parametrize(
+        ("module", "spec", "command"),
+        [
+            ("httpx", "http+tei://127.0.0.1:9", r"httpx is not installed; run: pip install 'tttembed-rag\[judges\]'"),
+            ("tenacity", "http+tei://127.0.0.1:9", r"tenacity .* 'tttembed-rag\[judges\]'"),
+            ("google.genai", "gemini:m", r"google .* 'tttembed-rag\[gemini\]'"),
+            ("transformers", "yesno:m", r"transformers .* 'tttembed-rag\[local\]'"),
+        ],
+    )
+    def test_a_missing_extra_has_its_command(self, monkeypatch, module, spec, command):
+        """What is not installed is named with the command that installs it."""
+        monkeypatch.setitem(sys.modules, module, None)
+
+        with pytest.raises(MissingExtraError, match=command):
+            open_judge(spec, queries={}, documents={})
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("qwen", "^judge: expected yesno:MODEL, .*, got 'qwen'$"),
+            ("yesno:", "^judge: expected yesno:MODEL, .*, got 'yesno:'$"),
+            ("http+cohere://", "^judge: expected yesno:MODEL"),
+            ("magic:8ball", "^judge: expected yesno:MODEL, .*, got 'magic:8ball'$"),
+            ("http+voyage://h", "^shape: expected one of cohere, "),
+            ("http+cohere://127.0.0.1?modle=x", "^judge: expected options key, model, .*, got modle$"),
+            ("http+cohere://127.0.0.1?per_minute=x", "^judge: expected a number for per_minute in .*, got 'x'$"),
+        ],
+    )
+    def test_other_specs_are_errors(self, spec, message):
+        """The error lists what is known and shows what came."""
+        with pytest.raises(InputError, match=message):
+            open_judge(spec, queries={}, documents={})

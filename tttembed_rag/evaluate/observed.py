@@ -1,0 +1,31 @@
+"""Served queries to judge: from a BEIR folder with stored vectors, or from a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tttembed_rag.evaluate.datasets import load_beir, load_vectors
+from tttembed_rag.indexes import FaissIndex
+from tttembed_rag.judging import Observation, read_log
+
+
+def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
+    """The queries of *source* with their first *depth* candidates in base order.
+
+    Args:
+        source: A BEIR folder, whose name is the task, or a log of JSON lines.
+
+        vectors: Stored vectors of the folder.
+
+        depth: Candidates per query.
+    """
+    if not source.is_dir():
+        return read_log(source)
+    dataset = load_beir(source)
+    docs, queries = load_vectors(source, vectors, dataset)
+    found = FaissIndex.from_vectors(docs).search(queries, depth)[1]
+    documents = list(dataset.documents.items())
+    return [
+        Observation(query, text, [documents[row] for row in rows], dataset.name)
+        for (query, text), rows in zip(dataset.queries.items(), found.tolist(), strict=True)
+    ]

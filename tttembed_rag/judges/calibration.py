@@ -1,0 +1,90 @@
+"""A meaning for scores without one: the probability of relevance they stand for, learned from labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import Judge, Scores, fingerprint_of
+from tttembed_rag.rewards import Scale
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """P(relevant | score) = logistic(slope * score + intercept), after Platt.
+
+    Attributes:
+        slope: Above zero: a larger score is better.
+
+        intercept: Log odds at score zero.
+    """
+
+    slope: float
+    intercept: float
+
+    @classmethod
+    def fit(cls, scores: Sequence[float], relevant: Sequence[bool]) -> Calibration:
+        """The most likely calibration of *scores* (n,) with labels (n,).
+
+        Labels are softened as Platt does, so that separable scores have a finite slope.
+
+        Raises:
+            InputError: Only one kind of label, or larger scores are not better.
+        """
+        from scipy.optimize import minimize
+
+        s, y = np.asarray(scores, dtype=np.float64), np.asarray(relevant, dtype=np.bool_)
+        if s.ndim != 1 or s.shape != y.shape or not np.isfinite(s).all():
+            raise InputError(f"scores: expected finite numbers, one per label, got {s.shape} for {y.shape}")
+        good, bad = int(y.sum()), int((~y).sum())
+        if not (good and bad):
+            raise InputError(f"relevant: expected both kinds of label, got {good} relevant and {bad} not")
+        centre, width = float(s.mean()), float(s.std()) or 1.0
+        x, t = (s - centre) / width, np.where(y, (good + 1) / (good + 2), 1 / (bad + 2))
+
+        def loss(ab: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            z = ab[0] * x + ab[1]
+            off = 1 / (1 + np.exp(-np.clip(z, -700, 700))) - t
+            return float((np.logaddexp(0, z) - t * z).sum()), np.array([off @ x, off.sum()])
+
+        a, b = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B").x
+        if not a > 0:
+            raise InputError("scores: expected larger ones for relevant documents, got the opposite")
+        return cls(float(a / width), float(b - a * centre / width))
+
+
+class CalibratedJudge:
+    """A judge whose scores became probabilities; calibrated ones of several judges may be compared.
+
+    Args:
+        judge: Any judge, unbounded or not.
+
+        calibration: What its scores stand for.
+    """
+
+    scale = Scale("probability")
+
+    def __init__(self, judge: Judge, calibration: Calibration) -> None:
+        self._judge = judge
+        self._calibration = calibration
+        self.fingerprint = fingerprint_of("calibrated", judge.fingerprint, calibration=calibration)
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One probability per document; None where the judge has none."""
+        return self._calibrated(self._judge.score(query, documents))
+
+    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
+        """The same, without blocking."""
+        return self._calibrated(await self._judge.ascore(query, documents))
+
+    def _calibrated(self, scores: Scores) -> Scores:
+        logits = [
+            None if score is None else self._calibration.slope * score + self._calibration.intercept for score in scores
+        ]
+        known = Scale("logit").to_unit(np.array([logit for logit in logits if logit is not None]))
+        rest = iter(known.tolist())
+        return [None if logit is None else next(rest) for logit in logits]

@@ -1,0 +1,113 @@
+"""What every reward model offers, whatever it is made of: scores for documents of one query."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.judges.spending import Usage
+from tttembed_rag.rewards import Scale
+
+# One score per document, on the judge's scale; None is a document that was not judged.
+Scores = list[float | None]
+
+# The instruction that all reward models of the paper receive.
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+
+class Judge(Protocol):
+    """A reward model: scores documents for one query on a declared scale."""
+
+    @property
+    def scale(self) -> Scale:
+        """What its scores mean."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What decides its scores, as a text: model, revision, prompt, instruction. No secrets."""
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, in order; None where it did not judge (never 0 instead)."""
+
+    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
+        """The same, without blocking the event loop."""
+
+
+@runtime_checkable
+class Forecasting(Protocol):
+    """A judge that knows beforehand what a call costs, and how many documents a call should hold."""
+
+    @property
+    def documents_per_call(self) -> int:
+        """Documents to ask about at once; a paid judge that answers one by one says 1."""
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """What scoring *documents* will use, estimated from above."""
+
+
+class Blocking(ABC):
+    """The async twin of a judge whose work blocks: the same call in a thread."""
+
+    @abstractmethod
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, in order."""
+
+    async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
+        """The same, in a thread."""
+        return await asyncio.to_thread(self.score, query, documents)
+
+
+def fingerprint_of(kind: str, model: str, **parts: object) -> str:
+    """A readable, stable name: ``kind:model@`` and a hash of everything else that decides the scores."""
+    text = json.dumps([kind, model, parts], sort_keys=True, default=str)
+    return f"{kind}:{model}@{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:
+    """Rewards (n,) in [0, 1] by the judge's declared scale; NaN where it did not judge.
+
+    Raises:
+        RewardError: A score is off the scale, or the scale is unbounded.
+    """
+    values = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+    known = np.array([score is not None for score in scores], dtype=np.bool_)
+    values[known] = judge.scale.to_unit(values[known])
+    return values
+
+
+# A pair that no reader of English confuses, whatever the instruction.
+PROBE_QUERY = "What is the capital city of France?"
+PROBE_GOOD = "The capital city of France is Paris, on the river Seine."
+PROBE_BAD = "To remove rust from a bicycle chain, soak it in vinegar overnight and brush it."
+
+
+def check_judge(judge: Judge, *, margin: float = 0.02) -> Scores:
+    """Its scores of a plainly good and a plainly bad document; a judge that cannot tell them apart is refused.
+
+    A reranker behind a wrong prompt template answers fluently and scores at random: this finds out
+    before its scores are paid for.
+
+    Args:
+        judge: Any judge with a calibrated scale.
+
+        margin: By how much the good reward must exceed the bad one, in [0, 1].
+
+    Raises:
+        JudgeError: It cannot; the message shows both rewards.
+    """
+    scores = judge.score(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+    good, bad = rewards_of(judge, scores).tolist()
+    if not good - bad >= margin:  # NaN too
+        raise JudgeError(
+            f"{judge.fingerprint}: expected to tell a good from a bad document, got rewards {good:.3f} and {bad:.3f} "
+            "(is it a reranker, and does its server apply the model's prompt template?)"
+        )
+    return scores

@@ -1,0 +1,131 @@
+"""Cross-encoders: query and document in one sequence, one logit out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.local import EXTRA, Batches, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
+from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.rewards import Scale
+
+# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
+_CHARACTERS_PER_TOKEN = 16
+_DEFAULT_LENGTH = 512
+
+
+class CrossEncoderJudge(Blocking):
+    """A sequence classifier with one label as a judge.
+
+    Args:
+        model: A sequence classifier of transformers with one label.
+
+        tokenizer: Its fast tokenizer.
+
+        scale: ``probability`` gives the logistic function of the logit, ``logit`` the logit itself. The
+            logit is taken from the model, so nothing has to be guessed about its activation.
+
+        name: What to call it.
+
+        max_tokens: Tokens of a pair; the longer of query and document is cut first.
+
+        batch_tokens: Tokens of a batch; None chooses by device.
+    """
+
+    documents_per_call = 256
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        scale: Literal["probability", "logit"] = "probability",
+        name: str = "cross-encoder",
+        max_tokens: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        if model.config.num_labels != 1:
+            raise InputError(f"{name}: expected a classifier with one label, got {model.config.num_labels}")
+        if scale not in ("probability", "logit"):
+            raise InputError(f"scale: expected probability or logit for a cross-encoder, got {scale!r}")
+        room = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _DEFAULT_LENGTH))
+        self._tokens = max_tokens or min(room, _DEFAULT_LENGTH)
+        self._model = model
+        self._text = PlainTokenizer(tokenizer)
+        self._segmented = "token_type_ids" in tokenizer.model_input_names
+        self._pad = tokenizer.pad_token_id or 0
+        self._batches = Batches(batch_tokens, model.device.type)
+        self._one_at_a_time = threading.Lock()
+        self.scale = Scale(scale)
+        self.fingerprint = fingerprint_of(
+            "cross-encoder", name, weights=weights_digest(model), scale=scale, tokens=self._tokens
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        scale: Literal["probability", "logit"] = "probability",
+        max_tokens: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> CrossEncoderJudge:
+        """The cross-encoder with that name or in that folder."""
+        loaded = load("AutoModelForSequenceClassification", model, revision=revision, device=device, dtype=dtype)
+        tokenizer = load_tokenizer(model, revision=revision)
+        name = short_name(model)
+        return cls(loaded, tokenizer, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
+
+    @classmethod
+    def from_sentence_transformers(
+        cls, encoder: Any, *, scale: Literal["probability", "logit"] = "probability", name: str = "cross-encoder"
+    ) -> CrossEncoderJudge:
+        """A `sentence_transformers.CrossEncoder` that is already loaded; its activation is left out."""
+        length = getattr(encoder, "max_seq_length", None)
+        return cls(encoder.model, encoder.tokenizer, scale=scale, name=name, max_tokens=length)
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, on the declared scale; None for a document without text."""
+        limit = self._tokens * _CHARACTERS_PER_TOKEN
+        screened = Screened.of(documents, limit)
+        if not screened.texts:
+            return [None] * screened.total
+        with self._one_at_a_time:
+            pairs = self._text.pairs(readable(query, limit), screened.texts, tokens=self._tokens)
+            logits = self._batches.run([len(ids) for ids, _ in pairs], lambda rows: self._logits(pairs, rows))
+        record(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
+        return screened.spread(logits, self.scale)
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """Tokens that scoring will read, from above."""
+        return Usage(input_tokens=sum(min(self._tokens, 4 + estimated_tokens(query, text)) for text in documents))
+
+    def _logits(self, pairs: Sequence[tuple[list[int], list[int]]], rows: Sequence[int]) -> list[float]:
+        torch = require("torch", EXTRA)
+        longest = max(len(pairs[row][0]) for row in rows)
+        ids = torch.full((len(rows), longest), self._pad)
+        segments, mask = torch.zeros_like(ids), torch.zeros_like(ids)
+        for place, row in enumerate(rows):
+            tokens, types = pairs[row]
+            ids[place, : len(tokens)] = torch.tensor(tokens)
+            segments[place, : len(tokens)] = torch.tensor(types)
+            mask[place, : len(tokens)] = 1
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if self._segmented:
+            inputs["token_type_ids"] = segments
+        if len(rows) == 1 or int(mask.min()):
+            del inputs["attention_mask"]  # nothing is padded: the faster kernel
+        with torch.inference_mode():
+            logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits
+        logits = logits.float()[:, 0]
+        found: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
+        if len(found) != len(rows):
+            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(found)}")
+        return found

@@ -1,0 +1,226 @@
+"""What users did as rewards: thumbs, clicks, task success, and judgments made elsewhere.
+
+A click says little without the place it was made at: a document that nobody looked at was not
+rejected. With examination probability e_p at place p, decay w and prior strength m, the reward of a
+pair is the posterior mean (m/2 + sum w good) / (m + sum w (good + e_p bad)), in [0, 1].
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
+from tttembed_rag.rewards import Scale
+
+SIGNALS = ("thumb", "click", "success", "judgment")
+_COLUMNS = ("query_id", "doc_id", "signal", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing a user did, or one judgment.
+
+    Attributes:
+        query: Id or text of the query.
+
+        document: Id of the document.
+
+        signal: ``thumb``, ``click``, ``success`` or ``judgment``.
+
+        value: 1 or 0 (for a thumb also -1); the grade of a judgment.
+
+        position: Place at which the document was shown, from 1; only clicks need it.
+
+        seconds: When, since 1970; None is now.
+    """
+
+    query: str
+    document: str
+    signal: str
+    value: float
+    position: int = 1
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            raise InputError(f"signal: expected {', '.join(SIGNALS)}, got {self.signal!r}")
+        allowed = (-1.0, 0.0, 1.0) if self.signal == "thumb" else (0.0, 1.0)
+        if not math.isfinite(self.value) or (self.signal != "judgment" and self.value not in allowed):
+            raise InputError(f"value: expected {' or '.join(f'{v:g}' for v in allowed)}, got {self.value:g}")
+        if self.position < 1:
+            raise InputError(f"position: expected 1 or more, got {self.position}")
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """Rewards by query and document, gathered from events.
+
+    Attributes:
+        scores: By (query, document), on *scale*.
+
+        scale: Probability, or that of the judgments.
+    """
+
+    scores: Mapping[tuple[str, str], float]
+    scale: Scale
+
+    @classmethod
+    def of(
+        cls,
+        events: Sequence[Event],
+        *,
+        scale: Scale | None = None,
+        half_life_days: float = math.inf,
+        attention: float = 1.0,
+        prior: float = 1.0,
+    ) -> Feedback:
+        """Gather *events*; judgments and behaviour are different judges and must not come together.
+
+        Args:
+            events: In any order.
+
+            scale: Of the grades, for judgments: it cannot be told from them.
+
+            half_life_days: After so many days an event weighs half; age counts back from the newest.
+
+            attention: e_p = p ** -attention.
+
+            prior: Strength m of the prior, in events.
+        """
+        judged = {event.signal == "judgment" for event in events}
+        if len(judged) != 1:
+            raise InputError(f"events: expected judgments or behaviour, got {'both' if judged else 'none'}")
+        if not (half_life_days > 0 and attention >= 0 and prior >= 0):
+            raise InputError("feedback: expected half_life_days > 0, attention >= 0 and prior >= 0")
+        imported = judged == {True}
+        if imported and scale is None:
+            raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
+        known = [event.seconds for event in events if event.seconds is not None]
+        newest = max(known, default=0.0)
+        sums: dict[tuple[str, str], tuple[float, float]] = {}
+        for event in events:
+            age = 0.0 if event.seconds is None else (newest - event.seconds) / 86_400
+            weight = 0.5 ** (age / half_life_days)
+            if imported:
+                gained, counted = weight * event.value, weight
+            else:
+                good = event.value > 0
+                seen = 1.0 if good or event.signal != "click" else event.position**-attention
+                silent = event.signal == "thumb" and event.value == 0  # a thumb taken back
+                gained, counted = (0.0, 0.0) if silent else (weight * good, weight * seen)
+            old = sums.get((event.query, event.document), (0.0, 0.0))
+            sums[event.query, event.document] = (old[0] + gained, old[1] + counted)
+        strength = 0.0 if imported else prior
+        scores = {
+            pair: (strength / 2 + gained) / (strength + counted)
+            for pair, (gained, counted) in sums.items()
+            if counted > 0
+        }
+        return cls(scores, scale if imported and scale is not None else Scale("probability"))
+
+    @classmethod
+    def read(
+        cls, path: Path, *, scale: Scale | None = None, half_life_days: float = math.inf, attention: float = 1.0
+    ) -> Feedback:
+        """The feedback in a file: events as CSV, TREC qrels, or an OpenSearch judgment list as JSON."""
+        return cls.of(list(read_events(path)), scale=scale, half_life_days=half_life_days, attention=attention)
+
+    def judge(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> FeedbackJudge:
+        """A judge that knows these pairs.
+
+        Args:
+            queries: Text by id; feedback may name a query by either.
+
+            documents: Text by id.
+        """
+        table: dict[tuple[str, str], list[float]] = {}
+        for (query, document), score in self.scores.items():
+            if document in documents:
+                table.setdefault((queries.get(query, query), documents[document]), []).append(score)
+        return FeedbackJudge({pair: sum(scores) / len(scores) for pair, scores in table.items()}, self.scale)
+
+
+class FeedbackJudge(Blocking):
+    """Scores from a table, None for pairs nobody gave feedback on.
+
+    Args:
+        table: Scores by (query text, document text).
+
+        scale: What they mean.
+    """
+
+    documents_per_call = 10_000
+
+    def __init__(self, table: Mapping[tuple[str, str], float], scale: Scale) -> None:
+        self._table = table
+        self.scale = scale
+        self.fingerprint = fingerprint_of("feedback", "table", table=sorted(map(repr, table.items())), scale=str(scale))
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """The gathered score of each document for *query*."""
+        return [self._table.get((query, text)) for text in documents]
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """Events of a file, told apart by its name: ``.json``, ``.csv``, anything else is TREC qrels.
+
+    Raises:
+        DataError: Not such a file; the message names the line.
+    """
+    read = {".json": _opensearch, ".csv": _csv}.get(path.suffix, _qrels)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            yield from read(path, file.read())
+    except FileNotFoundError as exc:
+        raise DataError(f"{path}: expected feedback, found no file") from exc
+    except UnicodeDecodeError as exc:
+        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+
+
+def _csv(path: Path, text: str) -> Iterator[Event]:
+    rows = csv.DictReader(text.splitlines())
+    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+        raise DataError(f"{path}:1: expected a header with {', '.join(_COLUMNS)}, lacks {', '.join(missing)}")
+    for row in rows:
+        try:
+            position, when = int(row.get("position") or 1), row.get("time")
+            value, seconds = float(row["value"]), _seconds(when) if when else None
+            yield Event(row["query_id"], row["doc_id"], row["signal"], value, position, seconds)
+        except (TypeError, ValueError) as exc:
+            raise DataError(f"{path}:{rows.line_num}: expected an event ({exc})") from exc
+
+
+def _qrels(path: Path, text: str) -> Iterator[Event]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            query, _, document, grade = line.split()
+            yield Event(query, document, "judgment", float(grade))
+        except ValueError as exc:
+            raise DataError(f"{path}:{number}: expected QUERY 0 DOCUMENT GRADE, got {line[:60]!r}") from exc
+
+
+def _opensearch(path: Path, text: str) -> Iterator[Event]:
+    try:
+        for entry in json.loads(text)["judgmentRatings"]:
+            for rating in entry["ratings"]:
+                yield Event(str(entry["query"]), str(rating["docId"]), "judgment", float(rating["rating"]))
+    except (KeyError, TypeError, ValueError) as exc:
+        raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
+
+
+def _seconds(text: str) -> float:
+    """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
+    try:
+        return float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

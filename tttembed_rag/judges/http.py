@@ -1,0 +1,226 @@
+"""Rerankers behind HTTP: Cohere, Jina, vLLM, TEI, SGLang, and decision endpoints."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.judges.contract import INSTRUCTION, Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.retrying import EXTRA, BusyError, Patience, check_status
+from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.rewards import Scale
+
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_LONGEST_QUERY = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How one kind of server is asked and answers.
+
+    Attributes:
+        path: Where it listens, if the address does not say.
+
+        request: JSON to send for (model, instruction, query, documents).
+
+        found: The items of an answer, each with an index and a score.
+
+        scale: What its scores mean; None where that depends on the model and must be declared.
+
+        key: Environment variable of its key; None if it usually has none.
+
+        at_once: Documents in a request.
+    """
+
+    path: str
+    request: Callable[[str | None, str, str, list[str]], dict[str, Any]]
+    found: Callable[[Any], Any]
+    scale: str | None
+    key: str | None = None
+    at_once: int = 100
+
+
+def _results(answer: Any) -> Any:
+    return answer["results"] if isinstance(answer, dict) else answer
+
+
+def _named(model: str | None, body: dict[str, Any]) -> dict[str, Any]:
+    return body if model is None else {"model": model, **body}
+
+
+def _rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return _named(model, {"query": query, "documents": documents, "top_n": len(documents)})
+
+
+def _quiet_rerank(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return {**_rerank(model, _, query, documents), "return_documents": False}
+
+
+def _instructed_rerank(model: str | None, instruction: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return {**_quiet_rerank(model, instruction, query, documents), "instruct": instruction}
+
+
+def _pair_scores(model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return _named(model, {"text_1": query, "text_2": documents})
+
+
+def _tei(_model: str | None, _: str, query: str, documents: list[str]) -> dict[str, Any]:
+    return {"query": query, "texts": documents, "truncate": True, "raw_scores": False, "return_text": False}
+
+
+def _decision(model: str | None, instruction: str, query: str, documents: list[str]) -> dict[str, Any]:
+    # One document a request: documents that shared one could speak about each other.
+    (document,) = documents
+    question = {"type": "noul", "instructions": f"Is the document relevant to the query? {instruction}"}
+    return _named(model, {"state": f"Query: {query}\n\nDocument:\n{document}", "questions": {"relevant": question}})
+
+
+def _decided(answer: Any) -> Any:
+    return [{"index": 0, "score": answer["answers"]["relevant"]["noul"]}]
+
+
+SHAPES = {
+    "cohere": Shape("/v2/rerank", _rerank, _results, "probability", "COHERE_API_KEY"),
+    "jina": Shape("/v1/rerank", _quiet_rerank, _results, None, "JINA_API_KEY"),
+    "vllm": Shape("/v1/rerank", _rerank, _results, "probability"),
+    "vllm-score": Shape("/v1/score", _pair_scores, lambda answer: answer["data"], "probability"),
+    "tei": Shape("/rerank", _tei, _results, "probability", at_once=32),
+    "sglang": Shape("/v1/rerank", _instructed_rerank, _results, "probability"),
+    "decision": Shape("/v1/systemone", _decision, _decided, "probability", at_once=1),
+}
+
+
+class HttpJudge(Blocking):
+    """A reranker behind HTTP as a judge; answers are matched to documents by their index.
+
+    Args:
+        url: Address, with or without the path.
+
+        shape: A name of `SHAPES`.
+
+        model: Its name there, if the server has several; part of the fingerprint.
+
+        scale: What the scores mean; needed where the shape leaves it to the model.
+
+        key: Secret sent as a bearer token, never over plain HTTP to another machine.
+
+        instruction: What counts as relevant, for shapes that take one.
+
+        longest_document: Characters of a document that are sent.
+
+        patience: How often and how fast it is asked.
+
+        timeout: Seconds to wait for an answer.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        shape: str,
+        *,
+        model: str | None = None,
+        scale: Scale | str | None = None,
+        key: str | None = None,
+        instruction: str = INSTRUCTION,
+        longest_document: int = 32_000,
+        patience: Patience | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if shape not in SHAPES:
+            raise InputError(f"shape: expected one of {', '.join(SHAPES)}, got {shape!r}")
+        self._shape = SHAPES[shape]
+        declared = scale or self._shape.scale
+        if declared is None:
+            raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise InputError(f"url: expected http(s)://HOST without a password, got {url!r}")
+        if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+            raise InputError(f"url: expected https where a key is sent, got {url!r}")
+        self._httpx = require("httpx", EXTRA)
+        self._url = url if parts.path.strip("/") else url.rstrip("/") + self._shape.path
+        self._client = self._httpx.Client(
+            timeout=timeout, headers={"authorization": f"Bearer {key}"} if key else {}, follow_redirects=False
+        )
+        weakref.finalize(self, self._client.close)
+        self._ask = (patience or Patience()).caller()
+        self._model = model
+        self._instruction = instruction
+        self._longest = longest_document
+        self.documents_per_call = self._shape.at_once
+        self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
+        self.fingerprint = fingerprint_of(
+            f"http+{shape}",
+            model or parts.netloc,
+            url=self._url,
+            scale=str(self.scale),
+            instruction=instruction,
+            cut=longest_document,
+        )
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """One score per document, on the declared scale; None for a document without text.
+
+        Raises:
+            JudgeError: The server refused, stayed busy, or left a document out.
+        """
+        screened = Screened.of(documents, self._longest)
+        asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
+        found: Scores = []
+        for start in range(0, len(screened.texts), size):
+            some = screened.texts[start : start + size]
+            found += self._ask(lambda some=some: self._scores(asked, some))  # type: ignore[misc]
+        return screened.spread(found, self.scale)
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """One request for as many documents as a server takes at once, each read with the query."""
+        read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
+        return Usage(-(-len(documents) // self._shape.at_once), read)
+
+    def _scores(self, query: str, documents: list[str]) -> Scores:
+        body = self._shape.request(self._model, self._instruction, query, documents)
+        try:
+            response = self._client.post(self._url, json=body)
+        except self._httpx.TransportError as exc:
+            raise BusyError(f"{self._url}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        said = response.text[:200].replace("\n", " ")
+        reason = f"{self._url}: expected an answer, got {response.status_code} {said}"
+        check_status(response.status_code, response.headers, reason)
+        try:
+            answer = response.json()
+            items = [
+                (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.found(answer)
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise JudgeError(f"{self._url}: expected an index and a score per document, got {said}") from exc
+        record(_used(answer) or self.forecast(query, documents))
+        return _by_index(self._url, items, len(documents))
+
+
+def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
+    """Scores in the order of the documents; servers sort theirs."""
+    places = [index for index, _ in items]
+    if any(type(place) is not int for place in places) or sorted(places) != list(range(count)):
+        raise JudgeError(f"{url}: expected every index from 0 to {count - 1} once, got {sorted(map(str, places))[:20]}")
+    found: Scores = [None] * count
+    for place, score in items:
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise JudgeError(f"{url}: expected a number as score, got {score!r}")
+        found[place] = score
+    return found
+
+
+def _used(answer: Any) -> Usage | None:
+    """What the server says it used: tokens (Jina, vLLM) or search units (Cohere)."""
+    if not isinstance(answer, dict):
+        return None
+    tokens = (answer.get("usage") or {}).get("total_tokens")
+    units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
+    if tokens is None and units is None:
+        return None
+    return Usage(int(units or 1), int(tokens or 0))

@@ -1,0 +1,178 @@
+"""What judges on this machine share: loading, text that stays text, and batches that fit in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tttembed_rag.errors import InputError, JudgeError, require
+
+# Tokens of a batch, padding included, where nothing is said: large enough to keep the machine busy.
+_BATCH_TOKENS_CPU = 4_096
+_BATCH_TOKENS_ACCELERATOR = 32_768
+# Values of each weight that enter the digest, from either end.
+_SAMPLED = 64
+
+EXTRA = "local"
+
+
+def load(auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None) -> Any:
+    """A model of transformers in evaluation mode; full precision on a CPU, its own elsewhere unless told.
+
+    Args:
+        auto_class: ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``.
+
+        model: Name or folder.
+
+        revision: Commit, tag or branch of a hub.
+
+        device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
+
+        dtype: ``float32``, ``bfloat16``, ``float16``.
+    """
+    torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
+    accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    device = device or accelerator
+    dtype = dtype or ("float32" if device == "cpu" else "auto")
+    loaded = _read(getattr(transformers, auto_class), model, revision=revision, dtype=dtype)
+    return loaded.to(device).eval()
+
+
+def load_tokenizer(model: str, *, revision: str | None) -> Any:
+    """The tokenizer beside a model; one of the `tokenizers` library, or an error."""
+    tokenizer = _read(require("transformers", EXTRA).AutoTokenizer, model, revision=revision)
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
+    return tokenizer
+
+
+def _read(auto: Any, model: str, **options: Any) -> Any:
+    transformers_logging = require("transformers", EXTRA).utils.logging
+    bars_were_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        return auto.from_pretrained(model, **options)
+    except (OSError, ValueError) as exc:
+        reason = str(exc).strip().partition("\n")[0]
+        raise JudgeError(f"{model}: expected a model that transformers can load ({reason})") from exc
+    finally:
+        if bars_were_on:
+            transformers_logging.enable_progress_bar()
+
+
+def weights_digest(model: Any) -> str:
+    """A hash of the model's configuration and of values sampled from each of its weights.
+
+    It names what really judges: a folder may be moved, but not quietly replaced.
+    """
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, weight in sorted(model.state_dict().items()):
+        flat = weight.detach().flatten()
+        ends = [flat[:_SAMPLED], flat[-_SAMPLED:]]
+        values = [end.float().cpu().numpy().tobytes() for end in ends]
+        digest.update(json.dumps([name, list(weight.shape), str(weight.dtype)]).encode() + b"".join(values))
+    return digest.hexdigest()[:16]
+
+
+def short_name(model: str) -> str:
+    """The last part of a model's name or folder."""
+    return Path(model.rstrip("/")).name or model
+
+
+class PlainTokenizer:
+    """Tokenises text as text: no token that means structure can come out of it.
+
+    A tokenizer turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
+    pieces of its characters: the same tokenizer without its added tokens.
+
+    Args:
+        tokenizer: A fast tokenizer of transformers.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        recipe = json.loads(tokenizer.backend_tokenizer.to_str())
+        added = {token["id"] for token in recipe["added_tokens"]}
+        self._structure = (added | set(tokenizer.all_special_ids)) - {tokenizer.unk_token_id}
+        recipe.update(added_tokens=[], truncation=None, padding=None)
+        self._plain = require("tokenizers", EXTRA).Tokenizer.from_str(json.dumps(recipe))
+        self._unknown = self._plain.encode("?", add_special_tokens=False).ids[0]
+
+    def ids(self, texts: Iterable[str]) -> list[list[int]]:
+        """Token ids of each text, without a frame."""
+        return [self._text_only(e.ids) for e in self._plain.encode_batch(list(texts), add_special_tokens=False)]
+
+    def pairs(self, query: str, documents: Sequence[str], *, tokens: int) -> list[tuple[list[int], list[int]]]:
+        """Ids and segment ids of *query* with each document in the model's own frame, at most *tokens* long.
+
+        The longer of the two is cut first.
+        """
+        self._plain.enable_truncation(tokens, strategy="longest_first")
+        encoded = self._plain.encode_batch([(query, text) for text in documents])
+        return [(self._text_only(e.ids, frame=e.special_tokens_mask), e.type_ids) for e in encoded]
+
+    def _text_only(self, ids: list[int], frame: Sequence[int] | None = None) -> list[int]:
+        """The ids; where a vocabulary of pieces still names a token of structure, the id of a question mark."""
+        framed = frame or [0] * len(ids)
+        if self._structure.isdisjoint(token for token, own in zip(ids, framed, strict=True) if not own):
+            return ids
+        return [
+            token if own or token not in self._structure else self._unknown
+            for token, own in zip(ids, framed, strict=True)
+        ]
+
+
+class Batches:
+    """Runs rows of different lengths in batches of at most so many tokens, smaller ones if memory ends.
+
+    Args:
+        tokens: Tokens of a batch, padding included; None chooses by device.
+
+        device: Where it runs, ``cpu`` or an accelerator.
+    """
+
+    def __init__(self, tokens: int | None, device: str) -> None:
+        if tokens is not None and tokens < 1:
+            raise InputError(f"batch_tokens: expected at least 1, got {tokens}")
+        self.tokens = tokens or (_BATCH_TOKENS_CPU if device == "cpu" else _BATCH_TOKENS_ACCELERATOR)
+
+    def run(
+        self, lengths: Sequence[int], forward: Callable[[list[int]], list[float]], *, shared: int = 0
+    ) -> list[float]:
+        """The value that *forward* gives each row, in order; it is called with rows of like length.
+
+        Args:
+            lengths: Tokens of each row.
+
+            forward: Values for some rows.
+
+            shared: Tokens in front of every row that are kept in memory once per row.
+
+        Raises:
+            JudgeError: Not even one row fits in memory.
+        """
+        values = [0.0] * len(lengths)
+        todo = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        while todo:
+            fitting = max(1, self.tokens // (shared + lengths[todo[0]]))
+            rows = todo[:fitting]
+            try:
+                found = forward(rows)
+            except RuntimeError as exc:
+                if not _out_of_memory(exc):
+                    raise
+                if len(rows) == 1:
+                    raise JudgeError(f"judge: expected {shared + lengths[rows[0]]} tokens to fit in memory") from exc
+                self.tokens = len(rows) // 2 * (shared + lengths[rows[0]])
+                require("torch", EXTRA).cuda.empty_cache()
+                continue
+            for row, value in zip(rows, found, strict=True):
+                values[row] = value
+            todo = todo[fitting:]
+        return values
+
+
+def _out_of_memory(exc: RuntimeError) -> bool:
+    return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or "can't allocate memory" in str(exc)

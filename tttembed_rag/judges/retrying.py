@@ -1,0 +1,121 @@
+"""Asking a service that may be busy: a rate it allows, and patience with what passes."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tttembed_rag.errors import InputError, JudgeError, require
+
+ResultT = TypeVar("ResultT")
+
+EXTRA = "judges"
+# Statuses that pass: timeouts, too many requests, servers in trouble.
+_PASSING = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+
+
+class BusyError(JudgeError):
+    """A service that could not answer now.
+
+    Args:
+        reason: What it said.
+
+        retry_after: Seconds it asked to wait; None if it did not say.
+    """
+
+    def __init__(self, reason: str, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a service is asked again.
+
+    Attributes:
+        attempts: Requests for one answer at most, the first included.
+
+        first_wait: Seconds that bound the first wait; the bound doubles with each attempt.
+
+        longest_wait: Seconds of a wait at most; a service that asks for more is given up.
+
+        per_minute: Requests a minute at most; None is no limit of ours.
+    """
+
+    attempts: int = 6
+    first_wait: float = 1.0
+    longest_wait: float = 120.0
+    per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or (self.per_minute is not None and self.per_minute < 1):
+            raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
+
+    def caller(self) -> Caller:
+        """Something that asks with this patience."""
+        return Caller(self)
+
+
+class Caller:
+    """Calls a function until it answers: exponential waits with full jitter, or what Retry-After says.
+
+    Args:
+        patience: How.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        tenacity = require("tenacity", EXTRA)
+        jitter = tenacity.wait_random_exponential(multiplier=patience.first_wait, max=patience.longest_wait)
+
+        def wait(state: Any) -> float:
+            said = state.outcome.exception().retry_after
+            return float(jitter(state) if said is None else said)
+
+        def passes(exc: BaseException) -> bool:
+            return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= patience.longest_wait
+
+        self._retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(passes),
+            wait=wait,
+            stop=tenacity.stop_after_attempt(patience.attempts),
+            reraise=True,
+        )
+        self._limiter: Any = None
+        if patience.per_minute is not None:
+            pyrate = require("pyrate_limiter", EXTRA)
+            self._limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
+
+    def __call__(self, ask: Callable[[], ResultT]) -> ResultT:
+        """What *ask* returns; it raises `BusyError` for what may pass, another error for what may not."""
+
+        def attempt() -> ResultT:
+            if self._limiter is not None:
+                self._limiter.try_acquire("judge", blocking=True)
+            return ask()
+
+        found: ResultT = self._retrying.copy()(attempt)
+        return found
+
+
+def check_status(status: int, headers: Mapping[str, str], reason: str) -> None:
+    """Return for success; raise `BusyError` for a status that passes, `JudgeError` for one that does not."""
+    if status in _PASSING:
+        raise BusyError(reason, _retry_after(headers))
+    if not 200 <= status < 300:
+        raise JudgeError(reason)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds of a Retry-After header, given as a number or a date."""
+    text = headers.get("retry-after", "").strip()
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -1,0 +1,155 @@
+"""Judges from one line of text, as the command line takes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import INSTRUCTION, Judge
+from tttembed_rag.rewards import Scale
+
+KINDS = "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, gemini:MODEL, http+SHAPE://HOST, feedback:FILE"
+
+
+def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Judge:
+    """The judge that *spec* names.
+
+    `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `gemini:MODEL`,
+    `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...`, `feedback:FILE`; options follow as in an
+    address: `cross-encoder:PATH?scale=logit&device=cuda`.
+
+    Args:
+        spec: The text.
+
+        queries: Text by id, for feedback.
+
+        documents: Text by id, for feedback.
+
+    Raises:
+        InputError: No such kind or option.
+    """
+    kind, colon, rest = spec.partition(":")
+    target, _, query = rest.partition("?")
+    options = _Options(spec, dict(parse_qsl(query, keep_blank_values=True)))
+    if not (colon and target.strip("/")):
+        raise InputError(f"judge: expected {KINDS}, got {spec!r}")
+    judge = _open(spec, kind, target, options, queries, documents)
+    options.check_all_used()
+    return judge
+
+
+def _open(
+    spec: str,
+    kind: str,
+    target: str,
+    options: _Options,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+) -> Judge:
+    transport, _, shape = kind.partition("+")
+    if kind == "yesno":
+        from tttembed_rag.judges.yesno import YesNoJudge
+
+        instruction, tokens = options.take("instruction", INSTRUCTION), int(options.number("tokens", 8192))
+        return YesNoJudge.from_pretrained(target, instruction=instruction, max_tokens=tokens, **options.machine())
+    if kind == "cross-encoder":
+        from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
+
+        scale: Any = options.take("scale", "probability")
+        tokens = int(options.number("tokens", 0))
+        return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
+    if kind == "feedback":
+        from tttembed_rag.judges.feedback import Feedback
+
+        declared = options.take("scale", "")
+        feedback = Feedback.read(
+            Path(target),
+            scale=Scale.parse(declared) if declared else None,
+            half_life_days=options.number("half_life_days", float("inf")),
+            attention=options.number("attention", 1.0),
+        )
+        return feedback.judge(queries, documents)
+    if transport in ("http", "https") and shape:
+        return _http(f"{transport}:{target}", shape, options)
+    if kind in ("rubric", "gemini"):
+        return _rubric(kind, target, options)
+    raise InputError(f"judge: expected {KINDS}, got {spec!r}")
+
+
+def _rubric(kind: str, model: str, options: _Options) -> Judge:
+    from tttembed_rag.judges.rubric import RubricJudge
+
+    instruction = options.take("instruction", INSTRUCTION)
+    if kind == "gemini":
+        from tttembed_rag.judges.gemini import OUTPUT_TOKENS, Gemini
+
+        gemini = Gemini.connect(model, base_url=options.take("url", "") or None, patience=options.patience())
+        return RubricJudge(
+            gemini,
+            model=gemini.name,
+            settings=gemini.settings,
+            instruction=instruction,
+            output_tokens=OUTPUT_TOKENS,
+        )
+    from tttembed_rag.judges.chat import LocalChat
+
+    chat = LocalChat.from_pretrained(model, **options.machine(batches=False))
+    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction)
+
+
+def _http(url: str, shape: str, options: _Options) -> Judge:
+    from tttembed_rag.judges.http import SHAPES, HttpJudge
+
+    known = SHAPES.get(shape)
+    key_name = options.take("key", (known.key if known else None) or "")
+    return HttpJudge(
+        url,
+        shape,
+        model=options.take("model", "") or None,
+        scale=options.take("scale", "") or None,
+        key=os.environ.get(key_name) if key_name else None,
+        instruction=options.take("instruction", INSTRUCTION),
+        patience=options.patience(),
+    )
+
+
+class _Options:
+    """What stands behind the question mark; whatever is not taken is an error."""
+
+    def __init__(self, spec: str, values: dict[str, str]) -> None:
+        self._spec = spec
+        self._left = values
+        self._known: list[str] = []
+
+    def take(self, name: str, default: str) -> str:
+        self._known.append(name)
+        return self._left.pop(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        text = self.take(name, str(default))
+        try:
+            return float(text)
+        except ValueError as exc:
+            raise InputError(f"judge: expected a number for {name} in {self._spec!r}, got {text!r}") from exc
+
+    def machine(self, *, batches: bool = True) -> dict[str, Any]:
+        """Options of models on this machine."""
+        options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        if batches:
+            options["batch_tokens"] = int(self.number("batch_tokens", 0)) or None
+        return options
+
+    def patience(self) -> Any:
+        from tttembed_rag.judges.retrying import Patience
+
+        per_minute = int(self.number("per_minute", 0))
+        return Patience(per_minute=per_minute or None)
+
+    def check_all_used(self) -> None:
+        if self._left:
+            known = ", ".join(self._known)
+            raise InputError(f"judge: expected options {known} in {self._spec!r}, got {', '.join(self._left)}")

@@ -1,0 +1,210 @@
+"""What judging costs: usage as judges report it, prices, and the caps that nothing may exceed."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+
+from tttembed_rag.errors import InputError
+
+# Characters per token, from below for prose and code in Latin letters: estimates come from above.
+CHARACTERS_PER_TOKEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was used.
+
+    Attributes:
+        requests: Requests that were answered.
+
+        input_tokens: Tokens read.
+
+        output_tokens: Tokens written, thoughts included.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+def estimated_tokens(*texts: str) -> int:
+    """Tokens of *texts*, estimated from above; a character outside ASCII counts as one token."""
+    return sum(
+        math.ceil(len(text) / CHARACTERS_PER_TOKEN) if text.isascii() else len(text.encode("utf-8", "replace"))
+        for text in texts
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What usage costs, in US dollars; all zero for a model on your own machine.
+
+    Attributes:
+        input: Per million tokens read.
+
+        output: Per million tokens written.
+
+        request: Per request.
+    """
+
+    input: float = 0.0
+    output: float = 0.0
+    request: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in _columns(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"price: expected {name} as a finite number >= 0, got {value}")
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """A price written as ``input=2,output=12`` or ``request=0.002``."""
+        return cls(**_numbers("price", text, cls))
+
+    def of(self, usage: Usage) -> float:
+        """US dollars for *usage*."""
+        tokens = usage.input_tokens * self.input + usage.output_tokens * self.output
+        return tokens / 1e6 + usage.requests * self.request
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Caps on what a result may cost; None is no cap.
+
+    Attributes:
+        pairs: Judged (query, document) pairs.
+
+        tokens: Tokens read and written.
+
+        usd: US dollars.
+    """
+
+    pairs: float | None = None
+    tokens: float | None = None
+    usd: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in _columns(self).items():
+            if value is not None and not value >= 0:
+                raise InputError(f"budget: expected {name} as a number >= 0, got {value}")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget written as ``pairs=2000,tokens=1e6,usd=1.50``, each part optional."""
+        return cls(**_numbers("budget", text, cls))
+
+
+class Ledger:
+    """What one result has cost and what its running calls may still cost, against a budget.
+
+    Args:
+        budget: The caps.
+
+        price: What usage costs.
+    """
+
+    def __init__(self, budget: Budget, price: Price) -> None:
+        self._budget = budget
+        self._price = price
+        self.tokens = 0
+        self.usd = 0.0
+        self._reserved: dict[object, tuple[int, float]] = {}
+
+    def admits(self, estimate: Usage) -> bool:
+        """Whether a call of that size fits under every cap, with all running ones at their estimates."""
+        tokens = self.tokens + sum(tokens for tokens, _ in self._reserved.values()) + estimate.tokens
+        usd = self.usd + sum(usd for _, usd in self._reserved.values()) + self._price.of(estimate)
+        return _within(tokens, self._budget.tokens) and _within(usd, self._budget.usd)
+
+    @property
+    def running(self) -> bool:
+        """Whether a call is reserved and not settled."""
+        return bool(self._reserved)
+
+    def reserve(self, call: object, estimate: Usage) -> None:
+        """Set money aside for a *call* that is about to run."""
+        self._reserved[call] = (estimate.tokens, self._price.of(estimate))
+
+    def settle(self, call: object, usage: Usage) -> float:
+        """Replace what was set aside for *call* by what it used; the US dollars that cost."""
+        self._reserved.pop(call, None)
+        usd = self._price.of(usage)
+        self.count(usage.tokens, usd)
+        return usd
+
+    def count(self, tokens: int, usd: float) -> None:
+        """Count what was paid, now or in an earlier run."""
+        self.tokens += tokens
+        self.usd += usd
+
+
+class Meter:
+    """A running total of usage that threads may share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.usage = Usage()
+
+    def add(self, usage: Usage) -> None:
+        """Add *usage* to the total."""
+        with self._lock:
+            self.usage += usage
+
+
+_METER: ContextVar[Meter | None] = ContextVar("tttembed_meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """A meter that hears of everything judges use inside the block, in threads and tasks it starts too."""
+    meter = Meter()
+    token = _METER.set(meter)
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
+def record(usage: Usage) -> None:
+    """Tell the meter around this call, if there is one, what was used. Judges call this."""
+    if (meter := _METER.get()) is not None:
+        meter.add(usage)
+
+
+def _within(value: float, cap: float | None) -> bool:
+    return cap is None or value <= cap
+
+
+def _columns(value: Price | Budget) -> Mapping[str, float]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _numbers(name: str, text: str, kind: type[Price | Budget]) -> dict[str, float]:
+    known = [field.name for field in fields(kind)]
+    numbers = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = part.partition("=")
+        try:
+            numbers[key] = float(value)
+        except ValueError:
+            numbers[key] = math.nan
+        if key not in known or math.isnan(numbers[key]):
+            raise InputError(f"{name}: expected {'=N,'.join(known)}=N, got {part!r}")
+    return numbers

@@ -1,0 +1,182 @@
+"""Rerankers that answer yes or no: Qwen3-Reranker and models trained like it.
+
+The recipe is the model's own: a frame that must not be cut, the text of the pair between, and the
+float32 softmax over the two raw logits at the last position (Eq. 5 of the paper). The tokens that
+all documents of a query share, frame and query, are read once and their keys and values reused.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.judges.contract import INSTRUCTION, Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.documents import Screened, readable
+from tttembed_rag.judges.local import EXTRA, Batches, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
+from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.rewards import Scale
+
+PREFIX = (
+    "<|im_start|>system\n"
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n'
+    "<|im_start|>user\n"
+)
+BODY = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
+SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
+_CHARACTERS_PER_TOKEN = 16
+
+
+class YesNoJudge(Blocking):
+    """P(yes) of a causal reranker.
+
+    Args:
+        model: A causal language model of transformers.
+
+        tokenizer: Its fast tokenizer.
+
+        name: What to call it.
+
+        instruction: What counts as relevant; part of the fingerprint.
+
+        max_tokens: Tokens of frame and pair together; only the document's end is ever cut.
+
+        batch_tokens: Tokens of a batch; None chooses by device.
+    """
+
+    documents_per_call = 128
+    scale = Scale("probability")
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        name: str = "reranker",
+        instruction: str = INSTRUCTION,
+        max_tokens: int = 8192,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self._model = model
+        self._text = PlainTokenizer(tokenizer)
+        self._prefix, self._suffix = (tokenizer.encode(part, add_special_tokens=False) for part in (PREFIX, SUFFIX))
+        self._room = max_tokens - len(self._prefix) - len(self._suffix)
+        if self._room < 1:
+            raise InputError(f"max_tokens: expected more than the frame's {max_tokens - self._room}, got {max_tokens}")
+        for turn in ("<|im_start|>", "<|im_end|>"):
+            if len(tokenizer.encode(turn, add_special_tokens=False)) != 1:
+                raise JudgeError(f"{name}: expected {turn} to be one token, as in Qwen3-Reranker (is it one?)")
+        self._answers = [_one_token(tokenizer, name, answer) for answer in ("no", "yes")]
+        self._instruction = instruction
+        self._batches = Batches(batch_tokens, model.device.type)
+        self._one_at_a_time = threading.Lock()
+        self.fingerprint = fingerprint_of(
+            "yesno",
+            name,
+            weights=weights_digest(model),
+            prompt=[PREFIX, BODY, SUFFIX],
+            instruction=instruction,
+            tokens=max_tokens,
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        *,
+        revision: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        instruction: str = INSTRUCTION,
+        max_tokens: int = 8192,
+        batch_tokens: int | None = None,
+    ) -> YesNoJudge:
+        """The reranker with that name or in that folder, such as ``Qwen/Qwen3-Reranker-4B``."""
+        loaded = load("AutoModelForCausalLM", model, revision=revision, device=device, dtype=dtype)
+        tokenizer = load_tokenizer(model, revision=revision)
+        return cls(
+            loaded,
+            tokenizer,
+            name=short_name(model),
+            instruction=instruction,
+            max_tokens=max_tokens,
+            batch_tokens=batch_tokens,
+        )
+
+    def score(self, query: str, documents: Sequence[str]) -> Scores:
+        """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
+        limit = self._room * _CHARACTERS_PER_TOKEN
+        screened = Screened.of(documents, limit)
+        query = readable(query, limit)
+        head, *bodies = self._text.ids(
+            BODY.format_map({"instruction": self._instruction, "query": query, "document": text})
+            for text in ("", *screened.texts)
+        )
+        if not bodies or len(head) >= self._room:
+            return [None] * screened.total
+        rows = [self._prefix + body[: self._room] + self._suffix for body in bodies]
+        shared = _common_prefix(rows) if len(rows) > 1 else 0
+        with self._one_at_a_time, require("torch", EXTRA).inference_mode():
+            memory = self._read(rows[0][:shared]) if shared else None
+            rests = [row[shared:] for row in rows]
+            found = self._batches.run(
+                [len(rest) for rest in rests],
+                lambda some: self._p_yes([rests[row] for row in some], memory, shared),
+                shared=shared,
+            )
+        record(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
+        return screened.spread(found, self.scale)
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """Tokens that scoring will read, from above."""
+        shared = len(self._prefix) + estimated_tokens(self._instruction, query) + len(self._suffix)
+        return Usage(input_tokens=sum(shared + min(self._room, estimated_tokens(text)) for text in documents))
+
+    def _read(self, tokens: list[int]) -> Any:
+        """Keys and values of the tokens that all rows begin with."""
+        ids = require("torch", EXTRA).tensor([tokens], device=self._model.device)
+        return self._model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+
+    def _p_yes(self, rests: Sequence[list[int]], memory: Any, shared: int) -> list[float]:
+        """P(yes) after the shared tokens and each of *rests*, padded between the two."""
+        torch, device = require("torch", EXTRA), self._model.device
+        longest = max(len(rest) for rest in rests)
+        ids = torch.zeros((len(rests), longest), dtype=torch.long)
+        mask = torch.ones((len(rests), shared + longest), dtype=torch.long)
+        places = torch.zeros_like(ids)
+        for row, rest in enumerate(rests):
+            ids[row, longest - len(rest) :] = torch.tensor(rest)
+            mask[row, shared : shared + longest - len(rest)] = 0
+            places[row, longest - len(rest) :] = torch.arange(shared, shared + len(rest))
+        past = copy.deepcopy(memory)
+        if past is not None:
+            past.batch_repeat_interleave(len(rests))
+        logits = self._model(
+            input_ids=ids.to(device),
+            attention_mask=mask.to(device),
+            position_ids=places.to(device),
+            past_key_values=past,
+            use_cache=past is not None,
+            logits_to_keep=1,
+        ).logits[:, -1, self._answers]
+        found: list[float] = logits.float().softmax(dim=-1)[:, 1].tolist()
+        return found
+
+
+def _one_token(tokenizer: Any, name: str, answer: str) -> int:
+    ids = tokenizer.encode(answer, add_special_tokens=False)
+    if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
+        raise JudgeError(f"{name}: expected {answer!r} to be one token, got {len(ids)}")
+    return int(ids[0])
+
+
+def _common_prefix(rows: Sequence[list[int]]) -> int:
+    """Tokens that all rows begin with, at least one left over in each."""
+    first, last = min(rows), max(rows)  # all others lie between these two
+    limit = min(len(row) for row in rows) - 1
+    return next((place for place in range(limit) if first[place] != last[place]), limit)
