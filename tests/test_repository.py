@@ -35,6 +35,8 @@ LAYERS = (
     ("solver",),
     ("offsets",),
     ("fitting",),
+    ("neighbours",),
+    ("evidence",),
     ("gate",),
     ("__init__",),
     ("budget", "indexes"),
