@@ -36,6 +36,8 @@ LAYERS = (
     ("solver",),
     ("offsets",),
     ("fitting",),
+    ("neighbours",),
+    ("evidence",),
     ("gate",),
     ("__init__",),
     ("budget", "indexes", "judges"),

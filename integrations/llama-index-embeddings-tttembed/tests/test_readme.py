@@ -33,7 +33,7 @@ def example():
 
 def test_readme_example_runs_and_finds_the_judged_node(example, capsys):
     """The example publishes an offset and retrieves the node the judge preferred."""
-    texts = ["Refunds take five days.", "Invoices come monthly.", "We ship on Mondays.", "Call us any time."]
+    texts = ["A refund takes five days, no more.", "Invoices come monthly.", "We ship on Mondays.", "Call us any time."]
     yours = {
         "model": LetterCounts(),
         "nodes": [TextNode(text=text) for text in texts],
@@ -44,7 +44,7 @@ def test_readme_example_runs_and_finds_the_judged_node(example, capsys):
 
     verdict, passage = capsys.readouterr().out.splitlines()
     assert verdict.startswith("published: held-out gain +")
-    assert passage == "Refunds take five days."
+    assert passage == "A refund takes five days, no more."
 
 
 def test_readme_example_is_short(example):

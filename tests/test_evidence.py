@@ -1,0 +1,119 @@
+"""Evidence: what deals of the rewards show, and the held-out gain with its interval."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import Rewards
+from tttembed_rag.evidence import DEALS, Gain, same_queries, signal_of
+
+
+def dealt(rewards, seed):
+    """The same rewards, dealt anew within each query."""
+    rng = np.random.default_rng(seed)
+    values = [rng.permutation(part) for part in np.split(rewards.values, rewards.starts[1:-1])]
+    return replace(rewards, values=np.concatenate(values))
+
+
+def signal(rewards):
+    """The signal of rewards."""
+    return signal_of(rewards, same_queries(rewards))
+
+
+class TestSignal:
+    """Where rewards stand among deals of themselves."""
+
+    def test_finds_a_common_direction(self, planted):
+        """Queries that all lack one direction pull together, each task and all of them."""
+        found = signal(planted(32, strength=0.9, tasks=["a", "b"] * 16))
+
+        assert [found.has_direction(task) for task in ("a", "b", None)] == [True] * 3
+
+    def test_opposite_tasks_pull_apart(self, planted):
+        """Two tasks that need opposite shifts have no direction in common, though each agrees with itself."""
+        rewards = planted(40, signs=[1, -1] * 20, strength=0.9, tasks=["up", "down"] * 20)
+        up = rewards.take(np.flatnonzero(rewards.tasks == "up"))
+
+        assert not signal(rewards).has_direction("up")
+        assert signal(up).has_direction("up")
+
+    @pytest.mark.parametrize("question", ["has_direction", "agrees", "is_backwards"])
+    def test_is_rarely_seen_in_dealt_rewards(self, some_rewards, question):
+        """Rewards without meaning answer yes in about one of 200 trials."""
+        yes = sum(getattr(signal(dealt(some_rewards(6, depths=5, seed=seed), seed)), question)() for seed in range(300))
+
+        assert yes <= 6
+
+    def test_is_spread_evenly_under_dealt_rewards(self, some_rewards):
+        """The rank of what was observed among its deals is uniform when rewards mean nothing."""
+        ranks = [signal(some_rewards(6, depths=5, seed=seed)).common[-1] for seed in range(200)]
+
+        assert abs(np.mean(ranks) / DEALS - 0.5) < 0.07
+
+    def test_knows_agreement_from_contradiction(self, planted):
+        """Rewards in the retriever's order agree, the same rewards upside down are backwards."""
+        rewards = planted(12, strength=0.2)
+        upside_down = replace(rewards, values=1 - rewards.values)
+
+        assert (signal(rewards).agrees(), signal(rewards).is_backwards()) == (True, False)
+        assert (signal(upside_down).agrees(), signal(upside_down).is_backwards()) == (False, True)
+
+    def test_of_constant_rewards_is_silent(self, planted):
+        """Rewards that are all the same tie with every deal."""
+        rewards = planted(6)
+        found = signal(replace(rewards, values=np.full(rewards.budget, 0.3)))
+
+        assert {DEALS} == {*found.common.tolist(), *found.agreeing.tolist(), *found.opposed.tolist()}
+
+    def test_does_not_know_the_order_of_queries(self, planted):
+        """The same queries in another order are dealt alike."""
+        rewards = planted(16, tasks=["a", "b"] * 8)
+        found, again = signal(rewards), signal(rewards.take(np.random.default_rng(0).permutation(16)))
+
+        assert_array_equal(again.common, found.common)
+        assert_array_equal(again.agreeing, found.agreeing)
+
+    def test_takes_a_query_logged_twice_once(self, some_rewards):
+        """A query does not agree with itself: two copies of one query have no common direction."""
+        rewards = some_rewards(1, depths=12)
+        twice = Rewards.from_arrays(
+            np.repeat(rewards.query_vectors, 2, axis=0), [rewards.doc_vectors] * 2, [rewards.values] * 2
+        )
+
+        assert signal(twice).common.tolist() == [DEALS, DEALS]
+
+
+class TestGain:
+    """A mean gain and its interval."""
+
+    @pytest.mark.parametrize("n", [8, 40])
+    def test_interval_holds_the_truth_nine_times_in_ten(self, n):
+        """Over many samples the 90 % interval holds the mean they were drawn with."""
+        rng = np.random.default_rng(0)
+        held = []
+        for _ in range(1000):
+            gain = Gain.of(rng.normal(0.02, 0.1, n), np.full(n, 1 / n), np.arange(n))
+            held.append(gain.interval[0] <= 0.02 <= gain.interval[1])
+
+        assert 0.85 <= np.mean(held) <= 0.95
+
+    def test_shrinks_by_one_trial_of_zero(self):
+        """Four trials that gain 0.5 count as five, one of them zero, and are no certainty."""
+        gain = Gain.of(np.full(4, 0.5), np.full(4, 0.25), np.arange(4))
+
+        assert_allclose(0.4, gain.mean)
+        assert gain.error > 0.05
+
+    def test_repeats_are_no_evidence(self):
+        """A group of equal trials is one observation."""
+        gains = np.array([0.1, 0.3, 0.2])
+        once = Gain.of(gains, np.full(3, 1 / 3), np.arange(3))
+        thrice = Gain.of(np.repeat(gains, 3), np.full(9, 1 / 9), np.repeat(np.arange(3), 3))
+
+        assert_allclose([once.mean, once.error, once.freedom], [thrice.mean, thrice.error, thrice.freedom])
+
+    def test_one_trial_bounds_nothing(self):
+        """A single observation has no interval."""
+        assert Gain.of(np.array([0.3]), np.ones(1), np.zeros(1, int)).below(0.16) == -np.inf

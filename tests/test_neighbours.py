@@ -1,0 +1,90 @@
+"""Neighbours: unjudged documents of a task's pool as further candidates."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.testing import assert_array_equal
+
+from tttembed_rag import Rewards
+from tttembed_rag.evidence import same_queries
+from tttembed_rag.neighbours import SHARE, with_neighbours
+
+
+def widened(rewards):
+    """The rewards with neighbours, split per query into (judged, neighbours) pairs of candidates and values."""
+    wide = with_neighbours(rewards, same_queries(rewards))
+    candidates, values = (np.split(part, wide.starts[1:-1]) for part in (wide.candidates, wide.values))
+    return [
+        ((c[:depth], c[depth:]), (v[:depth], v[depth:]))
+        for c, v, depth in zip(candidates, values, rewards.depths, strict=True)
+    ]
+
+
+def test_judged_candidates_come_first_unchanged(some_rewards):
+    """What was judged stays as it is, the neighbours follow."""
+    rewards = some_rewards(6, depths=[2, 5, 3, 4, 2, 6])
+    found = widened(rewards)
+
+    assert_array_equal(rewards.candidates, np.concatenate([c[0] for c, _ in found]))
+    assert_array_equal(rewards.values, np.concatenate([v[0] for _, v in found]))
+
+
+def test_neighbours_are_the_nearest_unjudged_documents(some_rewards):
+    """Each query gets its most similar documents judged for others, three for each of its own."""
+    rewards = some_rewards(8, depths=4)
+    unit = rewards.doc_vectors / rewards.doc_norms[:, None]
+    for q, ((judged, added), _) in enumerate(widened(rewards)):
+        order = np.argsort(-(unit @ rewards.query_vectors[q]))
+
+        assert [d for d in order.tolist() if d not in judged][: SHARE * 4] == added.tolist()
+
+
+def test_they_are_no_better_than_the_worst_judged(some_rewards):
+    """A neighbour's reward is the least of the query's own."""
+    for _, (judged, added) in widened(some_rewards(5, depths=4)):
+        assert {judged.min()} == set(added.tolist())
+
+
+def test_tasks_have_pools_of_their_own(some_rewards):
+    """Documents of another task may lie in another index."""
+    rewards = some_rewards(6, depths=3, tasks=list("aabbbb"))
+    owner = np.repeat(rewards.tasks, 3)
+    for q, ((_, added), _) in enumerate(widened(rewards)):
+        assert {str(rewards.tasks[q])} == set(owner[added].tolist())
+
+
+def test_what_one_log_of_a_query_judged_is_judged(some_rewards):
+    """A query logged twice with different candidates takes none of them for unjudged."""
+    rewards = some_rewards(3, depths=4)
+    queries = rewards.query_vectors[[0, 0, 1]]
+    found = widened(replace(rewards, query_vectors=queries, query_norms=np.ones(3)))
+
+    assert all(set(added.tolist()) <= {8, 9, 10, 11} for (_, added), _ in found[:2])
+
+
+def test_a_single_query_has_none(some_rewards):
+    """One query's pool holds only what it judged itself."""
+    rewards = some_rewards(1, depths=5)
+    wide = with_neighbours(rewards, same_queries(rewards))
+
+    assert_array_equal(wide.candidates, rewards.candidates)
+
+
+def test_the_pool_is_bounded_and_the_order_of_queries_does_not_matter(some_rewards):
+    """More queries than a pool holds are dealt into pools by what they are, not by where they stand."""
+    rewards = some_rewards(300, depths=2, width=6)
+    order = np.random.default_rng(0).permutation(300)
+    added = [rewards.doc_vectors[c[1]] for c, _ in widened(rewards)]
+    again = rewards.take(order)
+
+    for q, (c, _) in zip(order.tolist(), widened(again), strict=True):
+        assert_array_equal(added[q], again.doc_vectors[c[1]])
+
+
+def test_unused_documents_stay_unused():
+    """A document nobody judged is no neighbour, whatever its vector holds."""
+    documents = np.array([[1.0, 0.0], [0.8, 0.6], [np.nan, 0.0], [0.0, 1.0], [0.6, 0.8]])
+    rewards = Rewards.from_indexed(np.eye(2), documents, [[0, 1], [3, 4]], [[1.0, 0.5], [0.2, 0.9]])
+    kept = {tuple(rewards.doc_vectors[d]) for (_, added), _ in widened(rewards) for d in added}
+
+    assert not any(np.isnan(vector).any() for vector in kept)
