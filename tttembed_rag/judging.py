@@ -211,10 +211,27 @@ def judge_all(
 
         watch: Called with the progress after every answer.
     """
+
+    async def judged() -> Verdicts:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(1, concurrency)))
+        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch)
+
+    return asyncio.run(judged())
+
+
+async def ajudge_all(
+    plan: Plan,
+    judge: Judge,
+    cache: ScoreCache,
+    *,
+    concurrency: int = 8,
+    watch: Callable[[Progress], None] | None = None,
+) -> Verdicts:
+    """`judge_all` inside a running event loop (a notebook, a server)."""
     judge.scale.to_unit(rewards_of(judge, []))  # refuses an unbounded scale before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-    return asyncio.run(_Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish())
+    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
 
 
 def read_log(path: Path) -> list[Observation]:
@@ -345,7 +362,6 @@ class _Run:
     async def finish(self) -> Verdicts:
         """All that could be judged."""
         calls = self._walk.calls()
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self._concurrency))
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._concurrency):

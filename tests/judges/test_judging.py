@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from tttembed_rag import DataError, InputError, RewardError, Scale
 from tttembed_rag.budget import in_turns, water_fill
 from tttembed_rag.judges import Blocking, Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
 from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
-from tttembed_rag.judging import Observation, Plan, forecast, judge_all, read_log, write_scores
+from tttembed_rag.judging import Observation, Plan, ajudge_all, forecast, judge_all, read_log, write_scores
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -56,6 +57,17 @@ def run(plan, judge=None, cache=None, **options):
     """(verdicts, what was asked)."""
     judge = judge or Lengths()
     return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
+
+
+class TestInALoop:
+    """Judging where an event loop runs already."""
+
+    async def test_gives_the_same_verdicts(self):
+        """The async twin is the same run: rewards, usage and order."""
+        plan = Plan(served(3, 5), (2, 4))
+        alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
+
+        assert alone == await ajudge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
 
 
 class TestOrder:
