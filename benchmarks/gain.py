@@ -16,7 +16,7 @@ import numpy as np
 
 from tttembed_rag import Scale
 from tttembed_rag.evaluate.datasets import load_beir, load_vectors
-from tttembed_rag.evaluate.experiment import Collection, Plan, Row, open_collection, run
+from tttembed_rag.evaluate.experiment import Baseline, Collection, Plan, Row, open_collection, run
 from tttembed_rag.gate import AnyScope
 
 SETS = ("metatool", "seal-tools", "cranfield", "scifact")
@@ -52,18 +52,20 @@ def private_scope(data: Path) -> list[Row]:
     """Query scope against direct rerank on judged queries, rewards are real LLM grades (0 to 12)."""
     rows = []
     print("\ntrec-dl19-passage, judged queries, real LLM grades: nDCG@10 change over raw")
-    print(f"{'judge':<28}{'depth':>6}{'raw':>8}{'direct rerank':>15}{'query scope':>13}{'gated':>8}{'auto':>8}")
+    titles = f"{'direct rerank':>15}{'query scope':>13}{'gated':>8}{'auto':>8}{'fused':>8}"
+    print(f"{'judge':<28}{'depth':>6}{'raw':>8}{titles}")
     for judge in JUDGES:
         scale = Scale("rubric", 0, 12)
         collection = open_collection(data / "trec-dl19-passage", vectors="minilm", rewards=judge, scale=scale)
         for depth in (10, 50):
             scopes: tuple[AnyScope, ...] = ("query", "auto")
-            plan = Plan(rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=("rerank",))
+            baselines: tuple[Baseline, ...] = ("rerank", "fused")
+            plan = Plan(rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=baselines)
             mine = [row for row in run([collection], plan) if row.population == "rewarded"]
             by = {(row.scope, row.gated): row for row in mine}
-            values = [by["rerank", False], by["query", False], by["query", True], by["auto", True]]
-            rerank, query, gated, auto = (f"{row.delta:+.3f}" for row in values)
-            print(f"{judge:<28}{depth:>6}{mine[0].raw_ndcg10:>8.3f}{rerank:>15}{query:>13}{gated:>8}{auto:>8}")
+            values = [by["rerank", False], by["query", False], by["query", True], by["auto", True], by["fused", True]]
+            rerank, query, gated, auto, both = (f"{row.delta:+.3f}" for row in values)
+            print(f"{judge:<28}{depth:>6}{mine[0].raw_ndcg10:>8.3f}{rerank:>15}{query:>13}{gated:>8}{auto:>8}{both:>8}")
             rows += mine
     return rows
 

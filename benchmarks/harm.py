@@ -1,6 +1,6 @@
 """Never worse than raw? The plain rule and the default on real collections, embedders, judges and budgets.
 
-    python benchmarks/harm.py [--full] [--cells OUT.jsonl] [--sets a,b] [--embedders lsa] [--json FIGURES.json] ...
+    python benchmarks/harm.py [--full] [--cells OUT.jsonl] [--sets a,b] [--embedders lsa] [--plot OUT.png] ...
 
 Every cell fits one workload (a collection, or all of them pooled, each a task) and searches again for queries
 nobody rewarded. A cell is one line of OUT.jsonl and is not computed twice. The collections are BEIR folders with
@@ -15,7 +15,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -276,7 +276,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures of the study over *rows*, for the plain rule (task scope) and for the default."""
-    told = [row for row in rows if row["rewards"] not in (*NO_SIGNAL, INVERTED)]
+    told = _told(rows)
     held = {rule: np.array([row["heldout"][rule] for row in told]) for rule in ("task", "auto")}
     best = np.array([max(row["heldout"].get("global", -1.0), row["heldout"]["task"]) for row in told])
     worth = best >= 0.02
@@ -316,29 +316,103 @@ def _mean(values: Any) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
 
-def _areas(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean area under gain against log2 breadth, of auto and of the upper envelope of the plain scopes."""
-    curves: dict[tuple[Any, ...], dict[int, list[Mapping[str, Any]]]] = {}
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Gain of every rule against breadth, mean of seeds, of one task under one embedder, judge and depth.
+
+    Attributes:
+        population: Whose gain, ``heldout`` or ``rewarded``.
+
+        breadths: (b,) rewarded queries.
+
+        gains: (b,) by rule.
+    """
+
+    population: str
+    breadths: np.ndarray
+    gains: dict[str, np.ndarray]
+
+    @property
+    def envelope(self) -> np.ndarray:
+        """(b,) gain of the best plain scope at each breadth, or of none."""
+        plain = [gain for rule, gain in self.gains.items() if rule != "auto"]
+        return np.max([*plain, np.zeros(len(self.breadths))], axis=0)
+
+    def area(self, gain: np.ndarray) -> float:
+        """Mean of *gain* (b,) over log2 breadth."""
+        at = np.log2(self.breadths)
+        return float(np.trapezoid(gain, at) / (at[-1] - at[0]))
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> Iterator[Curve]:
+    """The curves of *rows* with two breadths or more."""
+    grouped: dict[tuple[Any, ...], dict[int, list[Mapping[str, Any]]]] = {}
     for row in rows:
         key = tuple(row[name] for name in ("workload", "embedder", "rewards", "depth", "task"))
-        curves.setdefault(key, {}).setdefault(row["breadth"], []).append(row)
+        grouped.setdefault(key, {}).setdefault(row["breadth"], []).append(row)
+    for by_breadth in grouped.values():
+        breadths = sorted(by_breadth)
+        for population in ("heldout", "rewarded") if len(breadths) > 1 else ():
+            rules = by_breadth[breadths[0]][0][population]
+            gains = {
+                rule: np.array([np.mean([row[population][rule] for row in by_breadth[b]]) for b in breadths])
+                for rule in rules
+            }
+            yield Curve(population, np.array(breadths), gains)
+
+
+def _areas(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean area under gain against log2 breadth, of auto and of the upper envelope of the plain scopes."""
     area: dict[str, list[float]] = {"heldout": [], "rewarded": []}
     envelope: dict[str, list[float]] = {"heldout": [], "rewarded": []}
-    for by_breadth in curves.values():
-        breadths = sorted(by_breadth)
-        if len(breadths) < 2:
-            continue
-        at = np.log2(breadths)
-        for population, areas in area.items():
-            scopes = by_breadth[breadths[0]][0][population]
-            mean = {
-                scope: np.array([np.mean([r[population][scope] for r in by_breadth[b]]) for b in breadths])
-                for scope in scopes
-            }
-            upper = np.max([mean[scope] for scope in scopes if scope != "auto"] + [np.zeros(len(at))], axis=0)
-            areas.append(float(np.trapezoid(mean["auto"], at) / (at[-1] - at[0])))
-            envelope[population].append(float(np.trapezoid(upper, at) / (at[-1] - at[0])))
-    return tuple({p: float(np.mean(v)) if v else math.nan for p, v in x.items()} for x in (area, envelope))
+    for curve in curves(rows):
+        area[curve.population].append(curve.area(curve.gains["auto"]))
+        envelope[curve.population].append(curve.area(curve.envelope))
+    return tuple({p: _mean(values) for p, values in part.items()} for part in (area, envelope))
+
+
+def plotted(parts: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
+    """Mean gain against budget, a column per part of the study: plain scopes, their envelope, and the default."""
+    from matplotlib.figure import Figure
+
+    looks = {"global": "#ccbb44", "task": "#ee6677", "query": "#228833", "auto": "#4477aa"}
+    figure = Figure(figsize=(4 * len(parts), 7), layout="constrained")
+    axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
+    for column, (name, rows) in zip(axes.T, parts.items(), strict=True):
+        found = list(curves(_told(rows)))
+        for axis, population in zip(column, ("heldout", "rewarded"), strict=True):
+            mine = [curve for curve in found if curve.population == population]
+            _drawn(axis, mine, "envelope of plain scopes", lambda c: c.envelope, color="black", linestyle=":")
+            for rule, color in looks.items():
+                gain = {curve: curve.gains[rule] for curve in mine if rule in curve.gains}
+                label = "auto (the default)" if rule == "auto" else f"{rule}, plain"
+                _drawn(axis, list(gain), label, gain.__getitem__, color=color, linewidth=1 + 1.5 * (rule == "auto"))
+            axis.axhline(0, color="grey", linewidth=0.5)
+            breadths = sorted({breadth for curve in mine for breadth in curve.breadths.tolist()})
+            axis.set_title(f"{name}, {population.replace('heldout', 'held-out')} queries")
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(breadths, map(str, breadths))
+    for first, last in zip(axes[:, 0], axes[:, -1], strict=True):
+        first.set_ylabel("change of nDCG@10, mean of cells")
+        last.legend(frameon=False)
+    for axis in axes[-1]:
+        axis.set_xlabel("rewarded queries per task")
+    figure.savefig(target, dpi=150)
+
+
+def _drawn(axis: Any, found: Sequence[Curve], label: str, gain: Callable[[Curve], np.ndarray], **look: Any) -> None:
+    """One line, the mean *gain* of the curves at each breadth that any of them has."""
+    at: dict[int, list[float]] = {}
+    for curve in found:
+        for breadth, value in zip(curve.breadths.tolist(), gain(curve).tolist(), strict=True):
+            at.setdefault(breadth, []).append(value)
+    if at:
+        axis.plot(sorted(at), [np.mean(at[breadth]) for breadth in sorted(at)], label=label, marker=".", **look)
+
+
+def _told(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows of judges that mean what they say."""
+    return [row for row in rows if row["rewards"] not in (*NO_SIGNAL, INVERTED)]
 
 
 def show(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -412,6 +486,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which to stop measuring")
     parser.add_argument("--json", type=Path, help="write the figures")
+    parser.add_argument("--plot", type=Path, help="draw gain against budget with the envelope")
     args = parser.parse_args()
     if not args.data.is_dir():
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
@@ -428,12 +503,12 @@ def main() -> None:
         groups.setdefault((cell.workload, cell.embedder, cell.rewards), []).append(cell)
     jobs = [(group, args.data, args.cache, tuple(args.sets)) for group in groups.values()]
     rows += _measured(jobs, args)
-    report = {}
-    for name, half in (("development", DEVELOPMENT), ("confirmation", CONFIRMATION)):
-        if mine := [row for row in rows if row["workload"] in half]:
-            report[name] = show(name, mine)
-    if mine := [row for row in rows if row["workload"] == POOLED]:
-        report[POOLED] = show("pooled", mine)
+    halves = {"development": DEVELOPMENT, "confirmation": CONFIRMATION, POOLED: (POOLED,)}
+    parts = {name: [row for row in rows if row["workload"] in half] for name, half in halves.items()}
+    parts = {name: mine for name, mine in parts.items() if mine}
+    report = {name: show(name, mine) for name, mine in parts.items()}
+    if args.plot and parts:
+        plotted(parts, args.plot)
     if args.json:
         args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def saved(tmp_path: Path) -> Path:
     vector = np.array([0.25, -0.5], np.float32)
     offsets = [
         Offset("task", vector, 0.95, 19, Evidence(19, 0.04, (0.01, 0.07), "published", "steady"), task="billing"),
-        Offset("task", 0 * vector, 0.0, 6, Evidence(6, -0.01, (-0.1, 0.08), "abstained", "too few"), task="legal"),
+        Offset("task", 0 * vector, 0.0, 6, Evidence(6, 0.01, (-0.06, 0.08), "abstained", "too few", 30), task="legal"),
         Offset("query", vector, 0.5, 1, Evidence(1, None, None, "ungated", "no gate"), task="billing", query_id="q7"),
     ]
     path = tmp_path / "offsets.safetensors"
@@ -111,7 +112,7 @@ def test_bad_input_ends_the_program_with_2(tmp_path: Path) -> None:
 # Help
 
 
-@pytest.mark.parametrize("command", ["demo", "eval", "judge", "show"])
+@pytest.mark.parametrize("command", ["demo", "eval", "explain", "judge", "show"])
 def test_help_lists_every_command(command: str) -> None:
     """The help of the program names its commands, each with a line of explanation."""
     lines = [line.split(maxsplit=1) for line in tttembed("--help").stdout.splitlines() if line.startswith("  ")]
@@ -269,7 +270,7 @@ BAD_EVAL = {
     "depth 0": (("--depth", "0"), "depth: expected numbers >= 1, got (0,)"),
     "holdout 1": (("--holdout", "1"), "holdout: expected a share between 0 and 1, got 1.0"),
     "unknown scope": (("--scopes", "task,team"), "scopes: expected global, task, query, auto, got team"),
-    "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, got bm25"),
+    "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, fused, got bm25"),
     "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
     "unknown scale": (
         ("--scale", "stars"),
@@ -349,7 +350,10 @@ def test_show_prints_a_line_per_offset(saved: Path) -> None:
     """Show tells of each offset what it was learned from, its dose and its evidence, in one line."""
     expected = [
         "task:billing: 19 rewarded queries, dose 0.95, published: held-out gain +0.040 [+0.010, +0.070], steady",
-        "task:legal: 6 rewarded queries, dose 0.00, abstained: held-out gain -0.010 [-0.100, +0.080], too few",
+        (
+            "task:legal: 6 rewarded queries, dose 0.00, abstained: held-out gain +0.010 [-0.060, +0.080], too few; "
+            "about 30 more would settle it if the gain holds"
+        ),
         "query:billing/q7: 1 rewarded query, dose 0.50, ungated: no gate",
     ]
 
@@ -370,8 +374,10 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "interval": [0.01, 0.07],
         "verdict": "published",
         "reason": "steady",
+        "needed": None,
     }
-    assert (records[1]["served"], records[2]["gain"], records[2]["interval"]) == (False, None, None)
+    assert (records[1]["served"], records[1]["needed"]) == (False, 30)
+    assert (records[2]["gain"], records[2]["interval"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -395,6 +401,132 @@ def test_show_refuses_what_is_no_offsets_file(tmp_path: Path, name: str, content
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"Error: {path}: {reason}")
     assert len(result.stderr.splitlines()) == 1
+
+
+# Explain
+
+
+@pytest.fixture
+def learned(folder: Path, tmp_path: Path) -> Path:
+    """An offsets file with an offset for the folder's task and a private one of its query q3."""
+    rng, evidence = np.random.default_rng(2), Evidence(9, 0.1, (0.02, 0.18), "published", "steady")
+    shared, private = rng.standard_normal((2, 8))
+    offsets = [
+        Offset("task", shared, 0.9, 9, evidence, task=folder.name),
+        Offset("query", private, 0.5, 1, Evidence(1, None, None, "ungated", "none"), task=folder.name, query_id="q3"),
+    ]
+    path = tmp_path / "learned.safetensors"
+    Offsets(offsets, width=8).save(path)
+    return path
+
+
+def explained(folder: Path, query: str, learned: Path, *options: str) -> dict[str, Any]:
+    """The explanation of a query, as JSON."""
+    result = tttembed("explain", folder, query, "--offsets", learned, "--vectors", "tiny", *options, "--json")
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
+
+
+@pytest.mark.parametrize("query", ["q3", "q4"])
+def test_explain_tells_ranks_and_scores(folder: Path, learned: Path, query: str) -> None:
+    """Documents among the first five before or after come with the ranks and cosines of a brute-force search."""
+    with np.load(folder / "vectors" / "tiny.npz") as stored:
+        docs, base = stored["docs"], stored["queries"][int(query[1:])]
+    moved = Offsets.load(learned).apply(base, task=folder.name, query_id=query)
+    scores = [docs @ x / np.linalg.norm(docs, axis=1) / np.linalg.norm(x) for x in (base, moved)]
+    ranks = [np.argsort(np.argsort(-s)) + 1 for s in scores]
+    shown = [d for d in range(60) if min(ranks[0][d], ranks[1][d]) <= 5]
+    expected = {
+        (f"d{d}", int(ranks[0][d]), int(ranks[1][d]), f"{scores[0][d]:.4f}", f"{scores[1][d]:.4f}")
+        for d in shown
+        if ranks[0][d] != ranks[1][d]
+    }
+
+    record = explained(folder, query, learned, "--top", "5")
+    told = [
+        (m["document"], m["rank_before"], m["rank"], f"{m['score_before']:.4f}", f"{m['score']:.4f}")
+        for m in record["rose"] + record["fell"]
+    ]
+
+    assert (expected, len(expected)) == (set(told), len(told))
+    assert all(move["rank"] < move["rank_before"] for move in record["rose"])
+    assert all(move["rank"] > move["rank_before"] for move in record["fell"])
+
+
+@pytest.mark.parametrize(("query", "key"), [("q3", "query:small/q3"), ("q4", "task:small")])
+def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query: str, key: str) -> None:
+    """A query is explained by its private offset, else by its task's, with the line that show prints of it."""
+    lines = tttembed("explain", folder, query, "--offsets", learned, "--vectors", "tiny").stdout.splitlines()
+    (shown,) = (line for line in tttembed("show", learned).stdout.splitlines() if line.startswith(f"{key}:"))
+
+    assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
+    assert explained(folder, query, learned)["offset"]["key"] == key
+
+
+def test_explain_gives_the_rewards_behind_it(folder: Path, learned: Path) -> None:
+    """A judged document comes with its stored reward, another with none."""
+    scores = folder / "scores" / "some.tsv"
+    scores.write_text("header\n" + "".join(f"q4\td{d}\t0.{d + 1}\n" for d in range(30)), encoding="utf-8")
+
+    record = explained(folder, "q4", learned, "--top", "60", "--rewards", "some")
+    rewards = {move["document"]: move["reward"] for move in record["rose"] + record["fell"]}
+
+    assert {d: float(f"0.{int(d[1:]) + 1}") if int(d[1:]) < 30 else None for d in rewards} == rewards
+    assert {None} != set(rewards.values())
+
+
+def test_explain_prints_a_line_per_document(folder: Path, learned: Path) -> None:
+    """The lines say how far a document rose or fell, and close with how many did not."""
+    options = ("--offsets", learned, "--vectors", "tiny", "--rewards", "judge")
+    record = explained(folder, "q4", learned, "--rewards", "judge")
+    lines = tttembed("explain", folder, "q4", *options).stdout.splitlines()[2:]
+    expected = [
+        [word, f"{abs(m['rank'] - m['rank_before'])}:", str(m["rank_before"]), "->", str(m["rank"])]
+        for word in ("rose", "fell")
+        for m in record[word]
+    ]
+
+    assert expected == [line.split()[:5] for line in lines[:-1]]
+    assert all(f"reward {m['reward']:g} " in line for m, line in zip(record["rose"], lines, strict=False))
+    assert lines[-1].endswith(" documents kept their rank")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("q99",), "/small: expected a query with labels, got 'q99'"),
+        (("q3", "--task", "legal"), "expected one that serves query 'q3' of task 'legal', got none of its task"),
+        (("q3", "--rewards", "nobody"), "scores/nobody.tsv: expected stored scores, found none"),
+        (("q3", "--top", "0"), "top: expected at least 1, got 0"),
+    ],
+)
+def test_explain_refuses_in_one_line(folder: Path, learned: Path, arguments: tuple[str, ...], reason: str) -> None:
+    """What cannot be explained ends with exit code 2 and one line that says why."""
+    result = tttembed("explain", folder, *arguments, "--vectors", "tiny", "--offsets", learned)
+
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_explain_refuses_offsets_of_another_model(folder: Path, saved: Path) -> None:
+    """Offsets of another width than the vectors were learned for another model."""
+    result = tttembed("explain", folder, "q3", "--vectors", "tiny", "--offsets", saved)
+
+    assert result.exit_code == 2
+    assert result.stderr == "Error: offsets: expected the width of vectors/tiny.npz, 8, got 2\n"
+
+
+def test_explain_says_why_nothing_serves(folder: Path, tmp_path: Path) -> None:
+    """Where the gate abstained, its evidence is the answer."""
+    evidence = Evidence(6, 0.01, (-0.06, 0.08), "abstained", "too few", 30)
+    path = tmp_path / "abstained.safetensors"
+    Offsets([Offset("task", np.zeros(8), 0.0, 6, evidence, task="small")], width=8).save(path)
+
+    result = tttembed("explain", folder, "q3", "--vectors", "tiny", "--offsets", path)
+
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f"of task 'small', got task:small {evidence}\n")
 
 
 # Demo

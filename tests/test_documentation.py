@@ -72,7 +72,7 @@ def write_folder(folder: Path, vectors: str, judge: str) -> None:
 def write_offsets(path: Path) -> None:
     """An offsets file with one offset."""
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for the README")
-    Offsets([Offset("global", np.ones(4, np.float32), 0.9, 9, evidence)], width=4).save(path)
+    Offsets([Offset("global", np.ones(48, np.float32), 0.9, 9, evidence)], width=48).save(path)
 
 
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
@@ -88,7 +88,8 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
-    for folder in (*parameters.get("folders", ()), parameters.get("data"), parameters.get("source")):
+    named = (parameters.get(name) for name in ("folder", "data", "source"))
+    for folder in (*parameters.get("folders", ()), *named):
         if folder is not None and not folder.exists():
             write_folder(folder, vectors, judge)
     kind, _, path = parameters.get("spec", "").partition(":")

@@ -16,7 +16,7 @@ import pytest
 
 from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedError, fit
 from tttembed_rag.budget import water_fill
-from tttembed_rag.evaluate.baselines import direct_rerank
+from tttembed_rag.evaluate.baselines import direct_rerank, fused
 from tttembed_rag.evaluate.datasets import load_beir, load_scores
 from tttembed_rag.evaluate.experiment import Collection, Plan, Row, open_collection, pooled_rewards, run, split
 
@@ -584,7 +584,7 @@ def test_folders_of_different_widths_are_refused(collection: Collection, tmp_pat
         ({"rewarded": (4, 0)}, "rewarded: expected numbers >= 1, got (4, 0)"),
         ({"depth": 0}, "depth: expected numbers >= 1, got (0,)"),
         ({"scopes": ("task", "team")}, "scopes: expected global, task, query, auto, got team"),
-        ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, got bm25"),
+        ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, fused, got bm25"),
         ({"seeds": ()}, "seeds: expected "),
         ({"seeds": (0, -1)}, "seeds: expected "),
         ({"objective": "mse"}, "objective: expected "),
@@ -633,3 +633,55 @@ def test_rerank_leaves_its_input_alone() -> None:
     direct_rerank(ranked, np.array([0, 1]), np.array([0.0, 1.0]))
 
     assert ranked.tolist() == [0, 1]
+
+
+# Fusing
+
+
+def test_fusing_weighs_reward_and_search_the_same() -> None:
+    """Rewarded documents stand by the sum of their two ranks, in the slots they held; the others stay."""
+    found = np.array([40, 10, 30, 50, 20])
+
+    # Ranks by search and by reward: 40 has 1 + 3, 10 has 2 + 1, 50 has 3 + 2.
+    assert fused(found, np.array([10, 40, 50]), np.array([0.9, 0.1, 0.5])).tolist() == [10, 40, 30, 50, 20]
+    # The exact opposites of the search: all three sums are 4, and the search decides.
+    assert fused(found, np.array([20, 40, 50]), np.array([0.9, 0.1, 0.5])).tolist() == found.tolist()
+
+
+def test_fusing_ignores_documents_beyond_the_list() -> None:
+    """Only rewarded documents that the search found take part, and a rank is one among them."""
+    found = np.array([1, 2, 3])
+
+    assert fused(found, np.array([3, 9, 2, 8]), np.array([0.5, 0.9, 0.1, 0.8])).tolist() == [1, 2, 3]
+
+
+def test_fused_rows_change_believed_queries_alone(collection: Collection) -> None:
+    """Rewarded queries with a private offset get its search fused with their rewards; the others keep raw."""
+    plan = replace(PLAN, rewarded=(50,), seeds=(0,), scopes=(), baselines=("fused",))
+    pool, _ = split(collection, 0, plan.holdout)
+    mine = pool[:50]
+    ids = collection.query_ids[mine].tolist()
+    moved = fit(pooled_rewards([collection], [mine], 10)).apply(
+        collection.query_vectors[mine], task="planted", query_id=ids
+    )
+    gained = []
+    for q, vector in zip(mine.tolist(), moved, strict=True):
+        found = collection.index.search(vector[None], 100)[1][0]
+        best = collection.doc_ids[fused(found, *collection.candidates(q, 10))][:10].tolist()
+        (relevant,) = collection.dataset.qrels[collection.query_ids[q]]
+        gained.append(1 / np.log2(best.index(relevant) + 2) if relevant in best else 0.0)
+
+    rows = list(run([collection], plan))
+
+    (rewarded,), (held,) = some(rows, population="rewarded"), some(rows, population="heldout")
+    assert (rewarded.scope, rewarded.gated, rewarded.published) == ("fused", True, True)
+    assert np.mean(gained) == pytest.approx(rewarded.ndcg10)
+    assert (held.delta, rewarded.delta > 0) == (0.0, True)
+
+
+def test_fused_rows_leave_a_worthless_judge_alone(folder: Path) -> None:
+    """Where no private offset is served, rewards reorder nothing."""
+    plan = replace(PLAN, rewarded=(50,), seeds=(0,), scopes=(), baselines=("fused",))
+    rows = list(run([opened(folder, "noise")], plan))
+
+    assert {(0.0, False)} == {(row.delta, row.published) for row in rows}

@@ -226,7 +226,30 @@ class TestAbstaining:
 
         assert evidence.verdict == "abstained"
         assert evidence.gain > 0
-        assert "more rewarded queries would settle it" in evidence.reason
+        assert evidence.needed > 0
+        assert f"about {evidence.needed} more would settle it" in str(evidence)
+
+    def test_asks_for_as_many_as_narrow_the_interval(self, planted):
+        """With that many more queries of the same spread, and no fewer, the interval would be above zero."""
+        evidence = fit(planted(8, depth=5, strength=0.5, seed=5), scope="global")["global"].evidence
+        reach = evidence.interval[1] - evidence.gain
+        enough, fewer = (reach * np.sqrt(8 / (8 + more)) for more in (evidence.needed, evidence.needed - 1))
+
+        assert "interval" in evidence.reason
+        assert enough <= evidence.gain < fewer
+
+    @pytest.mark.parametrize("settled", ["published", "no gain", "one query"])
+    def test_asks_for_nothing_where_nothing_is_open(self, planted, settled):
+        """Where the question is settled, or there is nothing to go by, no number is made up."""
+        rewards = planted(24, strength=0.9)
+        if settled == "no gain":
+            rewards = replace(rewards, values=np.full(rewards.budget, 0.5))
+        if settled == "one query":
+            rewards = rewards.take(np.arange(1))
+        evidence = fit(rewards, scope="global")["global"].evidence
+
+        assert (settled == "published") == (evidence.verdict == "published")
+        assert evidence.needed is None
 
     def test_a_direction_without_a_sure_gain(self, planted):
         """Rewards that are more than noise are no proof of a gain: its whole interval must be above zero."""

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
+from safetensors import safe_open
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
@@ -19,7 +20,7 @@ from tttembed_rag.offsets import FORMAT_VERSION
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")
 PUBLISHED = Evidence(30, 0.05, (0.01, 0.09), "published", "held out")
-ABSTAINED = Evidence(3, 0.01, (-0.2, 0.2), "abstained", "not above zero")
+ABSTAINED = Evidence(3, 0.01, (-0.2, 0.2), "abstained", "not above zero", 40)
 every_dtype = pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 
 
@@ -408,6 +409,13 @@ class TestMapping:
         [
             (PUBLISHED, "published: held-out gain +0.050 [+0.010, +0.090], held out"),
             (UNGATED, "ungated: made for a test"),
+            (
+                ABSTAINED,
+                (
+                    "abstained: held-out gain +0.010 [-0.200, +0.200], not above zero; "
+                    "about 40 more would settle it if the gain holds"
+                ),
+            ),
         ],
     )
     def test_evidence_reads_as_one_line(self, evidence, expected):
@@ -452,6 +460,19 @@ class TestFile:
             expected, got = asdict(offset), asdict(loaded[key])
             assert_array_equal(got.pop("vector"), expected.pop("vector"), strict=True)
             assert expected == got
+
+    def test_evidence_without_a_power_hint_loads(self, tmp_path):
+        """A file whose evidence does not say how much more is needed loads, the number unknown."""
+        path = tmp_path / "offsets.safetensors"
+        some(one(evidence=ABSTAINED)).save(path)
+        with safe_open(path, framework="numpy") as file:
+            header, vectors, records = file.metadata(), file.get_tensor("vectors"), file.get_tensor("offsets")
+        (record,) = json.loads(records.tobytes())
+        del record["evidence"]["needed"]
+        records = np.frombuffer(json.dumps([record]).encode(), dtype=np.uint8)
+        path.write_bytes(to_safetensors({"vectors": vectors, "offsets": records}, metadata=header))
+
+        assert replace(ABSTAINED, needed=None) == Offsets.load(path)["global"].evidence
 
     def test_keeps_learned_offsets(self, tmp_path, planted):
         """What `fit` returns, gate and all, survives."""

@@ -60,6 +60,11 @@ NOISE_LEVEL = 1 / (DEALS + 1)
 RIDGE_STEPS = (1.0, 10**0.5, 10.0)
 # A global offset meets unseen tasks only if it helped tasks it did not see: at least this many.
 MIN_TASKS = 4
+# Findings in words.
+_CONTRADICT = f"contradict the retriever's order more than any of {DEALS} random shuffles of them"
+_FOLLOW = f"follow the retriever's order more than any of {DEALS} random shuffles of them"
+_FOLLOW_NOT = "follow the retriever's order no more than random shuffles of them might"
+_INTERVAL = f"{1 - 2 * INTERVAL_LEVEL:.0%} interval"
 
 
 def fit(
@@ -258,30 +263,28 @@ def _decide(rewards: Rewards, scope: Scope, task: str | None, races: list[Race])
 
 def _verdict(race: Race, gain: Gain, what: str) -> Evidence:
     """The verdict on the winner of a race, in words, with how much more might settle it."""
-    n = len(np.unique(race.groups))
+    n, needed = len(np.unique(race.groups)), None
     if n < 2:
         one = "query" if race.unit == "queries" else "task"
         return Evidence(n, None, None, "abstained", f"{what}: {n} rewarded {one} cannot be held out from itself")
     sure = f"{what}, {n} held-out {race.unit}"
     verdict: Literal["published", "abstained"] = "abstained"
     if race.signal.is_backwards(race.task) or race.signal.is_backwards():
-        why = f"the rewards contradict the retriever's order, more than in any of {DEALS} deals of them"
+        why = f"the rewards {_CONTRADICT}"
     elif gain.mean <= 0:
-        why = "the judged candidates show no gain"
+        why = "no gain on the judged candidates"
     elif not race.is_no_noise:
-        why = f"rewards dealt at random might show as much; {_more(race, gain, race.noise_level)}"
+        why, needed = "randomly shuffled rewards might gain as much", _needed(n, gain, race.noise_level)
     elif gain.interval[0] <= 0:
-        why = f"not surely above zero; {_more(race, gain, INTERVAL_LEVEL)}"
+        why, needed = f"the {_INTERVAL} is not all above zero", _needed(n, gain, INTERVAL_LEVEL)
     else:
-        verdict, why = "published", f"above zero at {1 - INTERVAL_LEVEL:.0%} one-sided"
-    return Evidence(n, gain.mean, gain.interval, verdict, f"{sure}: {why}")
+        verdict, why = "published", f"the whole {_INTERVAL} is above zero"
+    return Evidence(n, gain.mean, gain.interval, verdict, f"{sure}: {why}", needed)
 
 
-def _more(race: Race, gain: Gain, level: float) -> str:
-    """How many more trials would bring the bound at *level* above zero, if the gain holds."""
-    n = len(np.unique(race.groups))
-    more = math.ceil(n * ((gain.mean - gain.below(level)) / gain.mean) ** 2) - n
-    return f"about {more} more rewarded {race.unit} would settle it if the gain holds"
+def _needed(n: int, gain: Gain, level: float) -> int:
+    """How many more trials than *n* would bring the bound at *level* above zero, if the gain holds."""
+    return max(1, math.ceil(n * ((gain.mean - gain.below(level)) / gain.mean) ** 2) - n)
 
 
 def _nothing(
@@ -299,13 +302,9 @@ def _believed(rewards: Rewards, signal: Signal) -> Evidence:
     if n < 2:
         return Evidence(n, None, None, "abstained", "private offsets: 1 rewarded query cannot be held out from itself")
     if signal.agrees():
-        why = f"the rewards follow the retriever's order, more than in any of {DEALS} deals of them"
-        return Evidence(n, None, None, "published", f"{what}: {why}")
-    if signal.is_backwards():
-        why = f"the rewards contradict the retriever's order, more than in any of {DEALS} deals of them"
-    else:
-        why = "the rewards follow the retriever's order no more than rewards dealt at random might"
-    return Evidence(n, None, None, "abstained", f"{what}: {why}")
+        return Evidence(n, None, None, "published", f"{what}: the rewards {_FOLLOW}")
+    why = _CONTRADICT if signal.is_backwards() else _FOLLOW_NOT
+    return Evidence(n, None, None, "abstained", f"{what}: the rewards {why}")
 
 
 def _on_top(shared: Offset, rewards: Rewards, recipe: Recipe, evidence: Evidence) -> Iterator[Offset]:

@@ -44,6 +44,9 @@ class Evidence:
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
 
         reason: The verdict in words a person understands.
+
+        needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
+            gain holds; None where that is unknown or nothing is open.
     """
 
     n: int
@@ -51,12 +54,15 @@ class Evidence:
     interval: tuple[float, float] | None
     verdict: Verdict
     reason: str
+    needed: int | None = None
 
     def __str__(self) -> str:
-        if self.gain is None or self.interval is None:
-            return f"{self.verdict}: {self.reason}"
-        low, high = self.interval
-        return f"{self.verdict}: held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], {self.reason}"
+        held_out = ""
+        if self.gain is not None and self.interval is not None:
+            low, high = self.interval
+            held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
+        more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
+        return f"{self.verdict}: {held_out}{self.reason}{more}"
 
 
 @dataclass(frozen=True, slots=True)

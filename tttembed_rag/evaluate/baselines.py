@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.stats import rankdata
 
 from tttembed_rag.vectors import FloatArray, IntArray
 
@@ -25,3 +26,23 @@ def direct_rerank(ranked: IntArray, candidates: IntArray, rewards: FloatArray) -
     reranked = ranked.copy()
     reranked[slots] = np.array(by_reward, dtype=ranked.dtype)
     return reranked
+
+
+def fused(found: IntArray, candidates: IntArray, rewards: FloatArray) -> IntArray:
+    """The list (k,) of a new search with its rewarded documents by what the judge and the search say together.
+
+    Within the slots they hold, they stand in order of the sum of two ranks, by reward and in *found* (Borda's
+    count). Ties keep the order of *found*, unrewarded documents keep their slots.
+
+    Args:
+        found: (k,) rows of documents, best first.
+
+        candidates: Rewarded rows; those not in *found* are ignored.
+
+        rewards: Their rewards.
+    """
+    slot = {row: slot for slot, row in enumerate(found.tolist())}
+    listed = [i for i, row in enumerate(candidates.tolist()) if row in slot]
+    by_reward = rankdata(-rewards[listed])
+    by_search = rankdata([slot[row] for row in candidates[listed].tolist()])
+    return direct_rerank(found, candidates[listed], -(by_reward + by_search))

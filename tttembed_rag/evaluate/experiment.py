@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.budget import water_fill
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.evaluate.baselines import direct_rerank
+from tttembed_rag.evaluate.baselines import direct_rerank, fused
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments, load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.measures import Evaluator, Float64, mean_interval
 from tttembed_rag.fitting import ObjectiveName, SolverName
@@ -28,7 +28,7 @@ from tttembed_rag.rewards import Rewards, Scale
 from tttembed_rag.vectors import FloatArray, IntArray
 
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
-Baseline: TypeAlias = Literal["raw", "rerank"]
+Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 # Documents kept of a ranked list: direct rerank may lift any of them, nDCG@10 looks at the first 10.
 _LISTED = 100
@@ -49,7 +49,8 @@ class Plan:
 
         scopes: Scopes fitted.
 
-        baselines: Baselines measured.
+        baselines: Baselines measured; ``fused`` is direct rerank of what ``auto`` finds, search and judge
+            weighing the same, for rewarded queries with a private offset.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
 
@@ -78,14 +79,20 @@ class Plan:
             raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
         if not (self.scopes or self.baselines):
             raise InputError("scopes: expected at least one scope or baseline, got none")
-        for name, known in (("scopes", ("global", "task", "query", "auto")), ("baselines", ("raw", "rerank"))):
+        for name, known in (("scopes", ("global", "task", "query", "auto")), ("baselines", ("raw", "rerank", "fused"))):
             if wrong := set(getattr(self, name)) - set(known):
                 raise InputError(f"{name}: expected {', '.join(known)}, got {', '.join(sorted(wrong))}")
 
     @property
     def contestants(self) -> list[tuple[AnyScope, bool]]:
-        """Every (scope, gated) pair to fit."""
+        """Every (scope, gated) pair to measure."""
         return [(scope, gated) for scope in self.scopes for gated in ((True,) if scope == "auto" else self.gates)]
+
+    @property
+    def fits(self) -> list[tuple[AnyScope, bool]]:
+        """Every (scope, gated) pair to fit, each once."""
+        fused_too: list[tuple[AnyScope, bool]] = [("auto", True)] if "fused" in self.baselines else []
+        return list(dict.fromkeys([*self.contestants, *fused_too]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,18 +232,23 @@ class Collection:
 
     def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
         """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""
-        measured = self.raw.copy()
-        if rows.size:
-            found = self.index.search(query_vectors[rows], 10)[1]
-            measured[rows] = self.evaluator(_named(found, self.doc_ids, self.query_ids[rows]))["nDCG@10"][rows]
-        return measured
+        return self._measured(rows, self.index.search(query_vectors[rows], 10)[1])
 
     def measure_reranked(self, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) after direct rerank of *rows* at *depth*; the others keep raw."""
+        return self._measured(rows, [direct_rerank(self.base[q], *self.candidates(q, depth)) for q in rows.tolist()])
+
+    def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
+        """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
+        found = zip(rows.tolist(), self.index.search(query_vectors[rows], _LISTED)[1], strict=True)
+        return self._measured(rows, [fused(ranked, *self.candidates(q, depth)) for q, ranked in found])
+
+    def _measured(self, rows: IntArray, lists: Sequence[IntArray] | IntArray) -> Float64:
+        """nDCG@10 (M,) where each of *rows* is shown its list; the others keep raw."""
         measured = self.raw.copy()
         if rows.size:
-            lists = np.array([direct_rerank(self.base[q], *self.candidates(q, depth)) for q in rows.tolist()])
-            measured[rows] = self.evaluator(_named(lists, self.doc_ids, self.query_ids[rows]))["nDCG@10"][rows]
+            named = _named(np.asarray(lists), self.doc_ids, self.query_ids[rows])
+            measured[rows] = self.evaluator(named)["nDCG@10"][rows]
         return measured
 
 
@@ -320,7 +332,7 @@ def _cell(
     held: Sequence[IntArray],
 ) -> Iterator[Row]:
     rewards = pooled_rewards(workload, judged, plan.depth)
-    fitted = [_fit(rewards, plan, scope, gated) for scope, gated in plan.contestants]
+    fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
     for collection, mine, heldout in zip(workload, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
         populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": mine, "all": everyone}
@@ -359,8 +371,6 @@ def _cell(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
-    scope: AnyScope
-    gated: bool
     offsets: Offsets
     seconds: float
 
@@ -379,10 +389,12 @@ class _Outcome:
 def _fit(rewards: Rewards, plan: Plan, scope: AnyScope, gated: bool) -> _Fitted:
     began = time.perf_counter()
     offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
-    return _Fitted(scope, gated, offsets, time.perf_counter() - began)
+    return _Fitted(offsets, time.perf_counter() - began)
 
 
-def _outcomes(collection: Collection, plan: Plan, mine: IntArray, fitted: Sequence[_Fitted]) -> Iterator[_Outcome]:
+def _outcomes(
+    collection: Collection, plan: Plan, mine: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+) -> Iterator[_Outcome]:
     """nDCG@10 of every query under each baseline and each fit."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
@@ -390,10 +402,14 @@ def _outcomes(collection: Collection, plan: Plan, mine: IntArray, fitted: Sequen
         reranked = collection.measure_reranked(mine, plan.depth)
         yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
-    for fit_ in fitted:
-        measured, published = _serve(collection, fit_.offsets, task)
-        reason = _reason(fit_.offsets, task)
-        yield _Outcome(fit_.scope, fit_.gated, measured, published, reason, fit_.seconds, True)
+    if "fused" in plan.baselines:
+        measured, published = _fuse(collection, fitted["auto", True].offsets, task, mine, plan.depth)
+        reason = "judged documents by reward order and new search, where auto serves a private offset"
+        yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
+    for scope, gated in plan.contestants:
+        offsets, seconds = fitted[scope, gated].offsets, fitted[scope, gated].seconds
+        measured, published = _serve(collection, offsets, task)
+        yield _Outcome(scope, gated, measured, published, _reason(offsets, task), seconds, True)
 
 
 def _serve(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64, bool]:
@@ -402,6 +418,15 @@ def _serve(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
     moved = np.flatnonzero([offsets.find(task, query_id) is not None for query_id in ids])
     vectors = offsets.apply(collection.query_vectors, task=task, query_id=ids)
     return collection.measure(vectors, moved), bool(moved.size)
+
+
+def _fuse(collection: Collection, offsets: Offsets, task: str, mine: IntArray, depth: int) -> tuple[Float64, bool]:
+    """nDCG@10 of every query where those of *mine* with a private offset are fused, and whether any has one."""
+    ids = collection.query_ids.tolist()
+    served = [offsets.find(task, ids[q]) for q in mine.tolist()]
+    believed = mine[[offset is not None and offset.scope == "query" for offset in served]]
+    vectors = offsets.apply(collection.query_vectors, task=task, query_id=ids)
+    return collection.measure_fused(vectors, believed, depth), bool(believed.size)
 
 
 def _reason(offsets: Offsets, task: str) -> str:

@@ -1,0 +1,156 @@
+"""What an offset did to the results of one query, document by document: the rows behind `tttembed explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.evaluate.datasets import QRELS, load_beir, load_scores, load_vectors
+from tttembed_rag.indexes import FaissIndex
+from tttembed_rag.offsets import Offset, Offsets
+from tttembed_rag.vectors import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A document among the first results before or after.
+
+    Attributes:
+        document: Its id.
+
+        text: Its title and text.
+
+        rank_before: Its rank under the base vector, 1 is the best.
+
+        rank: Its rank under the offset.
+
+        score_before: Cosine similarity to the base vector.
+
+        score: Cosine similarity to the query vector with the offset.
+
+        reward: What the judge said of it for this query; None where it was not judged.
+    """
+
+    document: str
+    text: str
+    rank_before: int
+    rank: int
+    score_before: float
+    score: float
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """One query, the offset that served it, and what moved.
+
+    Attributes:
+        query_id: Its id.
+
+        text: Its text.
+
+        offset: The offset that served it.
+
+        moves: Documents among the first results before or after, best new rank first.
+    """
+
+    query_id: str
+    text: str
+    offset: Offset
+    moves: tuple[Move, ...]
+
+    @property
+    def rose(self) -> list[Move]:
+        """Documents that rank higher now."""
+        return [move for move in self.moves if move.rank < move.rank_before]
+
+    @property
+    def fell(self) -> list[Move]:
+        """Documents that rank lower now."""
+        return [move for move in self.moves if move.rank > move.rank_before]
+
+
+def explain(
+    folder: Path,
+    query_id: str,
+    offsets: Offsets,
+    *,
+    vectors: str,
+    rewards: str | None = None,
+    task: str | None = None,
+    top: int = 10,
+) -> Explanation:
+    """What *offsets* do to one query of a BEIR folder.
+
+    Args:
+        folder: The BEIR folder.
+
+        query_id: A query of it that has labels.
+
+        offsets: Learned offsets.
+
+        vectors: Stored vectors of the folder.
+
+        rewards: Stored scores of the folder, or `QRELS`.
+
+        task: The query's task key; the folder's name if None.
+
+        top: First results looked at, before and after.
+
+    Raises:
+        DataError: The folder lacks a part, or does not know the query.
+
+        InputError: The offsets have another width than the vectors, or none serves the query.
+    """
+    if top < 1:
+        raise InputError(f"top: expected at least 1, got {top}")
+    dataset = load_beir(folder)
+    if query_id not in dataset.queries:
+        raise DataError(f"{folder}: expected a query with labels, got {query_id!r}")
+    docs, queries = load_vectors(folder, vectors, dataset)
+    if offsets.width != docs.shape[1]:
+        raise InputError(f"offsets: expected the width of vectors/{vectors}.npz, {docs.shape[1]}, got {offsets.width}")
+    offset = _serving(offsets, task or dataset.name, query_id)
+    judgments = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
+    base = queries[list(dataset.queries).index(query_id)]
+    both = np.stack([base, offsets.apply(base, task=task or dataset.name, query_id=query_id)])
+    moves = _moves(dataset.documents, docs, both, judgments.get(query_id, {}), top)
+    return Explanation(query_id, dataset.queries[query_id], offset, moves)
+
+
+def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:
+    """The offset that serves the query, or an error that says why none does."""
+    if (offset := offsets.find(task, query_id)) is not None:
+        return offset
+    shared = offsets.get(f"task:{task}", offsets.get("global"))
+    known = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
+    why = f"none of its task (tasks: {known})" if shared is None else f"{shared.key} {shared.evidence}"
+    raise InputError(f"offsets: expected one that serves query {query_id!r} of task {task!r}, got {why}")
+
+
+def _moves(
+    documents: Mapping[str, str], docs: FloatArray, both: FloatArray, rewards: Mapping[str, float], top: int
+) -> tuple[Move, ...]:
+    """The moves from the first to the second of two query vectors (2, d)."""
+    found, rows = FaissIndex.from_vectors(docs).search(both, len(docs))
+    ranks, scores = np.empty(rows.shape, np.intp), np.empty(found.shape)
+    np.put_along_axis(ranks, rows, np.arange(len(docs))[None], axis=1)
+    np.put_along_axis(scores, rows, found, axis=1)
+    shown = np.flatnonzero((ranks < top).any(axis=0))
+    ids = list(documents)
+    return tuple(
+        Move(
+            document=ids[row],
+            text=documents[ids[row]],
+            rank_before=int(ranks[0, row]) + 1,
+            rank=int(ranks[1, row]) + 1,
+            score_before=float(scores[0, row]),
+            score=float(scores[1, row]),
+            reward=rewards.get(ids[row]),
+        )
+        for row in shown[np.argsort(ranks[1, shown])].tolist()
+    )
