@@ -260,6 +260,41 @@ class TestCertificate:
             assert_allclose(offset.certificate.objective, value, atol=1e-6)
             assert_allclose(offset.certificate.gradient_norm, np.linalg.norm(gradient), atol=atol, rtol=1e-3)
 
+    @pytest.mark.parametrize("constant", [False, True])
+    @pytest.mark.parametrize("case", ["more candidates than dimensions", "every candidate twice"])
+    def test_is_honest_where_candidates_depend_on_each_other(self, some_rewards, reference, case, constant):
+        """In a span of fewer dimensions than candidates a private certificate still says what Eq. 6 says."""
+        rewards = some_rewards(6, depths=40, width=32) if case.startswith("more") else doubled(some_rewards(6))
+        values = np.full(rewards.budget, 0.5) if constant else np.random.default_rng(1).uniform(size=rewards.budget)
+        rewards = replace(rewards, values=values)
+        for q, offset in enumerate(fit_scope(rewards, "query", Recipe()).values()):
+            mine = rewards.take(np.array([q]))
+            value, gradient = reference(offset.vector, mine, scope_weights(mine), Recipe())
+
+            assert_allclose(offset.certificate.objective, value, atol=1e-6)
+            assert_allclose(offset.certificate.gradient_norm, np.linalg.norm(gradient), atol=2e-5, rtol=1e-3)
+
+    def test_says_where_the_query_vector_vanishes(self, some_rewards):
+        """Drawn to v = -x, where there is no minimum, a fit stops short of it and the evidence says so."""
+        rewards = some_rewards(8, depths=20, width=6, seed=1)
+        offsets = fit(rewards, scope="query", gate=False)
+        short = [offset for offset in offsets.values() if not offset.certificate.converged]
+
+        assert short
+        for offset in short:
+            x = rewards.query_vectors[int(offset.query_id)]
+            assert_allclose(np.linalg.norm(x + offset.vector), 1e-3, rtol=0.2)
+            assert "not at an optimum" in offset.evidence.reason
+
+    def test_counts_every_evaluation(self, some_rewards, monkeypatch):
+        """The certificate counts both starts and the distillation that leads to the second."""
+        spent = []
+        evaluate = SharedProblem.evaluate
+        monkeypatch.setattr(SharedProblem, "evaluate", lambda *args: spent.append(1) or evaluate(*args))
+        offset = fit_scope(some_rewards(), "global", Recipe(objective="reverse_kl"))["global"]
+
+        assert len(spent) == offset.certificate.evaluations
+
     @every_scope
     def test_is_honest_about_rounded_corners(self, some_rewards, reference, scope):
         """Under Softmax-GRPO the certified objective is the paper's up to the documented rounding."""
@@ -393,6 +428,11 @@ class TestWarmStart:
         with pytest.raises(VectorError, match="warm_start: expected vectors of width 24, got 12"):
             fit(some_rewards(), scope="global", gate=False, warm_start=earlier)
 
+    def test_needs_offsets_by_key(self, some_rewards):
+        """A bare vector in their place is named with its key."""
+        with pytest.raises(InputError, match="warm_start: expected offsets, got ndarray at 'global'"):
+            fit(some_rewards(), scope="global", gate=False, warm_start={"global": np.zeros(24)})
+
     def test_needs_offsets(self, some_rewards):
         """Anything but offsets is refused by its type."""
         with pytest.raises(InputError, match="warm_start: expected the Offsets of an earlier fit, got str"):
@@ -510,6 +550,19 @@ class TestInvariances:
         recipe = Recipe(objective=objective, tolerance=1e-6)
 
         assert_same_offsets(fit_scope(shuffled, scope, recipe), fit_scope(rewards, scope, recipe), atol=2e-5)
+
+    @every_scope
+    @pytest.mark.parametrize(("dtype", "scale"), [(np.float32, 1e-30), (np.float32, 1e20), (np.float64, 1e-200)])
+    def test_extreme_lengths(self, some_rewards, scope, dtype, scale):
+        """Documents of a length whose products leave the range of their numbers count by direction, as all do."""
+        rewards = some_rewards(4, dtype=dtype)
+        blocks = (rewards.doc_vectors * dtype(scale)).reshape(4, 8, -1)
+        values = rewards.values.reshape(4, 8)
+        scaled = Rewards.from_arrays(rewards.query_vectors, blocks, values)
+        expected = fit_scope(rewards, scope, Recipe())
+
+        for key, offset in fit_scope(scaled, scope, Recipe()).items():
+            assert_allclose(offset.vector, expected[key].vector, atol=2e-4)
 
     @every_scope
     def test_lengths_of_vectors(self, some_rewards, scope):

@@ -92,10 +92,13 @@ class TestAsFloats:
             ([[1.0, 2.0], [3.0]], "rows of different lengths"),
             (["a", "b"], "dtype <U1"),
             (None, "dtype object"),
+            ([1.0, None], "dtype object"),
+            ([1.0, 10**400], "dtype object"),
+            ([1.0, "2"], "dtype <U32"),
             ([True, False], "dtype bool"),
             (np.ones(2, complex), "dtype complex128"),
         ],
-        ids=["ragged", "strings", "None", "booleans", "complex"],
+        ids=["ragged", "strings", "None", "a gap", "a number too large", "a string", "booleans", "complex"],
     )
     def test_rejects_what_is_not_numbers(self, value, got):
         """What is no matrix of real numbers is an error that names the argument and what came."""

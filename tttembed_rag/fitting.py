@@ -86,6 +86,8 @@ class Recipe:
         earlier = (self.warm_start or {}).get(key)
         if earlier is None:
             return np.zeros((1, width))
+        if not isinstance(earlier, Offset):
+            raise InputError(f"warm_start: expected offsets, got {type(earlier).__name__} at {key!r}")
         if earlier.vector.shape != (width,):
             raise VectorError(f"warm_start: expected vectors of width {width}, got {earlier.vector.shape[0]}")
         return earlier.vector.astype(np.float64)[None]
@@ -151,7 +153,9 @@ def _lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: 
     solution = recipe.solve(problem, start)
     if not recipe.has_many_minima:
         return solution
-    return solution.or_better(recipe.solve(problem, recipe.solve(kd(), start).offsets))
+    first = recipe.solve(kd(), start)
+    second = recipe.solve(problem, first.offsets)
+    return solution.or_better(replace(second, evaluations=first.evaluations + second.evaluations))
 
 
 def batches(rewards: Rewards) -> Iterator[IntArray]:
@@ -237,11 +241,13 @@ def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None 
 
 
 def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
-    """The offset, withheld if the gate published it but the exact solver did not reach its optimum."""
+    """The offset; one short of its optimum says so, and is withheld if the gate published it."""
     found = offset.certificate
-    if found is None or found.converged or recipe.solver == "adam" or offset.evidence.verdict != "published":
+    if found is None or found.converged or recipe.solver == "adam":
         return offset
     reason = f"the solver stopped at gradient norm {found.gradient_norm:.1e}, not at an optimum"
+    if offset.evidence.verdict != "published":
+        return replace(offset, evidence=replace(offset.evidence, reason=f"{offset.evidence.reason}; {reason}"))
     evidence = replace(offset.evidence, verdict="abstained", reason=reason)
     return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, evidence=evidence)
 

@@ -7,9 +7,11 @@ evaluation costs two products with the document vectors: v·z, and the gradient'
 Where every query has candidates of its own, both are taken a block of queries at a time, so that the
 vectors cross memory once. Candidates are padded to an (n, k) grid of scalars; vectors never are.
 
-A private offset lies in the span of its query and candidates (the ridge shrinks the rest to zero),
-so `PrivateProblems` sees each query in k + 1 coordinates, whatever the width d. That is a change of
-basis, exact up to rounding, in front of the same formula and the same solver.
+A private offset is sought in the span of its query and candidates, where every gradient on the way
+from zero lies, so `PrivateProblems` sees each query in k + 1 coordinates, whatever the width d. That is
+a change of basis, exact up to rounding, in front of the same formula and the same solver. Near v = -x,
+where the query vector vanishes, Eq. 6 need not have a minimum (it is at most ridge there, and u may be any
+direction): a solver drawn to it stops at a thousandth of x, and its certificate says not converged.
 """
 
 from __future__ import annotations
@@ -33,8 +35,14 @@ _NEWTON_WIDTH = 32
 # The first Newton step sees the curvature of this mixture of student and teacher: near a confident
 # student there is next to none. Anywhere in .2 to .5 it saves about a third of the evaluations.
 _FIRST_STUDENT = 0.2
-# Added to each Gram diagonal, the rounding of float32 products: keeps its factor invertible.
+# ||x + v||^2 below which a query vector has vanished: its direction is then a matter of rounding.
+_VANISHING = 1e-6
+# Added to each Gram diagonal, the rounding of float32 products: keeps Cholesky's method alive.
 _JITTER = 1e-7
+# A pivot below this means that candidates all but coincide, or outnumber the width: the span has fewer
+# dimensions. Its own are the eigenvectors with more than this share of the largest eigenvalue.
+_SMALLEST_PIVOT = 1e-5
+_SMALLEST_SHARE = 1e-6
 
 
 class Evaluation(NamedTuple):
@@ -92,7 +100,10 @@ class Grid:
         present = columns < depths[:, None]
         pairs = np.where(present, rewards.starts[:-1, None] + columns, 0)
         slots = np.where(present, rewards.candidates[pairs], 0)
-        base = np.where(present, rewards.documents.similarities(rewards.queries, slots), 0.0)
+        base = np.zeros(shape)
+        for depth in np.unique(depths).tolist():
+            rows = np.flatnonzero(depths == depth)
+            base[rows, :depth] = rewards.documents.similarities(rewards.queries.rows(rows), slots[rows, :depth])
         return cls(slots, present, np.where(present, rewards.values[pairs], 0.0), base, _padding(present))
 
     def take(self, rows: IntArray | slice) -> Grid:
@@ -145,11 +156,16 @@ class Loss:
     temperature: float
 
     def __call__(self, squares: Float64, products: Float64) -> Pull:
-        """The data term where ||x + v||^2 is *squares* (n,) and (x + v) · z is *products* (n, k)."""
-        squares = np.maximum(squares, 1e-12)
+        """The data term where ||x + v||^2 is *squares* (n,) and (x + v) · z is *products* (n, k).
+
+        It is infinite where the query vector all but vanishes: no step of a solver ends there.
+        """
+        vanished = squares < _VANISHING
+        squares = np.where(vanished, _VANISHING, squares)
         length = np.sqrt(squares)
         scale = (self.temperature * length)[:, None]
         losses, of_candidates = self.objective(self.grid.padded(products / scale))
+        losses[vanished] = np.inf
         of_candidates /= scale
         return Pull(losses, of_candidates, np.vecdot(of_candidates, products) / -squares, length, products)
 
@@ -264,7 +280,7 @@ class PrivateProblems:
         gram[:, 1:, 1:] = rewards.documents.on(device).gram(grid.slots)
         if grid.padding is not None:
             gram[:, 1:, 1:] *= grid.present[:, :, None] & grid.present[:, None, :]
-        _diagonal(gram)[:] = 1.0 + _JITTER
+        _diagonal(gram)[:] = 1.0
         return cls(loss, _factor(gram), ridge, reduced=True)
 
     @classmethod
@@ -299,7 +315,7 @@ class PrivateProblems:
         length = pull.length[:, None]
         scale = self.loss.temperature * length
         student = np.abs(pull.of_candidates * scale + objective.teacher)
-        if not offsets.any():
+        if not offsets.any():  # the first step of all: they start at zero together
             student = _FIRST_STUDENT * student + (1.0 - _FIRST_STUDENT) * objective.teacher
         u = (self.coordinates[:, 0] + offsets) / length
         jacobian = self.coordinates[:, 1:] - (pull.products / length)[:, :, None] * u[:, None, :]
@@ -320,7 +336,7 @@ class PrivateProblems:
         if not self.reduced:
             return offsets
         grid = self.loss.grid
-        weights = _solved(self.coordinates.transpose(0, 2, 1), offsets)
+        weights = _weights(self.coordinates, offsets)
         of_candidates = np.where(grid.present, weights[:, 1:], 0.0)
         lifted = rewards.documents.on(device).combined(of_candidates, grid.slots)
         of_queries = (weights[:, 0] / rewards.query_norms).astype(lifted.dtype)
@@ -345,9 +361,31 @@ def _solved(matrices: Float64, right: Float64) -> Float64:
 
 
 def _factor(gram: Float64) -> Float64:
-    """F with F F' = *gram* (n, p, p): Cholesky, or by eigenvectors where candidates all but coincide."""
+    """F (n, p, p) with F F' = *gram*: Cholesky's, or eigenvectors where the span has fewer than p dimensions.
+
+    What a span lacks are columns of zeros in its F: coordinates that nothing ever moves.
+    """
+    factor = np.zeros_like(gram)
     try:
-        return np.asarray(np.linalg.cholesky(gram), dtype=np.float64)
+        _diagonal(factor)[:] = _JITTER
+        factor = np.asarray(np.linalg.cholesky(gram + factor))
+        flat = np.flatnonzero((_diagonal(factor) ** 2 < _SMALLEST_PIVOT).any(axis=1))
     except np.linalg.LinAlgError:
-        values, vectors = np.linalg.eigh(gram)
-        return np.asarray(vectors * np.sqrt(np.maximum(values, _JITTER))[:, None, :])
+        flat = np.arange(len(gram))
+    if flat.size:
+        values, vectors = np.linalg.eigh(gram[flat])
+        values = np.where(values > _SMALLEST_SHARE * values[:, -1:], values, 0.0)
+        factor[flat] = vectors * np.sqrt(values)[:, None, :]
+    return factor
+
+
+def _weights(factor: Float64, coordinates: Float64) -> Float64:
+    """Weights (n, p) of query and candidates that sum to the vectors at *coordinates* (n, p) in a `_factor`."""
+    across = factor.transpose(0, 2, 1)
+    flat = (factor == 0).all(axis=1).any(axis=1)
+    if not flat.any():
+        return _solved(across, coordinates)
+    weights = np.empty_like(coordinates)
+    weights[~flat] = _solved(across[~flat], coordinates[~flat])
+    weights[flat] = np.matvec(np.linalg.pinv(across[flat], rcond=_SMALLEST_SHARE), coordinates[flat])
+    return weights

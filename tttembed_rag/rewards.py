@@ -23,6 +23,8 @@ ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
 
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
+# Products of float32 vectors with norms between these neither overflow nor vanish.
+_SAFE_NORMS = (1e-15, 1e15)
 # Scores may overshoot a declared bound by this much: float32 rounding, not another scale.
 SCALE_TOLERANCE = 1e-6
 # Rows of memory-mapped vectors checked at a time.
@@ -233,13 +235,15 @@ class Rewards:
             # Most of this index was never judged: keep what was, or every fit would read all of it.
             candidates = (np.cumsum(used) - 1)[candidates]
             docs, doc_norms = docs[used], doc_norms[used]
+        queries, query_norms = _tamed(queries, checked_norms("query_vectors", queries))
+        docs, doc_norms = _tamed(docs, doc_norms)
         task_keys = _keys("tasks", tasks, n, [DEFAULT_TASK] * n)
         id_keys = _keys("query_ids", query_ids, n, [str(q) for q in range(n)])
         _check_unique(task_keys, id_keys)
         return cls(
             query_vectors=queries,
             doc_vectors=docs,
-            query_norms=checked_norms("query_vectors", queries),
+            query_norms=query_norms,
             doc_norms=doc_norms,
             starts=starts,
             candidates=candidates,
@@ -372,6 +376,14 @@ def _norms_of_used(name: str, vectors: FloatArray, used: NDArray[np.bool_]) -> F
         row = int(np.argmax(bad))
         checked_norms(name, vectors[row : row + 1], first=row)
     return lengths
+
+
+def _tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Vectors and norms; divided once, by a copy, where products of such vectors would lose their digits."""
+    low, high = _SAFE_NORMS
+    if low < lengths.min() and lengths.max() < high:
+        return vectors, lengths
+    return (vectors / lengths[:, None]).astype(vectors.dtype), np.ones_like(lengths)
 
 
 def _check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:

@@ -10,14 +10,12 @@ problem when its gradient norm is below the tolerance, and says in the certifica
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.problems import Evaluation, Problem
-
-Float64: TypeAlias = NDArray[np.float64]
+from tttembed_rag.unitrows import Float64
 
 # Curvature pairs kept. More than 12 gave no fewer evaluations on the benchmarks.
 _MEMORY = 12
@@ -123,6 +121,7 @@ class _Pairs:
         return np.where(curvature > 0, 1.0 / np.where(curvature > 0, curvature, 1.0), 1.0)
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a step too far is rejected by its value
 def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_evaluations: int = 1000) -> Solution:
     """Minimise every problem until its gradient norm is at most *tolerance*.
 
@@ -161,7 +160,7 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
             slope = np.vecdot(at.g, direction)
         reached, trials, stuck = _line_search(problem, at, direction, slope, running)
         evaluations = evaluations + trials
-        # Stuck on what it learned, a problem forgets it and goes downhill; stuck there too, it is over.
+        # Stuck on what it learned, a problem forgets it and goes downhill; with nothing to forget, it is over.
         if stuck.size:
             stalled[stuck] = pairs.empty(len(groups))[stuck]
         if newton is None:

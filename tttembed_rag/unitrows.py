@@ -90,8 +90,8 @@ class UnitRows:
             return self
         raise InputError("device: expected a CUDA device that torch can see, got none (use device='cpu')")
 
-    def rows(self, which: slice) -> UnitRows:
-        """Some of them, as a view."""
+    def rows(self, which: slice | IntArray) -> UnitRows:
+        """Some of them, with a slice as a view."""
         return UnitRows(self.vectors[which], self.norms[which])
 
     def times(self, v: Float64) -> Float64:

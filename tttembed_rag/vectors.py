@@ -41,7 +41,7 @@ def _flat(values: list[Any]) -> NDArray[Any]:
     if values and isinstance(values[0], float):
         try:
             return np.frombuffer(array("d", values))
-        except TypeError:
+        except (TypeError, OverflowError):
             pass
     return np.asarray(values)
 
