@@ -145,7 +145,7 @@ def demo(
 
 @main.command()
 @click.argument("source", metavar="DIR|LOG", type=click.Path(path_type=Path))
-@click.option("--judge", "spec", required=True, metavar="SPEC", help="Who judges; see below.")
+@click.option("--judge", "spec", required=True, metavar="SPEC", help="Who judges; see above.")
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option(
     "--depth",
@@ -185,21 +185,24 @@ def judge(
     DIR is a BEIR folder with vectors/NAME.npz, LOG a file of JSON lines: query_id, query, task,
     candidates [{id, text}]. SPEC is yesno:MODEL, cross-encoder:MODEL, rubric:MODEL (a local chat model),
     gemini:MODEL, http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina, vllm, vllm-score, tei, sglang,
-    decision) or feedback:FILE (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
+    decision, gemini-decision) or feedback:FILE (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
     from tttembed_rag.evaluate.observed import observe
     from tttembed_rag.judges.cache import ScoreCache
     from tttembed_rag.judges.feedback import FeedbackJudge
-    from tttembed_rag.judges.specs import open_judge
+    from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judges.spending import Budget, Price
-    from tttembed_rag.judging import Plan, check_once, forecast, judge_all, write_scores
+    from tttembed_rag.judging import BUDGET_ENDED, Plan, check_once, forecast, judge_all, write_scores
 
     target = out or _default_target(source, spec)
     if target.is_dir():
         raise click.UsageError(f"{target}: expected a file, got a folder")
-    draft = Plan([], depths, Budget.parse(budget), Price.parse(price), seed)
+    caps = Budget.parse(budget)
+    if not price and spec.partition(":")[0] in FREE:
+        caps = replace(caps, usd=None)
+    draft = Plan([], depths, caps, Price.parse(price), seed)
     served = observe(source, vectors=vectors, depth=max(depths))
     plan = replace(draft, observations=served)
     who = open_judge(
@@ -208,12 +211,13 @@ def judge(
         documents={document: text for one in served for document, text in one.candidates},
     )
     with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
-        ahead = forecast(plan, who, cache)
+        probe = not no_probe and not isinstance(who, FeedbackJudge)
+        ahead = forecast(plan, who, cache, probe=probe)
         if dry_run:
             _report("forecast", spec, ahead, as_json=as_json, of=plan.pairs)
             return
-        if not no_probe and not isinstance(who, FeedbackJudge):
-            check_once(who, cache)
+        if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
+            check_once(who, cache, price=plan.price)
         hidden, started = not sys.stderr.isatty(), time.monotonic()
         with click.progressbar(
             length=max(1, ahead.pairs), label="judge", file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
@@ -226,6 +230,8 @@ def judge(
             verdicts = judge_all(plan, who, cache, concurrency=concurrency, watch=watch)
     write_scores(target, verdicts)
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
+    if verdicts.stopped not in ("", BUDGET_ENDED):
+        raise click.exceptions.Exit(1)  # the judge broke down: what it said is written, scripts should know
 
 
 @main.command()
@@ -344,7 +350,8 @@ def _report(
     )
     if verdicts is not None:
         line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
-        line += f"\nstopped: {verdicts.stopped}; run again to continue" if verdicts.stopped else ""
+        raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""
+        line += f"\nstopped: {verdicts.stopped}; {raised}run again to continue" if verdicts.stopped else ""
     click.echo(line)
 
 

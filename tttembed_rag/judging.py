@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,17 +24,21 @@ from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
     PROBE_QUERY,
-    Forecasting,
     Judge,
     check_judge,
+    documents_per_call,
+    forecast_of,
     rewards_of,
 )
-from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage, estimated_tokens, metered
+from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage, metered
 
 _log = logging.getLogger(__name__)
 
-# Documents a judge is asked about at once if it does not say.
-_AT_ONCE = 32
+# Ids are columns of a text file.
+_PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")
+
+# Why a run stopped that came to a cap.
+BUDGET_ENDED = "budget: the next answer could exceed a cap"
 # Calls that may fail one after the other before the rest is left for another day.
 _FAILURES = 3
 
@@ -83,10 +88,16 @@ class Plan:
     seed: int = 1000
 
     def __post_init__(self) -> None:
+        for one in self.observations:
+            for name in (one.query_id, *(document for document, _ in one.candidates)):
+                if not _PLAIN_ID.fullmatch(name):
+                    raise InputError(f"observations: expected ids without tabs and line breaks, got {name!r}")
         if not self.depths or sorted(set(self.depths)) != list(self.depths) or self.depths[0] < 1:
             raise InputError(f"depths: expected rising numbers >= 1, got {list(self.depths)}")
         if self.budget.usd is not None and self.price == Price() and self.budget.usd > 0:
-            raise InputError("price: expected one where the budget caps usd, got none")
+            raise InputError(
+                "price: expected one, as input=2,output=12 or request=0.002, where the budget caps usd, got none"
+            )
         texts: dict[str, str] = {}
         for one in self.observations:
             if texts.setdefault(one.query_id, one.query) != one.query:
@@ -164,10 +175,23 @@ class _Call:
     estimate: Usage
 
 
-def forecast(plan: Plan, judge: Judge, cache: ScoreCache) -> Progress:
-    """What `judge_all` would do and cost at most, without asking the judge anything."""
+def forecast(plan: Plan, judge: Judge, cache: ScoreCache, *, probe: bool = False) -> Progress:
+    """What `judge_all` would do and cost at most, without asking the judge anything.
+
+    Args:
+        plan: What to judge, and under which caps.
+
+        judge: Who judges.
+
+        cache: What is known.
+
+        probe: Whether `check_once` is asked before, and paid for if it has not passed yet.
+    """
     walk = _Walk(plan, judge, cache)
     usage = Usage()
+    if probe and len(cache.get(_probe_keys(judge))) < 2:
+        usage = forecast_of(judge, PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        walk.ledger.count(usage.tokens, plan.price.of(usage))
     for call in walk.calls():
         if call is not None:
             walk.ledger.settle(call, call.estimate)
@@ -175,16 +199,30 @@ def forecast(plan: Plan, judge: Judge, cache: ScoreCache) -> Progress:
     return Progress(walk.pairs, walk.cached, usage, walk.ledger.usd)
 
 
-def check_once(judge: Judge, cache: ScoreCache) -> None:
+def check_once(judge: Judge, cache: ScoreCache, *, price: Price | None = None) -> None:
     """Refuse a judge that fails the probe of `check_judge`; one that passed before is not asked again.
+
+    What it costs counts against the caps of every result of that judge in *cache*.
 
     Raises:
         JudgeError: It cannot tell good from bad.
     """
-    keys = [pair_key(judge.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+    keys = _probe_keys(judge)
     if len(cache.get(keys)) < len(keys):
-        passed = check_judge(judge)
-        cache.put(judge.fingerprint, {key: Paid(score) for key, score in zip(keys, passed, strict=True)})
+        with metered() as meter:
+            passed = check_judge(judge)
+        used = meter.usage if meter.heard else forecast_of(judge, PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        cache.put(judge.fingerprint, _shared(keys, passed, used, (price or Price()).of(used)))
+
+
+def _probe_keys(judge: Judge) -> list[bytes]:
+    return [pair_key(judge.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+
+
+def _shared(keys: Sequence[bytes], scores: Sequence[float | None], used: Usage, usd: float) -> dict[bytes, Paid]:
+    """The *scores* of one call, each with an equal share of what it cost."""
+    share = len(keys)
+    return {key: Paid(score, used.tokens / share, usd / share) for key, score in zip(keys, scores, strict=True)}
 
 
 def judge_all(
@@ -301,6 +339,7 @@ class _Walk:
         self.cached = 0
         self.stopped = ""
         self._asked: set[bytes] = set()
+        self._look_up(_probe_keys(judge))
 
     @property
     def pairs(self) -> int:
@@ -319,10 +358,10 @@ class _Walk:
                 fresh = {key: text for _, text, key in some if key not in self.known and key not in self._asked}
                 if fresh:
                     texts = list(fresh.values())
-                    estimate = _estimate(self._judge, observation.query, texts)
+                    estimate = forecast_of(self._judge, observation.query, texts)
                     while not self.ledger.admits(estimate):
                         if not self.ledger.running:
-                            self.stopped = "budget: the next answer could exceed a cap"
+                            self.stopped = BUDGET_ENDED
                             return
                         yield None
                     call = _Call(observation.query, texts, list(fresh), estimate)
@@ -338,10 +377,10 @@ class _Walk:
         missing = [key for key in dict.fromkeys(keys) if key not in self.known and key not in self._asked]
         for key, paid in self._cache.get(missing).items():
             self.known[key] = paid
-            self.ledger.count(round(paid.tokens), paid.usd)
+            self.ledger.count(paid.tokens, paid.usd)
 
     def _parts(self, addressed: Sequence[tuple[str, str, bytes]]) -> Iterator[Sequence[tuple[str, str, bytes]]]:
-        size = self._judge.documents_per_call if isinstance(self._judge, Forecasting) else _AT_ONCE
+        size = documents_per_call(self._judge)
         for start in range(0, len(addressed), size):
             yield addressed[start : start + size]
 
@@ -383,7 +422,8 @@ class _Run:
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:
             try:
-                scores = await self._judge.ascore(call.query, call.documents)
+                said = await self._judge.ascore(call.query, call.documents)
+                scores = [None if score is None else float(score) for score in said]
                 if len(scores) != len(call.keys):
                     raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
             except JudgeError as exc:
@@ -395,11 +435,9 @@ class _Run:
                 return
         self._failures = 0
         rewards_of(self._judge, scores)  # a score off the scale is never kept
-        usd, used = self._walk.ledger.settle(call, meter.usage), meter.usage
-        share = len(call.keys)
-        answers = {
-            key: Paid(score, used.tokens / share, usd / share) for key, score in zip(call.keys, scores, strict=True)
-        }
+        silent = not meter.heard and any(text.strip() for text in call.documents)
+        used = call.estimate if silent else meter.usage  # a cap can only hold if something is counted
+        answers = _shared(call.keys, scores, used, self._walk.ledger.settle(call, used))
         self._cache.put(self._judge.fingerprint, answers)
         self._walk.known.update(answers)
         self._usage += used
@@ -417,12 +455,6 @@ class _Run:
             if score is not None:
                 rewards.setdefault(query, {})[document] = reward
         return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped)
-
-
-def _estimate(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
-    if isinstance(judge, Forecasting):
-        return judge.forecast(query, documents)
-    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
 
 
 def _umask() -> int:

@@ -55,11 +55,9 @@ def test_judges_a_folder(folder, cohere):
     (written,) = (folder / "scores").glob("*.tsv")
     assert len(rows(written)) == 60
     assert {"0", "0.5", "1"} > {reward for _, _, reward in rows(written)} > {"0"}
-    assert (
-        f"judged: 60 of 60 pairs, 0 known before, 240 tokens, $6.0000; 0 without a score; written to {written}"
-        in (result.stdout.replace("\n", ""))
-        or "$6.0000" in result.stdout
-    )
+    assert result.stdout.startswith("judged: 60 of 60 pairs, 0 known before, ")
+    assert f", $6.5000; 0 without a score; written to {written} (scale: probability)\n" in result.stdout
+    assert len(cohere.asked) == 13  # the probe is paid for, too
 
 
 def test_what_it_writes_is_what_eval_reads(folder, cohere):
@@ -92,7 +90,7 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere):
     )
 
     assert result.stdout.startswith("forecast: 70 of 70 pairs, 0 known before, at most ")
-    assert result.stdout.endswith("at most $7.0000\n")
+    assert result.stdout.endswith("at most $7.5000\n")  # with the probe
     assert cohere.asked == []
     assert before == sorted(folder.rglob("*"))
 
@@ -117,9 +115,47 @@ def test_a_cap_on_money_is_told(folder, cohere):
     result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.exit_code == 0
-    assert "stopped: budget: the next answer could exceed a cap; run again to continue" in result.stdout
+    assert "stopped: budget: the next answer could exceed a cap; raise it and run again to continue" in result.stdout
     (written,) = (folder / "scores").glob("*.tsv")
-    assert len(rows(written)) == 20
+    assert len(rows(written)) == 15
+    assert len(cohere.asked) == 4  # the probe and three queries: two dollars
+
+
+def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere):
+    """Where the probe alone would use up the money, not even the probe is asked."""
+    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
+    result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=0.4", "--price", "request=0.5")
+
+    assert result.exit_code == 0
+    assert "stopped: budget" in result.stdout
+    assert cohere.asked == []
+
+
+def test_a_free_judge_needs_no_price(folder):
+    """A cap on money holds by itself where nothing costs any."""
+    (folder / "clicks.csv").write_text("query_id,doc_id,signal,value\nq1,d1,thumb,1\n", encoding="utf-8")
+    judge = f"feedback:{folder / 'clicks.csv'}"
+    result = tttembed("judge", folder, "--judge", judge, "--depth", "30", "--budget", "usd=1,tokens=0")
+
+    assert result.exit_code == 0, result.output
+    assert "judged: 360 of 360 pairs, 0 known before, 0 tokens, $0.0000; 359 without a score" in result.stdout
+
+
+def test_a_judge_that_breaks_down_is_told_to_scripts(folder, serve):
+    """What was scored is written, and the exit code is 1."""
+
+    def answer(_path, body, n):
+        scores = [1.0 - i / 100 for i in range(len(body["documents"]))]
+        results = [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]
+        return (200, {}, {"results": results}) if n < 4 else (400, {}, {"message": "out of order"})
+
+    spec = f"http+cohere:{serve(answer).url.removeprefix('http:')}"
+    probed = tttembed("judge", folder, "--judge", f"{spec}", "--no-probe", "--depth", "5", "--concurrency", "1")
+
+    assert probed.exit_code == 1
+    assert "out of order" in probed.stdout
+    (written,) = (folder / "scores").glob("*.tsv")
+    assert len(rows(written)) == 15
 
 
 def test_a_judge_that_cannot_judge_is_refused(folder, serve):

@@ -116,6 +116,15 @@ class TestFiles:
 
         assert [(e.document, e.value) for e in read_events(path)] == [("a", 2.0), ("b", 0.0)]
 
+    def test_spreadsheets_and_folders(self, tmp_path):
+        """A mark of byte order, line breaks in quotes and BEIR's qrels are read, too."""
+        sheet, qrels = tmp_path / "clicks.csv", tmp_path / "test.tsv"
+        sheet.write_text(HEADER + '"my\nquery\u2028",d,thumb,1,,\n', encoding="utf-8-sig")
+        qrels.write_text("query-id\tcorpus-id\tscore\nq\td\t2\n", encoding="utf-8")
+
+        assert [Event("my\nquery\u2028", "d", "thumb", 1.0)] == list(read_events(sheet))
+        assert [Event("q", "d", "judgment", 2.0)] == list(read_events(qrels))
+
     def test_opensearch(self, tmp_path):
         """A judgment list names queries by text and grades as text."""
         path = tmp_path / "judgments.json"
@@ -133,6 +142,8 @@ class TestFiles:
             ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: expected an event"),
             ("x.csv", HEADER + "q,d,click,1,1,yesterday\n", r"x.csv:2: expected an event"),
             ("x.csv", HEADER + "q,d\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d,click,1,1,inf\n", r"x.csv:2: expected an event"),
+            ("x.txt", "q 0 2\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 2'"),
             ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),
             ("x.json", "{}", r"x.json: expected .*judgmentRatings"),
             ("x.json", "no", r"x.json: expected .*judgmentRatings"),

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,9 +140,51 @@ class TestCaps:
         assert verdicts.progress.usd == pytest.approx(0.07)
         assert len(asked) == 5
 
+    def test_a_judge_that_does_not_count_is_counted(self):
+        """Scores without a word about usage count as estimated, so that caps hold; float32 scores are numbers."""
+
+        class Silent:
+            scale = Scale("probability")
+            fingerprint = "silent"
+
+            def __init__(self):
+                self.asked = []
+
+            async def ascore(self, query, documents):
+                self.asked += documents
+                return np.full(len(documents), 0.5, dtype=np.float32)
+
+        estimate = sum(estimated_tokens("query 0", text) for _, text in served()[0].candidates)
+        cache = ScoreCache.open(None)
+        verdicts, asked = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
+        again, _ = run(Plan(served(), (5,), Budget(tokens=2 * estimate)), Silent(), cache)
+
+        assert len(asked) == 10
+        assert verdicts.progress.usage.tokens == 2 * estimate
+        assert verdicts.rewards == again.rewards
+
+    def test_shares_add_up(self):
+        """A cap that is met exactly is met, and a result that is continued has cost what its calls cost."""
+
+        class Odd(Lengths):
+            def score(self, query, documents):
+                self.asked += documents
+                record(Usage(1, 10))
+                return [0.5] * len(documents)
+
+            def forecast(self, query, documents):
+                return Usage(1, 10)
+
+        cache, price = ScoreCache.open(None), Price(request=0.1)
+        first, _ = run(Plan(served(4, 3), (3,), Budget(usd=0.3), price), Odd(), cache)
+        again, asked = run(Plan(served(4, 3), (3,), Budget(tokens=39), price), Odd(), cache)
+
+        assert [first.progress.pairs, again.progress.pairs] == [9, 9]
+        assert asked == []
+
     def test_money_without_a_price_is_an_error(self):
         """A cap on money cannot be kept when nothing has a price."""
-        with pytest.raises(InputError, match=r"^price: expected one where the budget caps usd, got none$"):
+        with pytest.raises(InputError, match=r"^price: expected one, .* where the budget caps usd, got none$"):
             Plan(served(), (5,), Budget(usd=1.0))
 
     def test_forecasts_that_are_too_high_do_not_end_it(self):
@@ -210,8 +253,8 @@ class TestCaps:
         assert [first.usage.tokens, second.usage.tokens] == [5, 7]
 
     def test_estimates_count_other_scripts_more(self):
-        """Text outside ASCII is estimated by its bytes: from above."""
-        assert [estimated_tokens("abcdef"), estimated_tokens("水水")] == [2, 6]
+        """Text outside ASCII is estimated by its bytes, digits and signs one by one: from above."""
+        assert [estimated_tokens(text) for text in ("abcdef", "水水", "a 1,5", "")] == [2, 6, 4, 0]
 
 
 class TestOnce:
@@ -322,6 +365,14 @@ class TestOnce:
         assert len(asked) == 11  # five kept, one lost in flight, five more
         assert len(set(asked)) == 10
 
+    def test_a_cache_that_breaks_is_an_error(self, tmp_path):
+        """A file that fails while it is used is named, too."""
+        cache = ScoreCache.open(tmp_path / "paid.sqlite")
+        cache._connection.execute("DROP TABLE paid")
+        for use in (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)})):
+            with pytest.raises(DataError, match=r"paid.sqlite: expected a score cache that can be written"):
+                use()
+
     def test_what_is_no_cache_is_an_error(self, tmp_path):
         """A file of another kind is refused by name."""
         path = tmp_path / "paid.sqlite"
@@ -418,6 +469,12 @@ class TestFailure:
         """Less than one call at a time is none."""
         with pytest.raises(InputError, match=r"^concurrency: expected at least 1, got 0$"):
             run(Plan(served()), concurrency=0)
+
+    @pytest.mark.parametrize("name", ["", "a\tb", "a\n", "\ud800"])
+    def test_an_id_that_breaks_the_file_is_an_error(self, name):
+        """What cannot be written as a column is refused before anything is paid."""
+        with pytest.raises(InputError, match=r"^observations: expected ids without tabs and line breaks, got"):
+            Plan([Observation("q", "query", [(name, "A")])])
 
     def test_an_id_with_two_texts_is_an_error(self):
         """Scores are written by query id: two queries must not share one."""

@@ -186,6 +186,21 @@ class TestCrossEncoder:
         found = CrossEncoderJudge(*classifier, batch_tokens=batch_tokens).score(QUERY, DOCUMENTS)
         assert_allclose(found, expected, atol=1e-5)
 
+    def test_reads_as_far_as_the_model_does(self, classifier):
+        """A long document is cut where sentence-transformers cuts it: at the model's own limit."""
+        import copy
+
+        from transformers import BertConfig, BertForSequenceClassification
+
+        model, tokenizer = classifier[0], copy.copy(classifier[1])
+        tokenizer.model_max_length = 1024
+        options = model.config.to_dict() | {"max_position_embeddings": 700}
+        judge = CrossEncoderJudge(BertForSequenceClassification(BertConfig(**options)).eval(), tokenizer)
+        with metered() as meter:
+            judge.score(QUERY, ["river " * 2000])
+
+        assert meter.usage.input_tokens == 700
+
     def test_several_labels_are_an_error(self, classifier):
         """A classifier with three labels has no one score."""
         from transformers import BertConfig, BertForSequenceClassification

@@ -11,7 +11,7 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, check_judge, rewards_of
 from tttembed_rag.judges.rubric import grade_of
-from tttembed_rag.judges.spending import metered
+from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
 
 
 def answering(answer):
@@ -105,6 +105,45 @@ def test_what_decides_the_grade_is_in_the_fingerprint():
     assert len(set(fingerprints)) == 4
 
 
+def test_what_a_model_does_not_count_is_estimated():
+    """A plain function says nothing of tokens; the prompt and the answer are counted from above."""
+    with metered() as meter:
+        judge = answering("Score: 4")
+        judge.score("q", ["d", ""])
+
+    assert meter.usage == Usage(1, estimated_tokens(judge.prompt("q", "d")), 4)
+
+
+async def test_what_a_model_counts_is_counted_once():
+    """A function that records its usage is believed, from threads too."""
+
+    def counting(_):
+        record(Usage(1, 7, 2))
+        return "Score: 4"
+
+    with metered() as meter:
+        await RubricJudge(counting, model="counts").ascore("q", ["a", "b"])
+
+    assert meter.usage == Usage(2, 14, 4)
+
+
+@pytest.mark.parametrize(
+    ("complete", "message"),
+    [
+        (lambda _: 1 / 0, r"^m: expected an answer, got ZeroDivisionError: division by zero$"),
+        (lambda _: {"text": "Score: 5"}, r"^m: expected an answer as text, got dict$"),
+    ],
+)
+async def test_a_model_that_fails_is_an_error_of_ours(complete, message):
+    """Whatever a client raises, and what is no text, is a failed call, in both twins."""
+    judge = RubricJudge(complete, model="m")
+    with pytest.raises(JudgeError, match=message):
+        judge.score("q", ["d"])
+
+    with pytest.raises(JudgeError, match=message):
+        await judge.ascore("q", ["d"])
+
+
 def test_no_concurrency_is_an_error():
     """Less than one prompt at a time is none."""
     with pytest.raises(InputError, match="expected at least 1"):
@@ -129,6 +168,24 @@ class TestLocalChat:
         assert answer == again
         assert first.usage == second.usage
         assert expected == torch.rand(1)
+
+    def test_the_seed_alone_decides(self, reranker, monkeypatch):
+        """What is written follows from prompt and seed, not from the seed of the process."""
+        model, tokenizer = reranker
+        written, old = [], model.generate
+
+        def listening(ids, **options):
+            written.append(old(ids, **options))
+            return written[-1]
+
+        monkeypatch.setattr(model, "generate", listening)
+        for process, seed in ((1, 7), (2, 7), (2, 8)):
+            torch.manual_seed(process)
+            LocalChat(model, tokenizer, new_tokens=12, seed=seed)("one")
+        one, same, other = (ids.tolist() for ids in written)
+
+        assert one == same
+        assert same != other
 
     def test_an_unfinished_answer_is_none(self, reranker):
         """An answer that ran into the limit is no answer, however it looks."""
@@ -181,7 +238,7 @@ class TestLocalChat:
 
 def reply(text="Good.\nScore: 4", reason="STOP", **more):
     """An answer of generateContent."""
-    parts = [{"text": "hm, Score: 1", "thought": True}, {"text": text}] if text is not None else []
+    parts = [{"text": "hm\nScore: 1", "thought": True}, {"text": text}] if text is not None else []
     usage = {"promptTokenCount": 100, "candidatesTokenCount": 7, "thoughtsTokenCount": 20}
     candidate = {"content": {"role": "model", "parts": parts}, "finishReason": reason}
     return {"candidates": [candidate], "usageMetadata": usage, **more}
@@ -257,6 +314,25 @@ class TestGemini:
             judge.score("q", ["d"])
 
         assert len(server.asked) == 1
+
+    def test_waits_as_long_as_gemini_says(self, gemini):
+        """Gemini tells the wait in its body; one that is too long is given up at once."""
+        info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}
+        judge, server = gemini(lambda *_: (429, {}, {"error": {"code": 429, "message": "m", "details": [info]}}))
+        with pytest.raises(JudgeError, match="got 429 m") as caught:
+            judge.score("q", ["d"])
+
+        assert caught.value.retry_after == 3600
+        assert len(server.asked) == 1
+
+    @pytest.mark.parametrize("said", [b"<html>", b'{"candidates": 3}'])
+    def test_another_answer_is_an_error(self, gemini, said):
+        """What is no answer of Gemini is an error of ours, in one line."""
+        judge, _ = gemini(lambda *_: (200, {}, said))
+        with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer") as caught:
+            judge.score("q", ["d"])
+
+        assert "\n" not in str(caught.value)
 
     def test_no_server_is_an_error(self, gemini):
         """A connection that cannot be made is an error of ours after all attempts."""

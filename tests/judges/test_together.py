@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, MissingExtraError, RewardError, Rewards, Scale
+from tttembed_rag import InputError, JudgeError, MissingExtraError, RewardError, Rewards, Scale
 from tttembed_rag.judges import (
     Blocking,
     CalibratedJudge,
@@ -17,6 +17,7 @@ from tttembed_rag.judges import (
     HttpJudge,
     RubricJudge,
     YesNoJudge,
+    check_judge,
     noise_of,
     open_judge,
     rewards_of,
@@ -62,6 +63,14 @@ class TestEnsemble:
         judge = EnsembleJudge([Fixed("probability", a=0.5), Fixed("logit", a=0.0)])
 
         assert await judge.ascore("q", ["a"]) == [0.5]
+
+    def test_forecasts_what_all_of_them_use(self):
+        """Caps and batches are those of its judges together, calibrated or not."""
+        graders = [RubricJudge(lambda _: "Score: 1", model=name, output_tokens=100) for name in "ab"]
+        both = CalibratedJudge(EnsembleJudge(graders), Calibration(1.0, 0.0))
+
+        assert both.documents_per_call == 1
+        assert both.forecast("q", ["d"]) == graders[0].forecast("q", ["d"]) + graders[1].forecast("q", ["d"])
 
     def test_unbounded_judges_are_refused(self):
         """Scores without a meaning cannot be averaged."""
@@ -164,6 +173,13 @@ def test_rewards_keep_what_was_not_judged_apart():
     assert np.isnan(rewards[1])
 
 
+@pytest.mark.parametrize("judge", [Fixed("probability"), RubricJudge(lambda _: "I cannot say.", model="shy")])
+def test_a_judge_that_declines_the_probe_is_refused(judge):
+    """No score for a plainly good document is no proof of judgment."""
+    with pytest.raises(JudgeError, match="got rewards nan and nan"):
+        check_judge(judge)
+
+
 class TestSpecs:
     """Judges from a line of text."""
 
@@ -184,11 +200,15 @@ class TestSpecs:
         monkeypatch.setenv("COHERE_API_KEY", "k1")
         monkeypatch.setenv("MINE", "k2")
         address = cohere.url.removeprefix("http:")
-        for spec in (f"http+cohere:{address}?model=m", f"http+cohere:{address}/other?key=MINE&per_minute=100"):
+        for spec in (
+            f"http+cohere:{address}?model=m",
+            f"http+cohere:{address}/other?key=MINE&per_minute=100&characters=3",
+        ):
             judge = open_judge(spec, queries={}, documents={})
             assert isinstance(judge, HttpJudge)
-            judge.score("q", ["d"])
+            judge.score("q", ["document"])
 
+        assert [body["documents"] for _, _, body in cohere.asked] == [["document"], ["doc"]]
         assert [(path, headers["authorization"]) for path, headers, _ in cohere.asked] == [
             ("/v2/rerank", "Bearer k1"),
             ("/other", "Bearer k2"),
@@ -236,6 +256,10 @@ class TestSpecs:
             ("magic:8ball", "^judge: expected yesno:MODEL, .*, got 'magic:8ball'$"),
             ("http+voyage://h", "^shape: expected one of cohere, "),
             ("http+cohere://127.0.0.1?modle=x", "^judge: expected options key, model, .*, got modle$"),
+            ("http+cohere://127.0.0.1?characters=0", "^longest_document: expected at least 1, got 0$"),
+            ("yesno:m?tokens=inf", "^judge: expected a whole number for tokens in .*, got inf$"),
+            ("yesno:m?batch_tokens=1.5", "^judge: expected a whole number for batch_tokens in .*, got 1.5$"),
+            ("http+cohere://127.0.0.1?key=NOT_SET_ANYWHERE", "^judge: expected key=NAME with an environment variable"),
             ("http+cohere://127.0.0.1?per_minute=x", "^judge: expected a number for per_minute in .*, got 'x'$"),
         ],
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,10 +53,13 @@ class ScoreCache:
 
     Args:
         connection: An open database with the cache's table.
+
+        name: What to call it in errors.
     """
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str = "cache") -> None:
         self._connection = connection
+        self._name = name
 
     @classmethod
     def open(cls, path: Path | None) -> ScoreCache:
@@ -65,14 +68,16 @@ class ScoreCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        try:
+        with _checked(str(path)):
             connection = sqlite3.connect(path or ":memory:", timeout=60.0, isolation_level=None)
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.execute(_SCHEMA)
-        except sqlite3.Error as exc:
-            raise DataError(f"{path}: expected a score cache that can be written ({exc})") from exc
-        return cls(connection)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=FULL")
+                connection.execute(_SCHEMA)
+            except sqlite3.Error:
+                connection.close()
+                raise
+        return cls(connection, str(path))
 
     def close(self) -> None:
         """Let the file go."""
@@ -85,7 +90,7 @@ class ScoreCache:
             some = pairs[start : start + _LOOK_UP_AT_ONCE]
             marks = ",".join("?" * len(some))
             query = f"SELECT pair, score, tokens, usd FROM paid WHERE pair IN ({marks})"  # noqa: S608 (marks only)
-            with closing(self._connection.execute(query, some)) as rows:
+            with _checked(self._name), closing(self._connection.execute(query, some)) as rows:
                 found.update({pair: Paid(score, tokens, usd) for pair, score, tokens, usd in rows})
         return found
 
@@ -94,6 +99,15 @@ class ScoreCache:
         rows: Iterable[tuple[object, ...]] = (
             (pair, judge, paid.score, paid.tokens, paid.usd) for pair, paid in answers.items()
         )
-        self._connection.execute("BEGIN IMMEDIATE")
-        with self._connection:
-            self._connection.executemany("INSERT OR IGNORE INTO paid VALUES (?, ?, ?, ?, ?)", rows)
+        with _checked(self._name):
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                self._connection.executemany("INSERT OR IGNORE INTO paid VALUES (?, ?, ?, ?, ?)", rows)
+
+
+@contextmanager
+def _checked(name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise DataError(f"{name}: expected a score cache that can be written ({exc})") from exc

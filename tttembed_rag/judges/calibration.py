@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, fingerprint_of
+from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, fingerprint_of, forecast_of
+from tttembed_rag.judges.spending import Usage
 from tttembed_rag.rewards import Scale
 
 
@@ -71,6 +72,7 @@ class CalibratedJudge:
     def __init__(self, judge: Judge, calibration: Calibration) -> None:
         self._judge = judge
         self._calibration = calibration
+        self.documents_per_call = documents_per_call(judge)
         self.fingerprint = fingerprint_of("calibrated", judge.fingerprint, calibration=calibration)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
@@ -80,6 +82,10 @@ class CalibratedJudge:
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking."""
         return self._calibrated(await self._judge.ascore(query, documents))
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """What the judge will use."""
+        return forecast_of(self._judge, query, documents)
 
     def _calibrated(self, scores: Scores) -> Scores:
         logits = [

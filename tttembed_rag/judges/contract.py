@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.spending import Usage
+from tttembed_rag.judges.spending import Usage, estimated_tokens
 from tttembed_rag.rewards import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.
@@ -21,6 +21,9 @@ Scores = list[float | None]
 
 # The instruction that all reward models of the paper receive.
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+
+# Documents a judge is asked about at once if it does not say.
+_AT_ONCE = 32
 
 
 class Judge(Protocol):
@@ -51,6 +54,18 @@ class Forecasting(Protocol):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """What scoring *documents* will use, estimated from above."""
+
+
+def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
+    """What scoring *documents* will use; for a judge that does not say, one request and every text in it."""
+    if isinstance(judge, Forecasting):
+        return judge.forecast(query, documents)
+    return Usage(1, sum(estimated_tokens(query, text) for text in documents))
+
+
+def documents_per_call(judge: Judge) -> int:
+    """How many documents a call to *judge* should hold."""
+    return judge.documents_per_call if isinstance(judge, Forecasting) else _AT_ONCE
 
 
 class Blocking(ABC):

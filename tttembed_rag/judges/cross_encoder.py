@@ -31,7 +31,8 @@ class CrossEncoderJudge(Blocking):
 
         name: What to call it.
 
-        max_tokens: Tokens of a pair; the longer of query and document is cut first.
+        max_tokens: Tokens of a pair, None as many as tokenizer and model allow; the longer of query and
+            document is cut first.
 
         batch_tokens: Tokens of a batch; None chooses by device.
     """
@@ -53,7 +54,7 @@ class CrossEncoderJudge(Blocking):
         if scale not in ("probability", "logit"):
             raise InputError(f"scale: expected probability or logit for a cross-encoder, got {scale!r}")
         room = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _DEFAULT_LENGTH))
-        self._tokens = max_tokens or min(room, _DEFAULT_LENGTH)
+        self._tokens = max_tokens or room
         self._model = model
         self._text = PlainTokenizer(tokenizer)
         self._segmented = "token_type_ids" in tokenizer.model_input_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -25,6 +26,11 @@ def readable(text: str, limit: int) -> str:
     if not cut.isascii():
         cut = cut.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return cut.translate(_FIT)
+
+
+def fence_of(query: str, document: str) -> str:
+    """A tag to fence both texts with: a hash of them, which neither can contain."""
+    return hashlib.sha256(f"{query}\0{document}".encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)

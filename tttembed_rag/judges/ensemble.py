@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, fingerprint_of, rewards_of
+from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, fingerprint_of, forecast_of, rewards_of
+from tttembed_rag.judges.spending import Usage
 from tttembed_rag.rewards import Scale
 
 
@@ -36,6 +37,7 @@ class EnsembleJudge:
             judge.scale.to_unit(np.empty(0))  # refuses an unbounded one
         self._judges = tuple(judges)
         self._merge = np.mean if how == "average" else np.median
+        self.documents_per_call = min(documents_per_call(judge) for judge in judges)
         self.fingerprint = fingerprint_of(how, "+".join(sorted(judge.fingerprint for judge in judges)))
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
@@ -45,6 +47,10 @@ class EnsembleJudge:
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, all judges at once."""
         return self._merged(await asyncio.gather(*(judge.ascore(query, documents) for judge in self._judges)))
+
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:
+        """What all of them will use."""
+        return sum((forecast_of(judge, query, documents) for judge in self._judges), Usage())
 
     def _merged(self, columns: Sequence[Scores]) -> Scores:
         rewards = [rewards_of(judge, column) for judge, column in zip(self._judges, columns, strict=True)]

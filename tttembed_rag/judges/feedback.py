@@ -8,6 +8,7 @@ pair is the posterior mean (m/2 + sum w good) / (m + sum w (good + e_p bad)), in
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,9 +18,11 @@ from pathlib import Path
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.spending import Usage
 from tttembed_rag.rewards import Scale
 
 SIGNALS = ("thumb", "click", "success", "judgment")
+_BEIR_HEADER = ["query-id", "corpus-id", "score"]
 _COLUMNS = ("query_id", "doc_id", "signal", "value")
 
 
@@ -56,6 +59,8 @@ class Event:
             raise InputError(f"value: expected {' or '.join(f'{v:g}' for v in allowed)}, got {self.value:g}")
         if self.position < 1:
             raise InputError(f"position: expected 1 or more, got {self.position}")
+        if self.seconds is not None and not math.isfinite(self.seconds):
+            raise InputError(f"seconds: expected a finite number, got {self.seconds:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,20 +168,24 @@ class FeedbackJudge(Blocking):
         self.scale = scale
         self.fingerprint = fingerprint_of("feedback", "table", table=sorted(map(repr, table.items())), scale=str(scale))
 
+    def forecast(self, query: str, documents: Sequence[str]) -> Usage:  # noqa: ARG002 (every judge is asked alike)
+        """Nothing: it was given long ago."""
+        return Usage()
+
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """The gathered score of each document for *query*."""
         return [self._table.get((query, text)) for text in documents]
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Events of a file, told apart by its name: ``.json``, ``.csv``, anything else is TREC qrels.
+    """Events of a file, told apart by its name: ``.json``, ``.csv``, anything else is qrels of TREC or BEIR.
 
     Raises:
         DataError: Not such a file; the message names the line.
     """
     read = {".json": _opensearch, ".csv": _csv}.get(path.suffix, _qrels)
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             yield from read(path, file.read())
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected feedback, found no file") from exc
@@ -185,7 +194,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _csv(path: Path, text: str) -> Iterator[Event]:
-    rows = csv.DictReader(text.splitlines())
+    rows = csv.DictReader(io.StringIO(text, newline=""))
     if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
         raise DataError(f"{path}:1: expected a header with {', '.join(_COLUMNS)}, lacks {', '.join(missing)}")
     for row in rows:
@@ -198,14 +207,21 @@ def _csv(path: Path, text: str) -> Iterator[Event]:
 
 
 def _qrels(path: Path, text: str) -> Iterator[Event]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+    lines = text.splitlines()
+    beir = bool(lines) and lines[0].split() == _BEIR_HEADER
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (beir and number == 1):
             continue
         try:
-            query, _, document, grade = line.split()
+            query, document, grade = line.split() if beir else _without_second(line.split())
             yield Event(query, document, "judgment", float(grade))
         except ValueError as exc:
-            raise DataError(f"{path}:{number}: expected QUERY 0 DOCUMENT GRADE, got {line[:60]!r}") from exc
+            columns = "QUERY DOCUMENT GRADE" if beir else "QUERY 0 DOCUMENT GRADE"
+            raise DataError(f"{path}:{number}: expected {columns}, got {line[:60]!r}") from exc
+
+
+def _without_second(fields: list[str]) -> list[str]:
+    return fields[:1] + fields[2:] if len(fields) == 4 else []
 
 
 def _opensearch(path: Path, text: str) -> Iterator[Event]:

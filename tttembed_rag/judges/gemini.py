@@ -86,9 +86,9 @@ class Gemini:
         try:
             answer = self._client.models.generate_content(model=self.name, contents=contents, config=self._config)
         except errors.APIError as exc:
-            headers = getattr(exc.response, "headers", None) or {}
-            check_status(exc.code, headers, f"{self.name}: expected an answer, got {exc.code} {exc.message}")
-            raise
+            reason = f"{self.name}: expected an answer, got {exc.code} {exc.message}"
+            check_status(exc.code, _headers(exc), reason)
+            raise JudgeError(reason) from exc
         except Exception as exc:
             if _is_transport(exc):
                 raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
@@ -101,6 +101,16 @@ class Gemini:
             return None
         parts = (candidate.content.parts or []) if candidate.content else []
         return "".join(part.text for part in parts if part.text and not part.thought) or None
+
+
+def _headers(exc: Any) -> dict[str, str]:
+    """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
+    found = (getattr(exc.response, "headers", None) or {}).get("retry-after")
+    error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
+    for detail in error.get("details") or ():
+        if found is None and isinstance(detail, dict):
+            found = detail.get("retryDelay")
+    return {"retry-after": str(found).removesuffix("s")} if found else {}
 
 
 def _is_transport(exc: Exception) -> bool:

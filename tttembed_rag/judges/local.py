@@ -64,7 +64,7 @@ def _read(auto: Any, model: str, **options: Any) -> Any:
 
 
 def weights_digest(model: Any) -> str:
-    """A hash of the model's configuration and of values sampled from each of its weights.
+    """A hash of the model's class and of values sampled from each of its weights.
 
     It names what really judges: a folder may be moved, but not quietly replaced.
     """
@@ -175,4 +175,7 @@ class Batches:
 
 
 def _out_of_memory(exc: RuntimeError) -> bool:
-    return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or "can't allocate memory" in str(exc)
+    said = str(exc)  # a CPU and Apple's devices raise a plain RuntimeError
+    return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or any(
+        sign in said for sign in ("can't allocate memory", "out of memory")
+    )

@@ -60,7 +60,7 @@ class Patience:
 
 
 class Caller:
-    """Calls a function until it answers: exponential waits with full jitter, or what Retry-After says.
+    """Calls a function until it answers: exponential waits with full jitter, never shorter than Retry-After.
 
     Args:
         patience: How.
@@ -71,8 +71,7 @@ class Caller:
         jitter = tenacity.wait_random_exponential(multiplier=patience.first_wait, max=patience.longest_wait)
 
         def wait(state: Any) -> float:
-            said = state.outcome.exception().retry_after
-            return float(jitter(state) if said is None else said)
+            return max(float(jitter(state)), state.outcome.exception().retry_after or 0.0)
 
         def passes(exc: BaseException) -> bool:
             return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= patience.longest_wait

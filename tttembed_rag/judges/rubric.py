@@ -7,16 +7,16 @@ counts is the last line of the model's own answer, and nothing else of it.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import INSTRUCTION, Scores, fingerprint_of
-from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens
+from tttembed_rag.judges.documents import Screened, fence_of, readable
+from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
 from tttembed_rag.rewards import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
@@ -98,6 +98,7 @@ class RubricJudge:
                 f"longest_document, concurrency: expected at least 1, got {longest_document}, {concurrency}"
             )
         self._complete = complete
+        self._model = model
         self._async = _is_async(complete)
         self._instruction = instruction
         self._longest = longest_document
@@ -112,25 +113,30 @@ class RubricJudge:
         if self._async:
             return asyncio.run(self.ascore(query, documents))
         screened = Screened.of(documents, self._longest)
-        plain = cast("Callable[[str], str | None]", self._complete)
-        prompts = [self.prompt(query, text) for text in screened.texts]
-        answers = [plain(prompt) for prompt in prompts]
-        return screened.spread([grade_of(answer) for answer in answers], self.scale)
+        grades = []
+        for text in screened.texts:
+            prompt = self.prompt(query, text)
+            with self._accounted(prompt) as answers:
+                answers.append(self._complete(prompt))
+            grades.append(grade_of(answers[0]))
+        return screened.spread(grades, self.scale)
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, several prompts at once; a plain function runs in threads."""
         screened = Screened.of(documents, self._longest)
         slots = asyncio.Semaphore(self._concurrency)
 
-        async def answer(text: str) -> str | None:
+        async def grade(text: str) -> float | None:
             prompt = self.prompt(query, text)
             async with slots:
-                if self._async:
-                    return await cast("Callable[[str], Awaitable[str | None]]", self._complete)(prompt)
-                return await asyncio.to_thread(cast("Callable[[str], str | None]", self._complete), prompt)
+                with self._accounted(prompt) as answers:
+                    if self._async:
+                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self._complete)(prompt))
+                    else:
+                        answers.append(await asyncio.to_thread(self._complete, prompt))
+            return grade_of(answers[0])
 
-        answers = await asyncio.gather(*(answer(text) for text in screened.texts))
-        return screened.spread([grade_of(text) for text in answers], self.scale)
+        return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""
@@ -138,10 +144,32 @@ class RubricJudge:
         read = sum(frame + estimated_tokens(text[: self._longest]) for text in documents)
         return Usage(len(documents), read, len(documents) * self._output_tokens)
 
+    @contextmanager
+    def _accounted(self, prompt: str) -> Iterator[list[Any]]:
+        """A list for the answer to *prompt*; what it used is recorded, estimated where the model does not say.
+
+        Raises:
+            JudgeError: The model raised an error, or answered with something else than text.
+        """
+        answers: list[Any] = []
+        with metered() as meter:
+            try:
+                yield answers
+            except TTTEmbedError:
+                raise
+            except Exception as exc:  # whatever the client of a model raises
+                reason = f"{type(exc).__name__}: {exc}".partition("\n")[0]
+                raise JudgeError(f"{self._model}: expected an answer, got {reason}") from exc
+        answer = answers[0]
+        if answer is not None and not isinstance(answer, str):
+            raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
+        estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
+        record(meter.usage if meter.heard else estimate)
+
     def prompt(self, query: str, document: str) -> str:
         """What the model is asked: the rubric around both texts, fenced by a hash of them."""
         asked = readable(query, _LONGEST_QUERY)
-        tag = hashlib.sha256(f"{asked}\0{document}".encode()).hexdigest()[:12]
+        tag = fence_of(asked, document)
         return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})
 
 

@@ -12,6 +12,8 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import INSTRUCTION, Judge
 from tttembed_rag.rewards import Scale
 
+# Judges that cost nothing to ask: models on this machine, and what users have said.
+FREE = ("yesno", "cross-encoder", "rubric", "feedback")
 KINDS = "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, gemini:MODEL, http+SHAPE://HOST, feedback:FILE"
 
 
@@ -54,13 +56,13 @@ def _open(
     if kind == "yesno":
         from tttembed_rag.judges.yesno import YesNoJudge
 
-        instruction, tokens = options.take("instruction", INSTRUCTION), int(options.number("tokens", 8192))
+        instruction, tokens = options.take("instruction", INSTRUCTION), options.whole("tokens", 8192)
         return YesNoJudge.from_pretrained(target, instruction=instruction, max_tokens=tokens, **options.machine())
     if kind == "cross-encoder":
         from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 
         scale: Any = options.take("scale", "probability")
-        tokens = int(options.number("tokens", 0))
+        tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
     if kind == "feedback":
         from tttembed_rag.judges.feedback import Feedback
@@ -83,7 +85,7 @@ def _open(
 def _rubric(kind: str, model: str, options: _Options) -> Judge:
     from tttembed_rag.judges.rubric import RubricJudge
 
-    instruction = options.take("instruction", INSTRUCTION)
+    instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
     if kind == "gemini":
         from tttembed_rag.judges.gemini import OUTPUT_TOKENS, Gemini
 
@@ -93,19 +95,23 @@ def _rubric(kind: str, model: str, options: _Options) -> Judge:
             model=gemini.name,
             settings=gemini.settings,
             instruction=instruction,
+            longest_document=longest,
             output_tokens=OUTPUT_TOKENS,
         )
     from tttembed_rag.judges.chat import LocalChat
 
     chat = LocalChat.from_pretrained(model, **options.machine(batches=False))
-    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction)
+    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, longest_document=longest)
 
 
 def _http(url: str, shape: str, options: _Options) -> Judge:
     from tttembed_rag.judges.http import SHAPES, HttpJudge
 
     known = SHAPES.get(shape)
-    key_name = options.take("key", (known.key if known else None) or "")
+    key_name = options.take("key", "")
+    if key_name and key_name not in os.environ:
+        raise InputError("judge: expected key=NAME with an environment variable that is set, found none of that name")
+    key_name = key_name or (known.key if known else None) or ""
     return HttpJudge(
         url,
         shape,
@@ -113,6 +119,7 @@ def _http(url: str, shape: str, options: _Options) -> Judge:
         scale=options.take("scale", "") or None,
         key=os.environ.get(key_name) if key_name else None,
         instruction=options.take("instruction", INSTRUCTION),
+        longest_document=options.whole("characters", 32_000),
         patience=options.patience(),
     )
 
@@ -136,17 +143,23 @@ class _Options:
         except ValueError as exc:
             raise InputError(f"judge: expected a number for {name} in {self._spec!r}, got {text!r}") from exc
 
+    def whole(self, name: str, default: int) -> int:
+        value = self.number(name, default)
+        if not (value >= 0 and value.is_integer()):
+            raise InputError(f"judge: expected a whole number for {name} in {self._spec!r}, got {value:g}")
+        return int(value)
+
     def machine(self, *, batches: bool = True) -> dict[str, Any]:
         """Options of models on this machine."""
         options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
         if batches:
-            options["batch_tokens"] = int(self.number("batch_tokens", 0)) or None
+            options["batch_tokens"] = self.whole("batch_tokens", 0) or None
         return options
 
     def patience(self) -> Any:
         from tttembed_rag.judges.retrying import Patience
 
-        per_minute = int(self.number("per_minute", 0))
+        per_minute = self.whole("per_minute", 0)
         return Patience(per_minute=per_minute or None)
 
     def check_all_used(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,8 +12,9 @@ from dataclasses import dataclass, fields
 
 from tttembed_rag.errors import InputError
 
-# Characters per token, from below for prose and code in Latin letters: estimates come from above.
+# Letters and blanks per token, from below for Latin prose; digits and signs may be a token each.
 CHARACTERS_PER_TOKEN = 3
+_WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,13 @@ class Usage:
 
 
 def estimated_tokens(*texts: str) -> int:
-    """Tokens of *texts*, estimated from above; a character outside ASCII counts as one token."""
-    return sum(
-        math.ceil(len(text) / CHARACTERS_PER_TOKEN) if text.isascii() else len(text.encode("utf-8", "replace"))
-        for text in texts
-    )
+    """Tokens of *texts*, estimated from above; text outside ASCII counts one token a byte."""
+    return sum(_estimated(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)
+
+
+def _estimated(text: str) -> int:
+    signs = len(text.translate(_WITHOUT_PROSE))
+    return signs + math.ceil((len(text) - signs) / CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,7 @@ class Ledger:
     def __init__(self, budget: Budget, price: Price) -> None:
         self._budget = budget
         self._price = price
-        self.tokens = 0
+        self.tokens = 0.0
         self.usd = 0.0
         self._reserved: dict[object, tuple[int, float]] = {}
 
@@ -149,23 +153,25 @@ class Ledger:
         self.count(usage.tokens, usd)
         return usd
 
-    def count(self, tokens: int, usd: float) -> None:
+    def count(self, tokens: float, usd: float) -> None:
         """Count what was paid, now or in an earlier run."""
         self.tokens += tokens
         self.usd += usd
 
 
 class Meter:
-    """A running total of usage that threads may share."""
+    """A running total of usage that threads may share; `heard` tells whether anybody said anything."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.usage = Usage()
+        self.heard = False
 
     def add(self, usage: Usage) -> None:
         """Add *usage* to the total."""
         with self._lock:
             self.usage += usage
+            self.heard = True
 
 
 _METER: ContextVar[Meter | None] = ContextVar("tttembed_meter", default=None)
@@ -189,7 +195,7 @@ def record(usage: Usage) -> None:
 
 
 def _within(value: float, cap: float | None) -> bool:
-    return cap is None or value <= cap
+    return cap is None or value <= cap * (1 + 1e-9)  # sums of shares are rounded
 
 
 def _columns(value: Price | Budget) -> Mapping[str, float]:
