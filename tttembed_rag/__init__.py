@@ -13,6 +13,7 @@ from tttembed_rag.errors import (
 from tttembed_rag.gate import fit
 from tttembed_rag.offsets import Certificate, Evidence, Offset, Offsets
 from tttembed_rag.rewards import Rewards, Scale
+from tttembed_rag.serving import LiveOffsets, current_scope, scope
 
 __version__ = "0.1.0"
 
@@ -22,6 +23,7 @@ __all__ = [
     "Evidence",
     "InputError",
     "JudgeError",
+    "LiveOffsets",
     "MissingExtraError",
     "Offset",
     "OffsetFileError",
@@ -31,5 +33,7 @@ __all__ = [
     "Scale",
     "TTTEmbedError",
     "VectorError",
+    "current_scope",
     "fit",
+    "scope",
 ]

@@ -1,5 +1,15 @@
 """tttembed-rag for LangChain: query vectors with what a judge taught, documents as they were."""
 
+from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
 from langchain_tttembed.embeddings import TTTEmbeddings
+from langchain_tttembed.judges import chat_judge
+from langchain_tttembed.retrievers import RewardRetriever
 
-__all__ = ["TTTEmbeddings"]
+__all__ = [
+    "RecordingCompressor",
+    "RecordingCrossEncoder",
+    "RewardCallbackHandler",
+    "RewardRetriever",
+    "TTTEmbeddings",
+    "chat_judge",
+]

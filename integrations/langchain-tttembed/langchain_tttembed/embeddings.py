@@ -5,68 +5,78 @@ What to know before wrapping:
 - A cache such as ``CacheBackedEmbeddings`` belongs inside the wrapper: a cached steered vector
   outlives its offset.
 - A store that embeds *documents* with ``embed_query`` would steer them. ManticoreSearch and Rockset
-  always do; Milvus, AzureSearch and a few more do so where the wrapped ``embed_documents`` raises
-  NotImplementedError.
+  always do, mem0 and DSPy too; Milvus, AzureSearch and a few more do so where the wrapped
+  ``embed_documents`` raises NotImplementedError. Build such an index with ``.base``.
 - A store that embeds queries on the server, or with ``embed_documents``, never asks for an offset.
+- A store that searches in threads or tasks of its own (LangGraph's) loses the caller's `scope`: give
+  it ``for_scope(...)``.
 - Absolute scores change with the offset, so a score threshold must be tuned again.
 """
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from copy import copy
 from typing import Any
 
-import numpy as np
 from langchain_core.embeddings import Embeddings
+from numpy.typing import NDArray
 
-from tttembed_rag import InputError, Offsets, VectorError
-
-logger = logging.getLogger(__name__)
+from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
+from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.serving import ScopeSource, Steering
 
 
 class TTTEmbeddings(Embeddings):
-    """The wrapped embeddings, with the offset of one scope added to every query vector.
+    """The wrapped embeddings, with the offset of its task added to every query vector.
 
     Documents pass through bit for bit, so an index built with the wrapped embeddings stays valid.
     A query without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps
-    its base vector; the first refusal in a scope is logged. Keywords go to the wrapped method
+    its base vector; the first refusal of a task is logged. Keywords go to the wrapped method
     unchanged.
 
     Args:
         embeddings: The embeddings to wrap.
 
-        offsets: What was learned from rewards.
+        offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
 
-        scope: The task looked up for every query; None looks up the default task. Either falls
-            back to the global offset, and without one to the base vector.
+        scope: The task of every query, or a function from query text to task. Without a fixed task,
+            the caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+            task looks up the default task; that and an unknown task fall back to the global
+            offset, and without one to the base vector.
+
+        vectors: Where `rewards` finds document vectors before it embeds again.
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
-            ``Offsets``, or *scope* is no string.
+            ``Offsets``, or *scope* is neither string nor function.
     """
 
-    def __init__(self, embeddings: Embeddings, *, offsets: Offsets, scope: str | None = None) -> None:
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        *,
+        offsets: Offsets | LiveOffsets,
+        scope: ScopeSource = None,
+        vectors: TextVectors | None = None,
+    ) -> None:
         if isinstance(embeddings, TTTEmbeddings):
             raise InputError("embeddings: expected unwrapped embeddings, got TTTEmbeddings; pass its .base")
         if not isinstance(embeddings, Embeddings):
             raise InputError(f"embeddings: expected langchain_core Embeddings, got {type(embeddings).__name__}")
-        if not isinstance(offsets, Offsets):
-            raise InputError(f"offsets: expected tttembed_rag Offsets, got {type(offsets).__name__}")
         self._embeddings = embeddings
-        self._offsets = offsets
-        self._scope = _checked_scope(scope)
-        self._logged_scopes: set[str | None] = set()
+        self._steering = Steering(offsets, scope)
+        self._vectors = vectors or TextVectors()
 
     @property
     def base(self) -> Embeddings:
         """The wrapped embeddings."""
         return self._embeddings
 
-    def for_scope(self, scope: str | None) -> TTTEmbeddings:
-        """The same embeddings and offsets, looking up another task; cheap enough for every request."""
+    def for_scope(self, scope: ScopeSource) -> TTTEmbeddings:
+        """The same embeddings and offsets for another scope; cheap enough for every request."""
         other = copy(self)
-        other._scope = _checked_scope(scope)  # noqa: SLF001 - a copy of this very class
+        other._steering = self._steering.for_scope(scope)  # noqa: SLF001 - a copy of this very class
         return other
 
     def embed_documents(self, texts: list[str], **kwargs: Any) -> list[list[float]]:
@@ -79,11 +89,13 @@ class TTTEmbeddings(Embeddings):
 
     def embed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
-        return self._steered(self._embeddings.embed_query(text, **kwargs))
+        steered: list[float] = self._steering.apply(self._embeddings.embed_query(text, **kwargs), text)
+        return steered
 
     async def aembed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
-        return self._steered(await self._embeddings.aembed_query(text, **kwargs))
+        steered: list[float] = self._steering.apply(await self._embeddings.aembed_query(text, **kwargs), text)
+        return steered
 
     def embed_query_base(self, text: str, **kwargs: Any) -> list[float]:
         """The base query vector, exactly as the wrapped embeddings give it."""
@@ -93,22 +105,21 @@ class TTTEmbeddings(Embeddings):
         """The base query vector, exactly as the wrapped embeddings give it."""
         return await self._embeddings.aembed_query(text, **kwargs)
 
+    def task_of(self, query: str) -> str | None:
+        """The task whose offset *query* gets; None where nothing names one."""
+        return self._steering.task_of(query)
+
+    def rewards(self, log: RewardLog) -> Rewards:
+        """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
+        return log.rewards(self._embeddings.embed_query, self._embeddings.embed_documents, vectors=self._vectors)
+
+    def document_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Vectors (n, d) of documents, supplied or remembered where possible."""
+        return self._vectors.of(texts, self._embeddings.embed_documents)
+
+    async def adocument_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Vectors (n, d) of documents, supplied or remembered where possible."""
+        return await self._vectors.aof(texts, self._embeddings.aembed_documents)
+
     def __repr__(self) -> str:
-        return f"TTTEmbeddings({type(self._embeddings).__name__}, {self._offsets!r}, scope={self._scope!r})"
-
-    def _steered(self, vector: list[float]) -> list[float]:
-        # Some providers hand out numpy arrays; stores expect Python floats.
-        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
-        try:
-            return self._offsets.apply(base, task=self._scope)
-        except VectorError as error:
-            if self._scope not in self._logged_scopes:
-                self._logged_scopes.add(self._scope)
-                logger.warning("%r serves base vectors where the offsets refuse them: %s", self, error)
-            return base
-
-
-def _checked_scope(scope: str | None) -> str | None:
-    if not isinstance(scope, str | None):
-        raise InputError(f"scope: expected a task key or None, got {type(scope).__name__}")
-    return scope
+        return f"TTTEmbeddings({type(self._embeddings).__name__}, {self._steering!r})"

@@ -8,15 +8,18 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from threading import Barrier
+from types import ModuleType
 
 import langchain_tttembed
 import numpy as np
 import pytest
 from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import TTTEmbeddings
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, scope
+from tttembed_rag.capture import RewardLog, TextVectors
 
 WIDTH = 16
 TEXTS = [f"passage {i}" for i in range(12)]
@@ -92,7 +95,13 @@ def offsets():
 
 def test_public_names():
     """The package exports exactly what it documents."""
-    assert langchain_tttembed.__all__ == ["TTTEmbeddings"]
+    public = sorted(
+        name
+        for name, value in vars(langchain_tttembed).items()
+        if not (name.startswith("_") or isinstance(value, ModuleType))
+    )
+
+    assert public == langchain_tttembed.__all__
 
 
 def test_query_gets_the_offset_of_its_scope(model, offsets):
@@ -180,15 +189,15 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
 
     assert all(vector is bad for vector in served)
     [record] = caplog.records
-    assert (record.name, record.levelno) == ("langchain_tttembed.embeddings", logging.WARNING)
+    assert (record.name, record.levelno) == ("tttembed_rag.serving", logging.WARNING)
 
 
 def test_refusals_are_logged_once_per_scope(caplog):
     """A wrapper made anew for every request does not flood the log."""
     wrapped = TTTEmbeddings(ConstantEmbeddings([1.0]), offsets=Offsets([], width=3))
 
-    for scope in ["a", "b", "a", "b"]:
-        wrapped.for_scope(scope).embed_query("q")
+    for task in ["a", "b", "a", "b"]:
+        wrapped.for_scope(task).embed_query("q")
 
     assert ["scope='a'" in caplog.messages[0], "scope='b'" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
@@ -248,6 +257,68 @@ def test_for_scope_keeps_the_original_as_it_was(model, offsets):
 
     assert other.embed_query("q") == offsets.apply(model.embed_query("q"), task="task2")
     assert wrapped.embed_query("q") == offsets.apply(model.embed_query("q"), task="task1")
+
+
+async def test_the_callers_scope_is_served(model, offsets):
+    """Without a fixed scope the offset is that of the caller's scope, sync and async; outside it there is none."""
+    wrapped = TTTEmbeddings(model, offsets=offsets)
+    with scope("task3"):
+        inside = [wrapped.embed_query("q"), await wrapped.aembed_query("q")]
+
+    assert inside == [offsets.apply(model.embed_query("q"), task="task3")] * 2
+    assert wrapped.embed_query("q") == model.embed_query("q")
+
+
+def test_the_callers_scope_reaches_a_store_in_every_way_to_run_it(model, offsets):
+    """Retrievers, sequences, parallel steps and batches carry the scope into embed_query."""
+    store = InMemoryVectorStore.from_texts(TEXTS, TTTEmbeddings(model, offsets=offsets))
+    fixed = InMemoryVectorStore.from_texts(TEXTS, TTTEmbeddings(model, offsets=offsets, scope="task3"))
+    retriever = store.as_retriever()
+    ways = [
+        retriever.invoke,
+        (RunnableLambda(str) | retriever).invoke,
+        lambda query: RunnableParallel(a=retriever, b=retriever).invoke(query)["b"],
+        lambda query: retriever.batch([query, query])[1],
+    ]
+    with scope("task3"):
+        found = [[one.page_content for one in way("q")] for way in ways]
+
+    expected = [one.page_content for one in fixed.as_retriever().invoke("q")]
+    assert found == [expected] * len(ways)
+    assert expected != [one.page_content for one in retriever.invoke("q")]
+
+
+def test_a_resolver_reads_the_query(model, offsets):
+    """A function from query to task chooses the offset."""
+    wrapped = TTTEmbeddings(model, offsets=offsets, scope=lambda query: f"task{len(query)}")
+
+    assert wrapped.embed_query("abc") == offsets.apply(model.embed_query("abc"), task="task3")
+
+
+def test_published_offsets_reach_a_store_that_was_built_before(model, offsets):
+    """Publishing needs no new wrapper and no new index."""
+    live = LiveOffsets(Offsets([], width=WIDTH))
+    wrapped = TTTEmbeddings(model, offsets=live, scope="task1")
+    before = wrapped.embed_query("q")
+
+    live.publish(offsets)
+
+    assert before == model.embed_query("q")
+    assert wrapped.embed_query("q") == offsets.apply(before, task="task1")
+
+
+def test_rewards_are_learned_from_base_vectors(model, offsets):
+    """A published offset never leaks into the rewards of the next one; documents are embedded once."""
+    log = RewardLog("judge")
+    log.record("q", TEXTS[:3], [0.1, 0.2, 0.3], task="task1")
+    vectors = TextVectors()
+    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1", vectors=vectors)
+
+    rewards = [wrapped.rewards(log) for _ in range(2)]
+
+    assert rewards[1].query_vectors.tolist() == [model.embed_query("q")]
+    assert rewards[1].doc_vectors.tolist() == model.embed_documents(TEXTS[:3])
+    assert (vectors.embedded, vectors.remembered) == (3, 3)
 
 
 def test_threads_with_different_scopes_do_not_mix(model, offsets):

@@ -9,21 +9,24 @@ README = Path(__file__).parents[1] / "README.md"
 
 
 @pytest.fixture
-def example():
-    """The one Python block of the README."""
-    [block] = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return block
+def examples():
+    """The Python blocks of the README: the first to begin with, the second goes on."""
+    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-def test_readme_example_runs_and_finds_the_judged_passage(example, capsys):
-    """The example publishes an offset and retrieves the passage the judge preferred."""
-    exec(compile(example, str(README), "exec"), {})  # noqa: S102 - the README is ours
+def test_readme_examples_run(examples, capsys):
+    """The first publishes an offset and retrieves the judged passage; the second records, judges and searches twice."""
+    names = {}
+    for example in examples:
+        exec(compile(example, str(README), "exec"), names)  # noqa: S102 - the README is ours
 
-    verdict, passage = capsys.readouterr().out.splitlines()
+    verdict, passage, loop = capsys.readouterr().out.splitlines()
     assert verdict.startswith("published: held-out gain +")
     assert passage == "Refunds take five days."
+    assert loop == "2 2"
 
 
-def test_readme_example_is_short(example):
-    """The example fits on one screen."""
-    assert len([line for line in example.splitlines() if line.strip()]) <= 20
+def test_readme_examples_are_short(examples):
+    """Each example fits on one screen."""
+    assert len(examples) == 2
+    assert [example for example in examples if len([line for line in example.splitlines() if line.strip()]) > 20] == []

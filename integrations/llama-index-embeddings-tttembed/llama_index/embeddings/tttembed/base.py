@@ -14,59 +14,62 @@ What to know before wrapping:
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding, Embedding
 from llama_index.core.bridge.pydantic import BaseModel, PrivateAttr
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.embeddings import MultiModalEmbedding
+from numpy.typing import NDArray
 
-from tttembed_rag import InputError, Offsets, VectorError
-
-logger = logging.getLogger(__name__)
+from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
+from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.serving import ScopeSource, Steering
 
 
 class TTTEmbedding(BaseEmbedding):
-    """The wrapped embedding model, with the offset of one scope added to every query vector.
+    """The wrapped embedding model, with the offset of its task added to every query vector.
 
     Texts pass through bit for bit, so an index built with the wrapped model stays valid. A query
     without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps its base
-    vector; the first refusal in a scope is logged. The wrapped model is asked through its public
+    vector; the first refusal of a task is logged. The wrapped model is asked through its public
     methods, so its cache, rate limiter and batches keep working.
 
     Args:
         embed_model: The model to wrap; its name, batch size and number of workers are taken over.
 
-        offsets: What was learned from rewards.
+        offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
 
-        scope: The task looked up for every query; None looks up the default task. Either falls
-            back to the global offset, and without one to the base vector.
+        scope: The task of every query, or a function from query text to task. Without a fixed task,
+            the caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+            task looks up the default task; that and an unknown task fall back to the global
+            offset, and without one to the base vector.
+
+        vectors: Where `rewards` finds document vectors before it embeds again.
 
         callback_manager: Callbacks for the steered vectors; None for LlamaIndex's global ones.
 
     Raises:
         InputError: *embed_model* is no ``BaseEmbedding``, is multi-modal or already wrapped,
-            *offsets* are no ``Offsets``, or *scope* is no string.
+            *offsets* are no ``Offsets``, or *scope* is neither string nor function.
     """
 
     _embed_model: BaseEmbedding = PrivateAttr()
-    _offsets: Offsets = PrivateAttr()
-    _scope: str | None = PrivateAttr()
-    _logged_scopes: set[str | None] = PrivateAttr(default_factory=set)
+    _steering: Steering = PrivateAttr()
+    _vectors: TextVectors = PrivateAttr()
 
     def __init__(
         self,
         embed_model: BaseEmbedding,
         *,
-        offsets: Offsets,
-        scope: str | None = None,
+        offsets: Offsets | LiveOffsets,
+        scope: ScopeSource = None,
+        vectors: TextVectors | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         _check_model(embed_model)
-        if not isinstance(offsets, Offsets):
-            raise InputError(f"offsets: expected tttembed_rag Offsets, got {type(offsets).__name__}")
+        steering = Steering(offsets, scope)
         super().__init__(
             model_name=embed_model.model_name,
             embed_batch_size=embed_model.embed_batch_size,
@@ -74,8 +77,8 @@ class TTTEmbedding(BaseEmbedding):
             callback_manager=callback_manager or CallbackManager(),
         )
         self._embed_model = embed_model
-        self._offsets = offsets
-        self._scope = _checked_scope(scope)
+        self._steering = steering
+        self._vectors = vectors or TextVectors()
 
     @classmethod
     def class_name(cls) -> str:
@@ -87,11 +90,36 @@ class TTTEmbedding(BaseEmbedding):
         """The wrapped model."""
         return self._embed_model
 
-    def for_scope(self, scope: str | None) -> TTTEmbedding:
-        """The same model and offsets, looking up another task; cheap enough for every request."""
+    def for_scope(self, scope: ScopeSource) -> TTTEmbedding:
+        """The same model and offsets for another scope; cheap enough for every request."""
         other = self.model_copy()
-        other._scope = _checked_scope(scope)  # noqa: SLF001 - a copy of this very class
+        other._steering = self._steering.for_scope(scope)  # noqa: SLF001 - a copy of this very class
         return other
+
+    def embed_query_base(self, query: str) -> Embedding:
+        """The base query vector, exactly as the wrapped model gives it."""
+        return self._embed_model.get_query_embedding(query)
+
+    async def aembed_query_base(self, query: str) -> Embedding:
+        """The base query vector, exactly as the wrapped model gives it."""
+        return await self._embed_model.aget_query_embedding(query)
+
+    def task_of(self, query: str) -> str | None:
+        """The task whose offset *query* gets; None where nothing names one."""
+        return self._steering.task_of(query)
+
+    def rewards(self, log: RewardLog) -> Rewards:
+        """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
+        model = self._embed_model
+        return log.rewards(model.get_query_embedding, model.get_text_embedding_batch, vectors=self._vectors)
+
+    def document_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Vectors (n, d) of texts, supplied or remembered where possible."""
+        return self._vectors.of(texts, self._embed_model.get_text_embedding_batch)
+
+    async def adocument_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+        """Vectors (n, d) of texts, supplied or remembered where possible."""
+        return await self._vectors.aof(texts, self._embed_model.aget_text_embedding_batch)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """What an ingestion cache hashes: the model's settings, never the offsets.
@@ -101,10 +129,12 @@ class TTTEmbedding(BaseEmbedding):
         return {**super().to_dict(**kwargs), "embed_model": self._embed_model.to_dict(**kwargs)}
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        return self._steered(self._embed_model.get_query_embedding(query))
+        steered: Embedding = self._steering.apply(self._embed_model.get_query_embedding(query), query)
+        return steered
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        return self._steered(await self._embed_model.aget_query_embedding(query))
+        steered: Embedding = self._steering.apply(await self._embed_model.aget_query_embedding(query), query)
+        return steered
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._embed_model.get_text_embedding(text)
@@ -118,17 +148,6 @@ class TTTEmbedding(BaseEmbedding):
     async def _aget_text_embeddings(self, texts: list[str]) -> list[Embedding]:
         return await self._embed_model.aget_text_embedding_batch(texts)
 
-    def _steered(self, vector: Embedding) -> Embedding:
-        # Some models hand out numpy arrays; stores expect Python floats.
-        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
-        try:
-            return self._offsets.apply(base, task=self._scope)
-        except VectorError as error:
-            if self._scope not in self._logged_scopes:
-                self._logged_scopes.add(self._scope)
-                logger.warning("%r serves base vectors where the offsets refuse them: %s", self, error)
-            return base
-
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "embeddings_cache" and value is not None:
             raise InputError(
@@ -138,7 +157,7 @@ class TTTEmbedding(BaseEmbedding):
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        return f"TTTEmbedding({type(self._embed_model).__name__}, {self._offsets!r}, scope={self._scope!r})"
+        return f"TTTEmbedding({type(self._embed_model).__name__}, {self._steering!r})"
 
     # BaseComponent would drop what it cannot pickle, offsets included; pydantic keeps everything or
     # raises. Only the callbacks stay behind: they belong to the process. Unpickling, BaseComponent
@@ -158,9 +177,3 @@ def _check_model(embed_model: BaseEmbedding) -> None:
         )
     if not isinstance(embed_model, BaseEmbedding):
         raise InputError(f"embed_model: expected a LlamaIndex BaseEmbedding, got {type(embed_model).__name__}")
-
-
-def _checked_scope(scope: str | None) -> str | None:
-    if not isinstance(scope, str | None):
-        raise InputError(f"scope: expected a task key or None, got {type(scope).__name__}")
-    return scope

@@ -1,0 +1,171 @@
+"""Taps that write what an application retrieves and scores into a `RewardLog`, and never disturb it.
+
+A tap returns what its wrapped object returned. Whatever goes wrong in the tap itself is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler, Callbacks
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor, Document
+from pydantic import ConfigDict
+
+from tttembed_rag import InputError
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
+
+logger = logging.getLogger(__name__)
+
+# Where a retriever's metadata, or the metadata of a call, names the task.
+METADATA_KEY = "tttembed_scope"
+
+
+class RecordingCrossEncoder(BaseCrossEncoder):
+    """The wrapped cross encoder; every pair it scores, kept or cut off later, goes to the log.
+
+    Args:
+        cross_encoder: The one to wrap.
+
+        log: Where its scores go; made for its fingerprint and scale.
+
+        scope: As in `TTTEmbeddings`.
+    """
+
+    def __init__(self, cross_encoder: BaseCrossEncoder, log: RewardLog, *, scope: ScopeSource = None) -> None:
+        if not isinstance(cross_encoder, BaseCrossEncoder):
+            raise InputError(f"cross_encoder: expected a BaseCrossEncoder, got {type(cross_encoder).__name__}")
+        self._cross_encoder = cross_encoder
+        self._log = log
+        self._scope = checked_scope(scope)
+
+    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
+        """The wrapped cross encoder's scores, as they came."""
+        scores = self._cross_encoder.score(text_pairs)
+        try:
+            pairs: dict[str, list[tuple[str, float]]] = {}
+            for (query, text), score in zip(text_pairs, scores, strict=True):
+                pairs.setdefault(query, []).append((text, float(score)))
+            for query, scored in pairs.items():
+                texts, numbers = zip(*scored, strict=True)
+                self._log.record(query, texts, numbers, task=resolve_scope(self._scope, query))
+        except Exception:
+            logger.exception("%d scored pairs were not recorded", len(text_pairs))
+        return scores
+
+
+class RecordingCompressor(BaseDocumentCompressor):
+    """The wrapped compressor; documents it leaves with a ``relevance_score`` go to the log.
+
+    Compressors that keep the best few show nothing of the others: where there is a cross encoder,
+    wrap that instead.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    compressor: BaseDocumentCompressor
+    log: RewardLog
+    scope: str | None = None
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """What the wrapped compressor makes of *documents*."""
+        return self._recorded(self.compressor.compress_documents(documents, query, callbacks), query)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """What the wrapped compressor makes of *documents*."""
+        return self._recorded(await self.compressor.acompress_documents(documents, query, callbacks), query)
+
+    def _recorded(self, documents: Sequence[Document], query: str) -> Sequence[Document]:
+        try:
+            scored = [one for one in documents if one.metadata.get("relevance_score") is not None]
+            texts = [one.page_content for one in scored]
+            scores = [float(one.metadata["relevance_score"]) for one in scored]
+            self._log_scores(query, texts, scores)
+        except Exception:
+            logger.exception("%d compressed documents were not recorded", len(documents))
+        return documents
+
+    def _log_scores(self, query: str, texts: list[str], scores: list[float]) -> None:
+        self.log.record(query, texts, scores, task=resolve_scope(self.scope, query))
+
+
+class RewardCallbackHandler(BaseCallbackHandler):
+    """Notes what retrievers found, to be judged later by `RewardLog.score_waiting`.
+
+    Pass it in ``config={"callbacks": [handler]}``. Start and end of a run are paired by its id. Only
+    leaves count: a retriever that asked another one hands on documents that were noted there. The
+    task is the ``tttembed_scope`` of the run's metadata, else as in `TTTEmbeddings`.
+
+    Args:
+        log: Where queries and documents go.
+
+        scope: As in `TTTEmbeddings`.
+
+        max_pending: Runs that may be open at once; beyond it the oldest is forgotten.
+    """
+
+    ignore_llm = True
+    ignore_chain = True
+    ignore_agent = True
+    ignore_chat_model = True
+
+    def __init__(self, log: RewardLog, *, scope: ScopeSource = None, max_pending: int = 1024) -> None:
+        if max_pending < 1:
+            raise InputError(f"max_pending: expected at least 1, got {max_pending}")
+        self._log = log
+        self._scope = checked_scope(scope)
+        self._max_pending = max_pending
+        self._pending: OrderedDict[UUID, tuple[str, str | None]] = OrderedDict()
+        self._lock = Lock()
+
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any],  # noqa: ARG002 - the frameworks's signature
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,  # noqa: ARG002
+    ) -> None:
+        """Remember the query; a retriever that asks another one is forgotten."""
+        named = (metadata or {}).get(METADATA_KEY)
+        task = named if isinstance(named, str) else resolve_scope(self._scope, query)
+        with self._lock:
+            if parent_run_id is not None:
+                self._pending.pop(parent_run_id, None)
+            self._pending[run_id] = (query, task)
+            while len(self._pending) > self._max_pending:
+                self._pending.popitem(last=False)
+
+    def on_retriever_end(
+        self,
+        documents: Sequence[Document],
+        *,
+        run_id: UUID,
+        **kwargs: Any,  # noqa: ARG002 - the framework's signature
+    ) -> None:
+        """Note what a leaf found."""
+        with self._lock:
+            query, task = self._pending.pop(run_id, (None, None))
+        if query is None:
+            return
+        try:
+            self._log.observe(query, [one.page_content for one in documents], task=task)
+        except Exception:
+            logger.exception("%d retrieved documents were not recorded", len(documents))
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
+        """Forget a run that failed."""
+        with self._lock:
+            self._pending.pop(run_id, None)

@@ -1,0 +1,126 @@
+"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Any, Self
+
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.vectorstores import VectorStore
+from pydantic import ConfigDict, Field, SkipValidation, model_validator
+
+from langchain_tttembed.capture import METADATA_KEY
+from langchain_tttembed.embeddings import TTTEmbeddings
+from tttembed_rag import InputError, scope
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.judges import Judge, Scores, rewards_of
+from tttembed_rag.twopass import FirstPass
+
+logger = logging.getLogger(__name__)
+
+
+class RewardRetriever(BaseRetriever):
+    """Documents in the order a judge gives them, among what two searches find.
+
+    The first search finds *depth* documents, the judge scores them, and their rewards turn the query
+    vector for a second search (about a millisecond of learning). Judged documents stand in the order
+    of their rewards; what only the second search found keeps its place between them. Without
+    *second_pass* it reranks the first search.
+
+    Whatever fails after the first search is logged, and the first search's documents are returned.
+    The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
+
+    Attributes:
+        vectorstore: Where to search; it must search by vector.
+
+        embeddings: The model of that store, wrapped.
+
+        judge: Who scores documents, while the caller waits.
+
+        log: Where its scores go; None keeps none.
+
+        k: Documents returned.
+
+        depth: Documents judged.
+
+        second_pass: Whether to search again.
+
+        search_kwargs: Passed to both searches, such as a filter.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    vectorstore: VectorStore
+    embeddings: TTTEmbeddings
+    judge: Annotated[Judge, SkipValidation]
+    log: RewardLog | None = None
+    k: int = Field(default=4, ge=1)
+    depth: int = Field(default=10, ge=1)
+    second_pass: bool = True
+    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> Self:
+        store = type(self.vectorstore)
+        if store.similarity_search_by_vector is VectorStore.similarity_search_by_vector:
+            raise InputError(f"vectorstore: expected one that searches by vector, got {store.__name__}")
+        if self.log is not None and self.log.judge != self.judge.fingerprint:
+            raise InputError(f"log: expected one for {self.judge.fingerprint}, got one for {self.log.judge}")
+        return self
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        wanted, many = k or self.k, max(k or self.k, self.depth)
+        with _scope_of(run_manager.metadata):
+            vector = self.embeddings.embed_query(query)
+            found = self.vectorstore.similarity_search_by_vector(vector, k=many, **self.search_kwargs)
+            try:
+                texts = _texts(found[: self.depth])
+                first = self._first_pass(query, found, texts, self.judge.score(query, texts))
+                if not (self.second_pass and first.informative):
+                    return first.merged(found)[:wanted]
+                turned = first.turned(vector, self.embeddings.document_vectors(_texts(first.judged)))
+                again = self.vectorstore.similarity_search_by_vector(turned, k=many, **self.search_kwargs)
+                return first.merged(again)[:wanted]
+            except Exception:
+                logger.exception("%r: served as first found", query)
+                return found[:wanted]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        wanted, many = k or self.k, max(k or self.k, self.depth)
+        with _scope_of(run_manager.metadata):
+            vector = await self.embeddings.aembed_query(query)
+            found = await self.vectorstore.asimilarity_search_by_vector(vector, k=many, **self.search_kwargs)
+            try:
+                texts = _texts(found[: self.depth])
+                first = self._first_pass(query, found, texts, await self.judge.ascore(query, texts))
+                if not (self.second_pass and first.informative):
+                    return first.merged(found)[:wanted]
+                turned = first.turned(vector, await self.embeddings.adocument_vectors(_texts(first.judged)))
+                again = await self.vectorstore.asimilarity_search_by_vector(turned, k=many, **self.search_kwargs)
+                return first.merged(again)[:wanted]
+            except Exception:
+                logger.exception("%r: served as first found", query)
+                return found[:wanted]
+
+    def _first_pass(self, query: str, found: list[Document], texts: list[str], scores: Scores) -> FirstPass[Document]:
+        rewards = rewards_of(self.judge, scores)
+        if self.log is not None:
+            self.log.record(query, texts, scores, task=self.embeddings.task_of(query))
+        return FirstPass(found, rewards, key=lambda one: one.id or one.page_content)
+
+
+def _texts(documents: Sequence[Document]) -> list[str]:
+    return [one.page_content for one in documents]
+
+
+def _scope_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:
+    named = metadata.get(METADATA_KEY)
+    return scope(named) if isinstance(named, str) else nullcontext()

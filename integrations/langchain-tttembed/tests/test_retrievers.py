@@ -1,0 +1,201 @@
+"""RewardRetriever: search, judge, search again; and never a failed retrieval because of us."""
+
+# The parts override methods that their frameworks document.
+# ruff: noqa: D102
+
+import logging
+
+import numpy as np
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+from langchain_tttembed import RewardRetriever, TTTEmbeddings
+
+from tttembed_rag import Evidence, Offset, Offsets, Scale, scope
+from tttembed_rag.capture import RewardLog
+
+WIDTH = 12
+DRAW = np.random.default_rng(0)
+MEANT = DRAW.normal(size=WIDTH)  # what the query should have said
+DOCUMENTS = {f"document {i}": vector for i, vector in enumerate(DRAW.normal(size=(60, WIDTH)))}
+QUERY = MEANT + 2.5 * DRAW.normal(size=WIDTH)
+
+
+class Stored(Embeddings):
+    """The vectors above, by text."""
+
+    def embed_documents(self, texts):
+        return [DOCUMENTS[text].tolist() for text in texts]
+
+    def embed_query(self, text):
+        return QUERY.tolist()
+
+
+class Knowing:
+    """A judge that knows what was meant."""
+
+    scale = Scale("logit")
+    fingerprint = "knowing"
+
+    def score(self, query, documents):
+        meant = MEANT / np.linalg.norm(MEANT)
+        return [float(8 * meant @ DOCUMENTS[text] / np.linalg.norm(DOCUMENTS[text])) for text in documents]
+
+    async def ascore(self, query, documents):
+        return self.score(query, documents)
+
+
+class Away(Knowing):
+    """A judge that cannot be reached."""
+
+    def score(self, query, documents):
+        raise TimeoutError
+
+
+class Abstaining(Knowing):
+    """A judge that says nothing."""
+
+    def score(self, query, documents):
+        return [None] * len(documents)
+
+
+class Elsewhere(VectorStore):
+    """A store that embeds queries on its own server."""
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return []
+
+    @classmethod
+    def from_texts(cls, texts, embedding, metadatas=None, **kwargs):  # noqa: ARG003
+        return cls()
+
+
+def offset(task):
+    """The offset of one task, far from everything."""
+    evidence = Evidence(4, None, None, "ungated", "made for a test")
+    return Offset("task", np.full(WIDTH, 2.0), 0.9, 4, evidence, task=task)
+
+
+def make(judge=None, *, offsets=(), **settings):
+    """A retriever over a real store of the documents above."""
+    wrapped = TTTEmbeddings(Stored(), offsets=Offsets(offsets, width=WIDTH))
+    store = InMemoryVectorStore.from_texts(list(DOCUMENTS), wrapped)
+    return RewardRetriever(vectorstore=store, embeddings=wrapped, judge=judge or Knowing(), **settings)
+
+
+def texts(documents):
+    """What was found."""
+    return [one.page_content for one in documents]
+
+
+def wanted(found):
+    """How well the list serves what was meant: the mean cosine of its documents."""
+    rows = np.array([DOCUMENTS[text] / np.linalg.norm(DOCUMENTS[text]) for text in found])
+    return float((rows @ MEANT).mean() / np.linalg.norm(MEANT))
+
+
+class TestStandardSuite(RetrieversIntegrationTests):
+    """LangChain's own suite."""
+
+    @property
+    def retriever_constructor(self):
+        return RewardRetriever
+
+    @property
+    def retriever_constructor_params(self):
+        made = make()
+        return {"vectorstore": made.vectorstore, "embeddings": made.embeddings, "judge": made.judge}
+
+    @property
+    def retriever_query_example(self):
+        return "q"
+
+
+def test_reranking_gives_the_judges_order():
+    """Without a second pass the judged documents come in the order of their rewards."""
+    retriever = make(second_pass=False, k=10, depth=10)
+    first = texts(retriever.vectorstore.similarity_search("q", k=10))
+
+    found = texts(retriever.invoke("q"))
+
+    scores = dict(zip(first, Knowing().score("q", first), strict=True))
+    assert found == sorted(first, key=scores.get, reverse=True)
+    assert found != first
+
+
+def test_a_second_search_finds_what_the_first_did_not():
+    """With the same judged documents, two passes serve the meaning better than reranking, and reach further."""
+    reranked, twice = texts(make(second_pass=False, k=10).invoke("q")), texts(make(k=10).invoke("q"))
+
+    assert set(twice) - set(reranked)
+    assert wanted(twice) > wanted(reranked)
+
+
+async def test_sync_and_async_agree():
+    """Both paths return the same documents."""
+    retriever = make(k=8)
+
+    assert texts(await retriever.ainvoke("q")) == texts(retriever.invoke("q"))
+
+
+def test_verdicts_are_kept_with_their_task():
+    """What the judge said is in the log, under the scope of the call."""
+    log = RewardLog.of(Knowing())
+    retriever = make(log=log, depth=7)
+    with scope("billing"):
+        retriever.invoke("q")
+
+    rewards = retriever.embeddings.rewards(log)
+    assert (rewards.tasks.tolist(), rewards.depths.tolist()) == (["billing"], [7])
+    assert rewards.query_vectors.tolist() == [QUERY.tolist()]
+
+
+async def test_metadata_names_the_task():
+    """The task in a call's metadata is served and recorded, sync and async."""
+    log = RewardLog.of(Knowing())
+    retriever = make(log=log, offsets=[offset("far")], second_pass=False, k=10)
+    config = {"metadata": {"tttembed_scope": "far"}}
+
+    far, far_too, near = retriever.invoke("q", config), await retriever.ainvoke("q", config), retriever.invoke("q")
+
+    assert texts(far) == texts(far_too)
+    assert set(texts(far)) != set(texts(near))
+    assert {task for task, _ in log._served} == {"far", "default"}
+
+
+@pytest.mark.parametrize("second_pass", [True, False])
+async def test_a_judge_that_is_away_costs_nothing(second_pass, caplog):
+    """The first search's documents are returned in its order, and the log says why."""
+    retriever = make(Away(), second_pass=second_pass, k=5)
+    first = texts(retriever.vectorstore.similarity_search("q", k=5))
+
+    assert texts(retriever.invoke("q")) == texts(await retriever.ainvoke("q")) == first
+    assert [(one.name, one.levelno) for one in caplog.records] == [("langchain_tttembed.retrievers", logging.ERROR)] * 2
+
+
+def test_a_judge_that_abstains_changes_nothing():
+    """Unjudged documents keep the order of the search."""
+    retriever = make(Abstaining(), k=5)
+
+    assert texts(retriever.invoke("q")) == texts(retriever.vectorstore.similarity_search("q", k=5))
+
+
+def test_a_filter_holds_in_both_searches():
+    """Search keywords reach both searches."""
+    allowed = set(list(DOCUMENTS)[:30])
+    retriever = make(k=10, search_kwargs={"filter": lambda one: one.page_content in allowed})
+
+    assert set(texts(retriever.invoke("q"))) <= allowed
+
+
+def test_a_store_without_vector_search_is_refused():
+    """It could not search a second time."""
+    with pytest.raises(ValueError, match="vectorstore: expected one that searches by vector, got Elsewhere"):
+        RewardRetriever(vectorstore=Elsewhere(), embeddings=make().embeddings, judge=Knowing())
+
+
+def test_a_log_for_another_judge_is_refused():
+    """Rewards of two judges do not mix."""
+    with pytest.raises(ValueError, match="log: expected one for knowing, got one for somebody"):
+        make(log=RewardLog("somebody"))

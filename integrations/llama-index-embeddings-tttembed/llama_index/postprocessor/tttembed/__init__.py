@@ -1,0 +1,7 @@
+"""tttembed-rag for LlamaIndex: what was retrieved, and what a judge says of it."""
+
+from llama_index.postprocessor.tttembed.base import RewardPostprocessor
+from llama_index.postprocessor.tttembed.events import RewardEventHandler
+from llama_index.postprocessor.tttembed.judges import llm_judge
+
+__all__ = ["RewardEventHandler", "RewardPostprocessor", "llm_judge"]

@@ -1,0 +1,120 @@
+"""A node postprocessor that keeps what a judge says of every node, and may rank by it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+
+from tttembed_rag import InputError
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.judges import Judge, Scores, rewards_of
+from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.twopass import FirstPass
+
+logger = logging.getLogger(__name__)
+
+
+class RewardPostprocessor(BaseNodePostprocessor):
+    """Nodes as they came, noted for a judge; or all of them judged now, in the order of their rewards.
+
+    The judge reads what was embedded: the text with its metadata. All nodes are scored before the
+    best *top_n* are kept, and all scores are recorded. Where judging or recording fails, that is
+    logged and the nodes stand as they came.
+
+    Args:
+        log: Where nodes and scores go.
+
+        judge: Who scores; None only notes the nodes, for `RewardLog.score_waiting`.
+
+        top_n: Nodes kept, >= 1; None keeps all.
+
+        scope: As in `TTTEmbedding`.
+
+    Raises:
+        InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
+    """
+
+    _log: RewardLog = PrivateAttr()
+    _judge: Judge | None = PrivateAttr()
+    _scope: ScopeSource = PrivateAttr()
+    _top_n: int | None = PrivateAttr()
+
+    def __init__(
+        self, log: RewardLog, judge: Judge | None = None, *, top_n: int | None = None, scope: ScopeSource = None
+    ) -> None:
+        if judge is not None and judge.fingerprint != log.judge:
+            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {log.judge}")
+        if top_n is not None and top_n < 1:
+            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        super().__init__()
+        self._top_n = top_n
+        self._log = log
+        self._judge = judge
+        self._scope = checked_scope(scope)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name LlamaIndex serialises it under."""
+        return "RewardPostprocessor"
+
+    @property
+    def mode(self) -> Literal["observe", "rerank"]:
+        """What it does: ``observe`` without a judge, ``rerank`` with one."""
+        return "observe" if self._judge is None else "rerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None or not nodes:
+            return nodes[: self._top_n]
+        try:
+            texts, query = read_texts(nodes), query_bundle.query_str
+            scores = self._judge.score(query, texts) if self._judge else None
+            return self._kept(nodes, query, texts, scores)
+        except Exception:
+            logger.exception("%d nodes stand as they came", len(nodes))
+            return nodes[: self._top_n]
+
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None or not nodes:
+            return nodes[: self._top_n]
+        try:
+            texts, query = read_texts(nodes), query_bundle.query_str
+            scores = await self._judge.ascore(query, texts) if self._judge else None
+            return self._kept(nodes, query, texts, scores)
+        except Exception:
+            logger.exception("%d nodes stand as they came", len(nodes))
+            return nodes[: self._top_n]
+
+    def _kept(
+        self, nodes: list[NodeWithScore], query: str, texts: list[str], scores: Scores | None
+    ) -> list[NodeWithScore]:
+        task = resolve_scope(self._scope, query)
+        if self._judge is None or scores is None:
+            self._log.observe(query, texts, task=task)
+            return nodes[: self._top_n]
+        rewards = rewards_of(self._judge, scores)
+        self._log.record(query, texts, scores, task=task)
+        return rewarded(nodes, rewards.tolist())[: self._top_n]
+
+
+def read_texts(nodes: Sequence[NodeWithScore]) -> list[str]:
+    """What was embedded of each node."""
+    return [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+
+
+def rewarded(nodes: Sequence[NodeWithScore], rewards: Sequence[float]) -> list[NodeWithScore]:
+    """New nodes with their rewards as scores, in the order of these; unjudged ones keep place and score."""
+    scored = [
+        one if math.isnan(reward) else NodeWithScore(node=one.node, score=reward)
+        for one, reward in zip(nodes, rewards, strict=True)
+    ]
+    return FirstPass(scored, rewards, key=lambda one: one.node_id).merged(scored)

@@ -1,0 +1,62 @@
+"""What retrievers found, from LlamaIndex's instrumentation."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from llama_index.core.bridge.pydantic import PrivateAttr
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
+from llama_index.core.schema import QueryBundle
+from llama_index.postprocessor.tttembed.base import read_texts
+
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
+
+logger = logging.getLogger(__name__)
+
+# The instrument tag that names the task.
+SCOPE_TAG = "tttembed_scope"
+
+
+class RewardEventHandler(BaseEventHandler):
+    """Notes what every retriever found, to be judged later by `RewardLog.score_waiting`.
+
+    Add it to a dispatcher once: dispatchers have no way to remove it, so *enabled* turns it off. The
+    task is the ``tttembed_scope`` of ``instrument_tags``, else as in `TTTEmbedding`. Nested
+    retrievers report the same pairs twice; the log keeps a pair once.
+
+    Args:
+        log: Where queries and nodes go.
+
+        scope: As in `TTTEmbedding`.
+    """
+
+    enabled: bool = True
+    _log: RewardLog = PrivateAttr()
+    _scope: ScopeSource = PrivateAttr()
+
+    def __init__(self, log: RewardLog, *, scope: ScopeSource = None) -> None:
+        super().__init__()
+        self._log = log
+        self._scope = checked_scope(scope)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name LlamaIndex knows it by."""
+        return "RewardEventHandler"
+
+    def handle(self, event: BaseEvent, **kwargs: Any) -> None:  # noqa: ARG002 - the framework's signature
+        """Note the nodes of a finished retrieval; an error is logged, because LlamaIndex swallows it."""
+        if not self.enabled or not isinstance(event, RetrievalEndEvent):
+            return
+        try:
+            asked = event.str_or_query_bundle
+            query = asked.query_str if isinstance(asked, QueryBundle) else asked
+            named = (event.tags or {}).get(SCOPE_TAG)
+            task = named if isinstance(named, str) else resolve_scope(self._scope, query)
+            self._log.observe(query, read_texts(event.nodes), task=task)
+        except Exception:
+            logger.exception("%d retrieved nodes were not recorded", len(event.nodes))

@@ -1,0 +1,5 @@
+"""tttembed-rag for LlamaIndex: search, judge, and search again with what the judge said."""
+
+from llama_index.retrievers.tttembed.base import RewardRetriever
+
+__all__ = ["RewardRetriever"]

@@ -1,0 +1,108 @@
+"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+
+from __future__ import annotations
+
+import logging
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.embeddings.tttembed import TTTEmbedding
+from llama_index.postprocessor.tttembed.base import read_texts
+
+from tttembed_rag import InputError
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.judges import Judge, Scores, rewards_of
+from tttembed_rag.twopass import FirstPass
+
+logger = logging.getLogger(__name__)
+
+
+class RewardRetriever(BaseRetriever):
+    """Nodes in the order a judge gives them, among what two searches of *retriever* find.
+
+    The judge scores what the first search finds, and the rewards turn the query vector for a second
+    search (about a millisecond of learning). Judged nodes stand in the order of their rewards; what
+    only the second search found keeps its place between them. Nodes carry the scores of their search.
+
+    Whatever fails after the first search is logged, and the first search's nodes are returned.
+
+    Args:
+        retriever: One that searches with the vector of a ``QueryBundle``, such as
+            ``index.as_retriever(similarity_top_k=...)``.
+
+        embed_model: The model of that index, wrapped.
+
+        judge: Who scores nodes, while the caller waits.
+
+        log: Where its scores go; None keeps none.
+
+        top_n: Nodes returned, >= 1.
+
+        callback_manager: LlamaIndex's callbacks.
+
+    Raises:
+        InputError: The log is for another judge, or *top_n* is below 1.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever,
+        embed_model: TTTEmbedding,
+        judge: Judge,
+        *,
+        log: RewardLog | None = None,
+        top_n: int = 4,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        if log is not None and log.judge != judge.fingerprint:
+            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {log.judge}")
+        if top_n < 1:
+            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        super().__init__(callback_manager=callback_manager)
+        self._retriever = retriever
+        self._embed_model = embed_model
+        self._judge = judge
+        self._log = log
+        self._top_n = top_n
+
+    # Bundles are made anew: retrievers write the vector into the one they get.
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        query = query_bundle.query_str
+        vector = self._embed_model.get_query_embedding(query)
+        found = self._retriever.retrieve(QueryBundle(query, embedding=vector))
+        try:
+            texts = read_texts(found)
+            first = self._first_pass(query, found, texts, self._judge.score(query, texts))
+            if not first.informative:
+                return first.merged(found)[: self._top_n]
+            turned = first.turned(vector, self._embed_model.document_vectors(read_texts(first.judged)))
+            again = self._retriever.retrieve(QueryBundle(query, embedding=turned))
+            return first.merged(again)[: self._top_n]
+        except Exception:
+            logger.exception("%r: served as first found", query)
+            return found[: self._top_n]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        query = query_bundle.query_str
+        vector = await self._embed_model.aget_query_embedding(query)
+        found = await self._retriever.aretrieve(QueryBundle(query, embedding=vector))
+        try:
+            texts = read_texts(found)
+            first = self._first_pass(query, found, texts, await self._judge.ascore(query, texts))
+            if not first.informative:
+                return first.merged(found)[: self._top_n]
+            turned = first.turned(vector, await self._embed_model.adocument_vectors(read_texts(first.judged)))
+            again = await self._retriever.aretrieve(QueryBundle(query, embedding=turned))
+            return first.merged(again)[: self._top_n]
+        except Exception:
+            logger.exception("%r: served as first found", query)
+            return found[: self._top_n]
+
+    def _first_pass(
+        self, query: str, found: list[NodeWithScore], texts: list[str], scores: Scores
+    ) -> FirstPass[NodeWithScore]:
+        rewards = rewards_of(self._judge, scores)
+        if self._log is not None:
+            self._log.record(query, texts, scores, task=self._embed_model.task_of(query))
+        return FirstPass(found, rewards, key=lambda one: one.node_id)

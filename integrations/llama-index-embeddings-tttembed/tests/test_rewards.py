@@ -1,0 +1,352 @@
+"""Postprocessor, event handler and retriever: nodes are judged, recorded, and never lost."""
+
+# The parts override methods that their frameworks document.
+# ruff: noqa: D102
+
+import logging
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.dispatcher import instrument_tags
+from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
+from llama_index.core.llms import CompletionResponse, MockLLM
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.embeddings.tttembed import TTTEmbedding
+from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor, llm_judge
+from llama_index.retrievers.tttembed import RewardRetriever
+
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Scale, scope
+from tttembed_rag.capture import RewardLog, TextVectors
+
+WIDTH = 12
+DRAW = np.random.default_rng(0)
+MEANT = DRAW.normal(size=WIDTH)  # what the query should have said
+QUERY = MEANT + 2.5 * DRAW.normal(size=WIDTH)
+TEXTS = [f"passage {i}" for i in range(60)]
+
+
+class Hashing(BaseEmbedding):
+    """Vectors drawn from a text's hash; every query has the one vector above."""
+
+    def _get_query_embedding(self, query):
+        return QUERY.tolist()
+
+    async def _aget_query_embedding(self, query):
+        return QUERY.tolist()
+
+    def _get_text_embedding(self, text):
+        return document(text).tolist()
+
+
+class Knowing:
+    """A judge that knows what was meant, and reads a text as it was embedded."""
+
+    scale = Scale("logit")
+    fingerprint = "knowing"
+
+    def score(self, query, documents):
+        return [float(8 * MEANT @ document(text) / np.linalg.norm(MEANT)) for text in documents]
+
+    async def ascore(self, query, documents):
+        return self.score(query, documents)
+
+
+class Away(Knowing):
+    """A judge that cannot be reached."""
+
+    def score(self, query, documents):
+        raise TimeoutError
+
+
+class Half(Knowing):
+    """A judge that declines every second document."""
+
+    def score(self, query, documents):
+        return [one if place % 2 else None for place, one in enumerate(super().score(query, documents))]
+
+
+class Grading(MockLLM):
+    """An LLM that grades."""
+
+    def complete(self, prompt, formatted=False, **kwargs):
+        return CompletionResponse(text="Answers most of it.\nScore: 4")
+
+
+class Unreadable(TextNode):
+    """A node whose content cannot be read."""
+
+    def get_content(self, metadata_mode=None):
+        raise OSError
+
+
+def document(text):
+    """The unit vector of a text."""
+    vector = np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:8])).normal(size=WIDTH)
+    return vector / np.linalg.norm(vector)
+
+
+def texts(found):
+    """What was found."""
+    return [one.text for one in found]
+
+
+def wanted(found):
+    """How well the nodes serve what was meant: their mean cosine with it."""
+    return float(np.mean([document(one.text) @ MEANT for one in found]))
+
+
+@pytest.fixture
+def wrapped():
+    """A wrapper without offsets."""
+    return TTTEmbedding(Hashing(), offsets=Offsets([], width=WIDTH))
+
+
+@pytest.fixture
+def index(wrapped):
+    """A real index."""
+    return VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=wrapped)
+
+
+@pytest.fixture
+def nodes(index):
+    """Six retrieved nodes."""
+    return index.as_retriever(similarity_top_k=6).retrieve("q")
+
+
+@pytest.fixture
+def log():
+    """An empty log for the judge above."""
+    return RewardLog.of(Knowing())
+
+
+class TestRewardPostprocessor:
+    """Observing and reranking."""
+
+    async def test_observing_changes_nothing(self, log, nodes):
+        """Without a judge the very nodes go on, and their pairs wait."""
+        observer = RewardPostprocessor(log)
+
+        assert observer.postprocess_nodes(nodes, query_str="q") == nodes
+        assert await observer.apostprocess_nodes(nodes, query_str="q") == nodes
+        assert (observer.mode, log.waiting) == ("observe", 6)
+
+    async def test_reranking_orders_by_reward(self, log, nodes):
+        """Nodes come in the order of their rewards and carry them, sync and async; the given ones are untouched."""
+        before = [one.score for one in nodes]
+        reranker = RewardPostprocessor(log, Knowing())
+
+        found = reranker.postprocess_nodes(nodes, query_str="q")
+
+        scores = [one.score for one in found]
+        assert scores == sorted(scores, reverse=True)
+        assert texts(found) == sorted(texts(nodes), key=lambda text: -(document(text) @ MEANT))
+        assert texts(await reranker.apostprocess_nodes(nodes, query_str="q")) == texts(found)
+        assert [one.score for one in nodes] == before
+
+    def test_all_nodes_are_scored_before_the_cut(self, log, nodes):
+        """What is cut off was judged and recorded too."""
+        found = RewardPostprocessor(log, Knowing(), top_n=2).postprocess_nodes(nodes, query_str="q")
+
+        assert len(found) == 2
+        assert (log.waiting, len(log._served["default", "q"])) == (0, 6)
+
+    def test_the_judge_reads_what_was_embedded(self, log, wrapped):
+        """Metadata that was embedded is judged and recorded with the text."""
+        node = NodeWithScore(node=TextNode(text="text", metadata={"src": "book"}))
+
+        RewardPostprocessor(log, Knowing()).postprocess_nodes([node], query_str="q")
+
+        assert list(log._served["default", "q"]) == ["src: book\n\ntext"]
+
+    def test_unjudged_nodes_keep_place_and_score(self, nodes):
+        """A judge that declines some orders the others among themselves."""
+        found = RewardPostprocessor(RewardLog.of(Half()), Half()).postprocess_nodes(nodes, query_str="q")
+
+        assert found[::2] == nodes[::2]
+        assert found[1].score >= found[3].score >= found[5].score
+
+    @pytest.mark.parametrize("asynchronous", [True, False])
+    async def test_a_judge_that_is_away_costs_nothing(self, log, nodes, asynchronous, caplog):
+        """Nodes stand as they came, cut to size, and the log says why."""
+        reranker = RewardPostprocessor(log, Away(), top_n=4)
+        found = reranker.postprocess_nodes(nodes, query_str="q")
+        if asynchronous:
+            found = await reranker.apostprocess_nodes(nodes, query_str="q")
+
+        assert found == nodes[:4]
+        assert {(one.name, one.levelno) for one in caplog.records} == {
+            ("llama_index.postprocessor.tttembed.base", logging.ERROR)
+        }
+
+    def test_the_caller_names_the_task(self, log, nodes):
+        """Rewards are filed under the scope of the request."""
+        with scope("billing"):
+            RewardPostprocessor(log, Knowing()).postprocess_nodes(nodes, query_str="q")
+
+        assert list(log._served) == [("billing", "q")]
+
+    def test_without_a_query_nothing_is_recorded(self, log, nodes):
+        """Nodes of no query pass."""
+        assert RewardPostprocessor(log, Knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
+        assert len(log) == 0
+
+    def test_it_works_in_a_query_engine(self, log, index):
+        """Beside other postprocessors, it records what the engine retrieved."""
+        index.as_query_engine(
+            llm=MockLLM(),
+            similarity_top_k=5,
+            node_postprocessors=[RewardPostprocessor(log, Knowing()), SimilarityPostprocessor(similarity_cutoff=0.0)],
+        ).query("q")
+
+        assert len(log._served["default", "q"]) == 5
+
+    def test_wrong_parts_are_refused(self, log):
+        """A log for another judge and an empty cut fail at construction."""
+        with pytest.raises(InputError, match=r"^log: expected one for knowing, got one for somebody$"):
+            RewardPostprocessor(RewardLog("somebody"), Knowing())
+        with pytest.raises(InputError, match=r"^top_n: expected at least 1, got 0$"):
+            RewardPostprocessor(log, top_n=0)
+
+
+class TestRewardEventHandler:
+    """What retrievers report."""
+
+    @pytest.fixture
+    def handler(self, log):
+        """A handler on the root dispatcher, turned off afterwards: there is no way to remove it."""
+        handler = RewardEventHandler(log)
+        get_dispatcher().add_event_handler(handler)
+        yield handler
+        handler.enabled = False
+
+    async def test_retrievals_wait_for_a_judge(self, handler, log, index):
+        """Sync and async retrievals are noted under their tags' task, else the caller's."""
+        retriever = index.as_retriever(similarity_top_k=3)
+        with instrument_tags({"tttembed_scope": "tagged"}):
+            retriever.retrieve("q")
+        with scope("billing"):
+            await retriever.aretrieve(QueryBundle("r"))
+
+        assert [(key, len(shown)) for key, shown in log._served.items()] == [
+            (("tagged", "q"), 3),
+            (("billing", "r"), 3),
+        ]
+
+    def test_it_can_be_turned_off(self, handler, log, index):
+        """Dispatchers keep handlers for ever; a disabled one notes nothing."""
+        handler.enabled = False
+        index.as_retriever().retrieve("q")
+
+        assert len(log) == 0
+
+    def test_its_own_errors_are_logged(self, handler, caplog):
+        """LlamaIndex swallows a handler's error in silence; ours leaves a line."""
+        node = NodeWithScore(node=Unreadable(text="t"))
+
+        handler.handle(RetrievalEndEvent(str_or_query_bundle="q", nodes=[node]))
+
+        assert [one.name for one in caplog.records] == ["llama_index.postprocessor.tttembed.events"]
+
+
+class TestRewardRetriever:
+    """Two searches for one request."""
+
+    def make(self, index, wrapped, judge=None, **settings):
+        """A retriever over the real index."""
+        return RewardRetriever(index.as_retriever(similarity_top_k=10), wrapped, judge or Knowing(), **settings)
+
+    async def test_a_second_search_beats_reranking(self, index, wrapped, log):
+        """With the same judged nodes two passes reach further and serve the meaning better, sync and async."""
+        first = index.as_retriever(similarity_top_k=10).retrieve("q")
+        twice = self.make(index, wrapped, top_n=10, log=log)
+
+        found = twice.retrieve("q")
+
+        assert set(texts(found)) - set(texts(first))
+        assert wanted(found) > wanted(first)
+        assert texts(await twice.aretrieve("q")) == texts(found)
+        assert len(log._served["default", "q"]) == 10
+
+    def test_the_bundle_of_the_caller_is_untouched(self, index, wrapped):
+        """No vector is left in a bundle for the next request to find."""
+        bundle = QueryBundle("q")
+        self.make(index, wrapped).retrieve(bundle)
+
+        assert bundle.embedding is None
+
+    async def test_a_judge_that_is_away_costs_nothing(self, index, wrapped, caplog):
+        """The first search's nodes are returned, sync and async, and the log says why."""
+        first = index.as_retriever(similarity_top_k=4).retrieve("q")
+        retriever = self.make(index, wrapped, Away(), top_n=4)
+
+        assert texts(retriever.retrieve("q")) == texts(await retriever.aretrieve("q")) == texts(first)
+        assert [one.levelno for one in caplog.records] == [logging.ERROR] * 2
+
+    def test_wrong_parts_are_refused(self, index, wrapped):
+        """A log for another judge and an empty answer fail at construction."""
+        with pytest.raises(InputError, match=r"^log: expected one for knowing, got one for somebody$"):
+            self.make(index, wrapped, log=RewardLog("somebody"))
+        with pytest.raises(InputError, match=r"^top_n: expected at least 1, got 0$"):
+            self.make(index, wrapped, top_n=0)
+
+
+class TestScopeAndRewards:
+    """The wrapper's side of the loop."""
+
+    @pytest.fixture
+    def offsets(self):
+        """The offset of one task."""
+        evidence = Evidence(4, None, None, "ungated", "made for a test")
+        return Offsets([Offset("task", np.ones(WIDTH), 0.8, 4, evidence, task="billing")], width=WIDTH)
+
+    async def test_the_callers_scope_is_served(self, offsets):
+        """Without a fixed scope the offset is that of the caller's scope; outside it there is none."""
+        wrapped = TTTEmbedding(Hashing(), offsets=offsets)
+        with scope("billing"):
+            inside = [wrapped.get_query_embedding("q"), await wrapped.aget_query_embedding("q")]
+
+        assert inside == [offsets.apply(QUERY.tolist(), task="billing")] * 2
+        assert wrapped.get_query_embedding("q") == QUERY.tolist()
+        assert wrapped.embed_query_base("q") == await wrapped.aembed_query_base("q") == QUERY.tolist()
+
+    def test_a_resolver_reads_the_query(self, offsets):
+        """A function from query to task chooses the offset."""
+        wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope=lambda query: query.split(":")[0])
+
+        assert wrapped.get_query_embedding("billing: q") == offsets.apply(QUERY.tolist(), task="billing")
+
+    def test_published_offsets_reach_an_index_that_was_built_before(self, offsets):
+        """Publishing needs no new wrapper and no new index."""
+        live = LiveOffsets(Offsets([], width=WIDTH))
+        wrapped = TTTEmbedding(Hashing(), offsets=live, scope="billing")
+        before = wrapped.get_query_embedding("q")
+
+        live.publish(offsets)
+
+        assert before == QUERY.tolist()
+        assert wrapped.get_query_embedding("q") == offsets.apply(before, task="billing")
+
+    def test_rewards_are_learned_from_base_vectors(self, offsets, log, nodes):
+        """A published offset never leaks into the next rewards; nodes are embedded once."""
+        vectors = TextVectors()
+        wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope="billing", vectors=vectors)
+        RewardPostprocessor(log, Knowing(), scope="billing").postprocess_nodes(nodes, query_str="q")
+
+        rewards = [wrapped.rewards(log) for _ in range(2)][1]
+
+        assert rewards.query_vectors.tolist() == [QUERY.tolist()]
+        assert rewards.doc_vectors.tolist() == [document(text).tolist() for text in texts(nodes)]
+        assert (vectors.embedded, vectors.remembered) == (6, 6)
+
+
+async def test_any_llm_is_a_judge():
+    """An LLM's answers are read as grades, sync and async."""
+    judge = llm_judge(Grading(), name="model")
+
+    assert judge.score("q", ["a", ""]) == await judge.ascore("q", ["a", ""]) == [4.0, None]
+    assert judge.fingerprint.startswith("rubric:model@")

@@ -1,0 +1,231 @@
+"""From served texts to rewards: what is kept, what is refused, and where vectors come from."""
+
+import asyncio
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from tttembed_rag import InputError, RewardError, fit
+from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.judges import Budget, RubricJudge
+
+
+def vector(text):
+    """A vector drawn from a text's hash."""
+    return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:8])).normal(size=8).tolist()
+
+
+def vectors(texts):
+    """Vectors of several texts."""
+    return [vector(text) for text in texts]
+
+
+def long_is_good(prompt):
+    """A model that grades by the number of its document's exclamation marks."""
+    return f"Score: {min(5, prompt.count('!'))}"
+
+
+@pytest.fixture
+def judge():
+    """A real rubric judge around a simple model."""
+    return RubricJudge(long_is_good, model="exclamations")
+
+
+class TestRecording:
+    """What enters the log."""
+
+    def test_scores_become_rewards_on_the_declared_scale(self):
+        """Grades 0 to 5 reach the fit in [0, 1], with the vectors of their texts."""
+        log = RewardLog("judge", scale="rubric:0,5")
+        log.record("q", ["a", "b", "c"], [5, None, 1], task="billing")
+
+        rewards = log.rewards(vector, vectors)
+
+        assert rewards.values.tolist() == [1.0, 0.2]
+        assert rewards.tasks.tolist() == ["billing"]
+        assert rewards.judge == "judge"
+        assert rewards.query_vectors.tolist() == [vector("q")]
+        assert rewards.doc_vectors[rewards.candidates].tolist() == vectors(["a", "c"])
+
+    def test_a_pair_is_kept_once(self):
+        """Seen twice, judged twice: one pair, the last verdict."""
+        log = RewardLog("judge")
+        for score in (0.1, 0.7):
+            log.record("q", ["a", "b"], [score, 0.2])
+            log.observe("q", ["b", "a"])
+
+        rewards = log.rewards(vector, vectors)
+
+        assert (len(log), log.waiting, rewards.values.tolist()) == (1, 0, [0.7, 0.2])
+
+    def test_one_query_in_two_tasks_is_two_queries(self):
+        """A text asked under two scopes teaches both."""
+        log = RewardLog("judge")
+        log.record("q", ["a"], [0.1], task="one")
+        log.record("q", ["a"], [0.9], task="two")
+
+        rewards = log.rewards(vector, vectors)
+
+        assert dict(zip(rewards.tasks.tolist(), rewards.values.tolist(), strict=True)) == {"one": 0.1, "two": 0.9}
+
+    @pytest.mark.parametrize("score", [1.5, float("nan"), float("inf")])
+    def test_a_score_off_the_scale_keeps_nothing(self, score):
+        """A judge on another scale is an error where it is recorded, and spoils no query."""
+        log = RewardLog("judge")
+
+        with pytest.raises(RewardError):
+            log.record("q", ["a", "b"], [0.5, score])
+
+        assert len(log) == 0
+
+    def test_a_score_for_each_document(self):
+        """Fewer scores than documents are never guessed at."""
+        with pytest.raises(InputError, match=r"^scores: expected one per document, 2, got 1$"):
+            RewardLog("judge").record("q", ["a", "b"], [0.5])
+
+    def test_blank_texts_are_left_out(self):
+        """An empty document or query has no meaning to learn from."""
+        log = RewardLog("judge")
+        log.record("q", [" ", "a"], [0.5, 0.6])
+        log.observe("  ", ["a"])
+
+        assert len(log.rewards(vector, vectors).values) == len(log) == 1
+
+    def test_the_oldest_query_is_dropped_and_counted(self):
+        """Memory is bounded, and what was lost is known."""
+        log = RewardLog("judge", capacity=2)
+        for query in "abc":
+            log.record(query, ["d"], [0.5])
+
+        assert (len(log), log.dropped) == (2, 1)
+        assert log.rewards(vector, vectors).query_ids.tolist() == ["b", "c"]
+
+    def test_threads_lose_nothing(self):
+        """32 threads that record at once leave every pair."""
+        log = RewardLog("judge")
+
+        def serve(number):
+            for turn in range(20):
+                log.record(f"q{turn}", [f"d{number}"], [0.5])
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(serve, range(32)))
+
+        assert log.rewards(vector, vectors).budget == 20 * 32
+
+    def test_nothing_judged_is_an_error(self):
+        """Rewards asked for too early say what is there."""
+        log = RewardLog("judge")
+        log.observe("q", ["a"])
+
+        with pytest.raises(RewardError, match=r"^rewards: expected a judged document, got none \(1 queries wait\)$"):
+            log.rewards(vector, vectors)
+
+
+class TestJudgingLater:
+    """Pairs that wait for a judge."""
+
+    def test_waiting_pairs_are_judged_once(self, judge):
+        """What was observed is scored under its task; what was scored before is left alone."""
+        log = RewardLog.of(judge)
+        log.record("q", ["known"], [4], task="t")
+        log.observe("q", ["known", "wow!!", "oh!"], task="t")
+
+        verdicts = log.score_waiting(judge)
+
+        assert verdicts.progress.pairs == 2
+        assert log.waiting == 0
+        assert log.rewards(vector, vectors).values.tolist() == [0.8, 0.4, 0.2]
+
+    def test_a_budget_leaves_the_rest_waiting(self, judge):
+        """A cap of pairs is kept, and the next call goes on."""
+        log = RewardLog.of(judge)
+        log.observe("q", ["a!", "b!!", "c!!!"])
+
+        log.score_waiting(judge, budget=Budget(pairs=2))
+
+        assert log.waiting == 1
+        log.score_waiting(judge)
+        assert log.waiting == 0
+
+    def test_answers_are_kept_on_disk(self, judge, tmp_path):
+        """A restarted process pays for no pair twice."""
+        for _ in range(2):
+            log = RewardLog.of(judge)
+            log.observe("q", ["a!", "b!!"])
+            verdicts = log.score_waiting(judge, cache=tmp_path / "paid.db")
+
+        assert verdicts.progress.cached == 2
+
+    def test_another_judge_is_refused(self, judge):
+        """Rewards of two judges do not mix."""
+        with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
+            RewardLog("somebody", scale="rubric:0,5").score_waiting(judge)
+
+    def test_nothing_waiting_is_no_work(self, judge):
+        """An idle log asks nothing."""
+        assert RewardLog.of(judge).score_waiting(judge).progress.pairs == 0
+
+
+class TestTextVectors:
+    """Supplied, remembered or embedded."""
+
+    def test_where_each_vector_came_from(self):
+        """The three ways give one matrix in order, and are counted."""
+        asked = []
+
+        def embed(texts):
+            asked.append(texts)
+            return vectors(texts)
+
+        source = TextVectors({"stored": [0.5] * 8}.get)
+        source.of(["a"], embed)
+
+        found = source.of(["stored", "a", "b", "a"], embed)
+
+        assert found.tolist() == [[0.5] * 8, vector("a"), vector("b"), vector("a")]
+        assert asked == [["a"], ["b"]]
+        assert (source.supplied, source.remembered, source.embedded) == (1, 1, 2)
+
+    def test_async_agrees(self):
+        """An async model gives the very numbers."""
+
+        async def embed(texts):
+            return vectors(texts)
+
+        assert asyncio.run(TextVectors().aof(["a", "b"], embed)).tolist() == vectors(["a", "b"])
+
+    def test_the_least_used_is_forgotten(self):
+        """Memory is bounded by capacity."""
+        source = TextVectors(capacity=2)
+        for texts in (["a", "b"], ["a"], ["c"], ["a"], ["b"]):
+            source.of(texts, vectors)
+
+        assert (source.remembered, source.embedded) == (2, 4)
+
+    def test_a_vector_for_each_text(self):
+        """A model that aggregates its texts into one vector is found out."""
+        with pytest.raises(InputError, match=r"^embed_documents: expected one vector per text, 2, got 1$"):
+            TextVectors().of(["a", "b"], lambda _: [[1.0]])
+
+    def test_it_pickles_empty(self):
+        """Another process starts with the same source and nothing remembered."""
+        source = TextVectors(capacity=1)
+        source.of(["a"], vectors)
+
+        copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
+
+        assert copy.of(["a"], vectors).tolist() == [vector("a")]
+        assert (copy.remembered, copy.embedded) == (0, 1)
+
+
+def test_captured_rewards_can_be_fitted():
+    """What a log gives is what fit takes."""
+    log = RewardLog("judge")
+    for number in range(6):
+        log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
+
+    assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]

@@ -1,0 +1,195 @@
+"""Which task a query belongs to, which offsets are live, and that nothing leaks between requests."""
+
+import asyncio
+import logging
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import numpy as np
+import pytest
+
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, current_scope, scope
+from tttembed_rag.serving import Steering, resolve_scope
+
+WIDTH = 8
+BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+TASKS = [f"task{i}" for i in range(32)]
+
+
+def offsets_of(tasks, seed=0):
+    """A random offset for each task, and none for any other."""
+    draw = np.random.default_rng(seed)
+    return Offsets([Offset("task", draw.normal(size=WIDTH), 0.8, 4, UNGATED, task=task) for task in tasks], width=WIDTH)
+
+
+@pytest.fixture
+def offsets():
+    """Offsets of 32 tasks."""
+    return offsets_of(TASKS)
+
+
+@pytest.fixture
+def steering(offsets):
+    """Steering by the caller's scope."""
+    return Steering(offsets)
+
+
+class TestScope:
+    """The caller's word."""
+
+    def test_it_holds_inside_its_block(self):
+        """Scopes nest, and nothing is left behind."""
+        seen = [current_scope()]
+        with scope("outer"):
+            seen.append(current_scope())
+            with scope("inner"):
+                seen.append(current_scope())
+            seen.append(current_scope())
+        seen.append(current_scope())
+
+        assert seen == [None, "outer", "inner", "outer", None]
+
+    def test_it_ends_with_an_error(self):
+        """A failed request leaves no scope for the next one."""
+        with pytest.raises(KeyError), scope("billing"):
+            raise KeyError
+
+        assert current_scope() is None
+
+    def test_a_wrong_task_is_refused(self):
+        """A scope that is no text is an error where it is written."""
+        with pytest.raises(InputError, match=r"^task: expected a task key or None, got int$"), scope(3):
+            pass
+
+
+class TestResolution:
+    """A fixed scope, then the caller's, then the resolver's."""
+
+    def test_a_fixed_scope_comes_first(self):
+        """A wrapper made for one task serves it whatever the context says."""
+        with scope("caller"):
+            assert resolve_scope("fixed", "q") == "fixed"
+
+    def test_the_caller_comes_before_the_resolver(self):
+        """Who knows the task need not be guessed for."""
+        with scope("caller"):
+            assert resolve_scope(lambda _: "guessed", "q") == "caller"
+
+    def test_the_resolver_reads_the_query(self):
+        """Without a caller's word the resolver answers."""
+        assert resolve_scope(lambda query: query.split(":")[0], "billing: refund?") == "billing"
+
+    @pytest.mark.parametrize("resolver", [lambda _: None, lambda _: 3, lambda query: query[99]])
+    def test_a_resolver_may_abstain(self, resolver):
+        """None, nonsense and a failure name no task."""
+        assert resolve_scope(resolver, "q") is None
+
+    def test_a_failing_resolver_is_logged(self, caplog):
+        """The query is answered, and the log says what happened."""
+        resolve_scope(lambda query: query[99], "q")
+
+        [record] = caplog.records
+        assert (record.name, record.levelno) == ("tttembed_rag.serving", logging.ERROR)
+
+    def test_a_wrong_scope_is_refused(self, offsets):
+        """Neither text nor function nor None."""
+        with pytest.raises(InputError, match=r"^scope: expected a task key, a function or None, got list$"):
+            Steering(offsets, ["task1"])
+
+
+class TestSteering:
+    """The vector that goes out."""
+
+    def test_the_caller_decides(self, steering, offsets):
+        """A query gets the offset of the task it was asked under."""
+        with scope("task3"):
+            assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task3")
+
+    def test_no_scope_is_the_base_vector_after_another_scope(self, steering):
+        """An unresolved scope gives the base vector, never the last one used."""
+        with scope("task3"):
+            steering.apply(BASE, "q")
+
+        assert steering.apply(BASE, "q") == BASE
+
+    def test_threads_do_not_mix(self, steering, offsets):
+        """32 threads under different scopes at once each get their own offset."""
+        together = Barrier(32)
+
+        def serve(task):
+            with scope(task):
+                together.wait()
+                return [steering.apply(BASE, "q") for _ in range(50)]
+
+        with ThreadPoolExecutor(32) as pool:
+            served = list(pool.map(serve, TASKS))
+
+        assert served == [[offsets.apply(BASE, task=task)] * 50 for task in TASKS]
+
+    async def test_asyncio_tasks_do_not_mix(self, steering, offsets):
+        """200 tasks that wait for each other under different scopes each get their own offset."""
+
+        async def serve(number):
+            with scope(TASKS[number % 32]):
+                await asyncio.sleep(0)
+                here = steering.apply(BASE, "q")
+                return here, await asyncio.to_thread(steering.apply, BASE, "q")
+
+        served = await asyncio.gather(*(serve(number) for number in range(200)))
+
+        expected = [offsets.apply(BASE, task=TASKS[number % 32]) for number in range(200)]
+        assert served == [(one, one) for one in expected]
+
+    def test_a_plain_thread_pool_has_no_scope(self, steering, offsets):
+        """Where the context is lost, the base vector is served; a fixed scope survives it."""
+        with scope("task3"), ThreadPoolExecutor(1) as pool:
+            lost = pool.submit(steering.apply, BASE, "q").result()
+            kept = pool.submit(steering.for_scope("task3").apply, BASE, "q").result()
+
+        assert lost == BASE
+        assert kept == offsets.apply(BASE, task="task3")
+
+    def test_it_pickles(self, offsets):
+        """Another process steers the same way."""
+        copy = pickle.loads(pickle.dumps(Steering(offsets, "task1")))  # noqa: S301 - our own bytes
+
+        assert copy.apply(BASE, "q") == offsets.apply(BASE, task="task1")
+
+
+class TestLiveOffsets:
+    """Publishing while serving."""
+
+    def test_wrappers_follow(self, offsets):
+        """What is published is served by every wrapper from the next query on."""
+        live = LiveOffsets(Offsets([], width=WIDTH))
+        steering = Steering(live).for_scope("task1")
+        before = steering.apply(BASE, "q")
+
+        live.publish(offsets)
+
+        assert before == BASE
+        assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task1")
+
+    def test_publishing_returns_the_way_back(self, offsets):
+        """Rolling back is publishing what came back."""
+        live = LiveOffsets(offsets)
+
+        assert live.publish(offsets_of(["other"])) is offsets
+        assert live.publish(offsets) is not offsets
+        assert live.current is offsets
+
+    def test_another_width_is_refused(self, offsets):
+        """Offsets of another model never go live."""
+        live = LiveOffsets(offsets)
+
+        with pytest.raises(VectorError, match=r"^offsets: expected width 8, got 3$"):
+            live.publish(Offsets([], width=3))
+
+        assert live.current is offsets
+
+    def test_something_else_is_refused(self, offsets):
+        """Only offsets can be published."""
+        with pytest.raises(InputError, match=r"^offsets: expected tttembed_rag Offsets, got dict$"):
+            LiveOffsets(offsets).publish({})

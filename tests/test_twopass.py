@@ -1,0 +1,90 @@
+"""The second search: where it goes, and how both searches become one list."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tttembed_rag import Rewards, VectorError, fit
+from tttembed_rag.twopass import FirstPass, in_reward_order
+
+KEYS = st.lists(st.integers(0, 30), unique=True)
+REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
+
+
+def test_judged_keys_share_their_places():
+    """Unjudged keys stay where they are; judged ones are sorted among the places they hold."""
+    assert in_reward_order(["a", "new", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}) == ["c", "new", "b", "a"]
+
+
+def test_a_good_document_that_the_second_search_lost_comes_back():
+    """The best judged document stands at the first judged place."""
+    assert in_reward_order(["new", "a"], {"a": 0.1, "lost": 0.9}) == ["new", "lost", "a"]
+
+
+def test_equal_rewards_keep_the_order_of_the_search():
+    """The judge did not tell them apart, the search did."""
+    assert in_reward_order(["b", "a", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}) == ["b", "a", "c"]
+
+
+@given(KEYS, REWARDS)
+def test_merging_keeps_every_key_and_both_orders(ranked, rewards):
+    """All keys come out once; judged ones by falling reward, unjudged ones in their places."""
+    merged = in_reward_order(ranked, rewards)
+
+    judged = [rewards[key] for key in merged if key in rewards]
+    assert sorted(merged) == sorted({*ranked, *rewards})
+    assert judged == sorted(judged, reverse=True)
+    assert all(merged[place] == key for place, key in enumerate(ranked) if key not in rewards)
+
+
+@pytest.fixture
+def case():
+    """A query vector of norm 3, ten document vectors and their rewards."""
+    draw = np.random.default_rng(0)
+    query = draw.normal(size=16)
+    return 3 * query / np.linalg.norm(query), draw.normal(size=(10, 16)), draw.uniform(size=10)
+
+
+def test_the_second_vector_is_the_ungated_private_offset(case):
+    """It is what fit(scope="query") serves that one query, norm and all."""
+    query, documents, rewards = case
+    offsets = fit(Rewards.from_arrays([query], [documents], [rewards]), scope="query", gate=False)
+
+    turned = FirstPass(range(10), rewards, key=int).turned(query.tolist(), documents)
+
+    assert turned == offsets.apply(query, query_id="0").tolist()
+    assert np.linalg.norm(turned) == pytest.approx(3.0)
+
+
+def test_the_second_vector_moves_towards_the_best_document(case):
+    """Its cosine with the best document rises more than with the worst."""
+    query, documents, rewards = case
+    units = documents / np.linalg.norm(documents, axis=1, keepdims=True)
+
+    turned = np.array(FirstPass(range(10), rewards, key=int).turned(query, documents))
+
+    gained = units @ (turned - query)
+    assert gained[rewards.argmax()] > gained[rewards.argmin()]
+
+
+def test_unjudged_documents_teach_nothing(case):
+    """A document without a reward is left out of judged, and keeps its place."""
+    first = FirstPass(["a", "b", "c", "deep"], [0.2, np.nan, 0.9], key=str)
+
+    assert first.judged == ["a", "c"]
+    assert first.merged(["a", "b", "c", "deep"]) == ["c", "b", "a", "deep"]
+
+
+@pytest.mark.parametrize(("rewards", "informative"), [([0.4, 0.4], False), ([0.4, np.nan], False), ([0.4, 0.5], True)])
+def test_equal_rewards_turn_nothing(rewards, informative):
+    """A second search is worth its price only where the judge told documents apart."""
+    assert informative == FirstPass(["a", "b"], rewards, key=str).informative
+
+
+def test_vectors_of_another_width_are_refused(case):
+    """Document vectors of another model are an error, not a result."""
+    query, documents, rewards = case
+
+    with pytest.raises(VectorError, match="expected width 16"):
+        FirstPass(range(10), rewards, key=int).turned(query, documents[:, :8])
