@@ -27,7 +27,7 @@ class RewardRetriever(BaseRetriever):
     """Documents in the order a judge gives them, among what two searches find.
 
     The first search finds *depth* documents, the judge scores them, and their rewards turn the query
-    vector for a second search (about a millisecond of learning). Judged documents stand in the order
+    vector for a second search (a few milliseconds of learning). Judged documents stand in the order
     of their rewards; what only the second search found keeps its place between them. Without
     *second_pass* it reranks the first search.
 

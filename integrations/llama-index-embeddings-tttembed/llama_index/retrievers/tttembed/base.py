@@ -22,7 +22,7 @@ class RewardRetriever(BaseRetriever):
     """Nodes in the order a judge gives them, among what two searches of *retriever* find.
 
     The judge scores what the first search finds, and the rewards turn the query vector for a second
-    search (about a millisecond of learning). Judged nodes stand in the order of their rewards; what
+    search (a few milliseconds of learning). Judged nodes stand in the order of their rewards; what
     only the second search found keeps its place between them. Nodes carry the scores of their search.
 
     Whatever fails after the first search is logged, and the first search's nodes are returned.
