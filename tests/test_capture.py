@@ -140,6 +140,17 @@ class TestJudgingLater:
         assert log.waiting == 0
         assert log.rewards(vector, vectors).values.tolist() == [0.8, 0.4, 0.2]
 
+    def test_texts_may_hold_anything(self, judge):
+        """Line breaks, tabs and the same text under two tasks reach the judge and come back to their own pair."""
+        log = RewardLog.of(judge)
+        log.observe("two\nlines", ["a\tb!", "c\nd!!"], task="s")
+        log.observe("two\nlines", ["c\nd!!"], task="t")
+
+        log.score_waiting(judge)
+
+        assert log.waiting == 0
+        assert log.rewards(vector, vectors).values.tolist() == [0.2, 0.4, 0.4]
+
     def test_a_budget_leaves_the_rest_waiting(self, judge):
         """A cap of pairs is kept, and the next call goes on."""
         log = RewardLog.of(judge)

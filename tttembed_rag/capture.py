@@ -120,10 +120,12 @@ class RewardLog:
         if judge.fingerprint != self.judge:
             raise RewardError(f"judge: expected {self.judge}, whose rewards are in this log, got {judge.fingerprint}")
         with self._lock:
+            # Ids are plain words, texts are anything.
+            ids = {query: f"q{i}" for i, query in enumerate(dict.fromkeys(query for _, query in self._served))}
             waiting = [
-                Observation(query, query, [(text, text) for text, reward in shown.items() if reward is None], task)
-                for (task, query), shown in self._served.items()
-                if None in shown.values()
+                Observation(ids[query], query, [(f"d{place}-{i}", text) for i, text in enumerate(unscored)], task)
+                for place, ((task, query), shown) in enumerate(self._served.items())
+                if (unscored := [text for text, reward in shown.items() if reward is None])
             ]
         depth = max((len(one.candidates) for one in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
@@ -134,7 +136,7 @@ class RewardLog:
             answers.close()
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
-            self._add(one.query, [(text, judged[text]) for text, _ in one.candidates if text in judged], one.task)
+            self._add(one.query, [(text, judged[key]) for key, text in one.candidates if key in judged], one.task)
         return verdicts
 
     def rewards(
