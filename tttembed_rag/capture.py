@@ -62,6 +62,11 @@ class RewardLog:
         """An empty log for the verdicts of *judge*."""
         return cls(judge.fingerprint, scale=judge.scale, capacity=capacity)
 
+    def check_is_for(self, judge: Judge) -> None:
+        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
+        if judge.fingerprint != self.judge:
+            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {self.judge}")
+
     def __len__(self) -> int:
         """Served queries."""
         return len(self._served)

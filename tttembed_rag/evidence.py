@@ -100,8 +100,7 @@ def signal_of(rewards: Rewards, groups: IntArray) -> Signal:
         grid = Grid.of(part)
         dealt = _dealt(grid, groups[rows], rng)
         agreements = np.matvec(dealt, grid.base)
-        docs = part.doc_vectors / part.doc_norms[:, None]
-        queries = part.query_vectors / part.query_norms[:, None]
+        docs, queries = part.documents.unit, part.queries.unit
         np.add.at(agreement, task[rows], agreements)
         np.add.at(own, task[rows], _within_groups(dealt, agreements, docs[grid.slots], groups[rows]))
         for t in np.unique(task[rows]):
@@ -161,7 +160,7 @@ def same_queries(rewards: Rewards) -> IntArray:
 
     The numbers follow a hash of the vectors, so they do not depend on the order of *rewards*.
     """
-    unit = np.round(rewards.query_vectors / rewards.query_norms[:, None], 5) + 0.0
+    unit = np.round(rewards.queries.unit, 5) + 0.0
     rows = [row.tobytes() for row in unit.astype(np.float32)]
     number = {row: i for i, row in enumerate(sorted(set(rows), key=lambda row: (crc32(row), row)))}
     return np.array([number[row] for row in rows], dtype=np.intp)
@@ -202,8 +201,7 @@ def cross_fitted(tried: Rewards, learned_from: Rewards, recipes: tuple[Recipe, .
             recipe = replace(recipes[i], tolerance=_LOOSER * recipes[i].tolerance)
             learned = solve_shared(train, recipe, weights, train_grid, start).offsets
             start = learned if not recipe.has_many_minima and recipe.solver == "exact" else start
-            per_doc = (judged.doc_vectors @ learned[0].astype(judged.doc_vectors.dtype)) / judged.doc_norms
-            moved = grid.base + recipe.dose(len(train)) * per_doc.astype(np.float64)[grid.slots]
+            moved = grid.base + recipe.dose(len(train)) * judged.documents.times(learned[0])[grid.slots]
             gains[i, rows] = judged_ndcg(grid, moved) - base
     return gains
 

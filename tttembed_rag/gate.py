@@ -314,8 +314,7 @@ def _on_top(shared: Offset, rewards: Rewards, recipe: Recipe, evidence: Evidence
     (alpha / alpha_q) v + s w on the base vector, at the private dose alpha_q.
     """
     dosed = np.asarray(shared.alpha * shared.vector, dtype=rewards.query_vectors.dtype)
-    unit = rewards.query_vectors / rewards.query_norms[:, None]
-    lengths = norms(unit + dosed)
+    lengths = norms(rewards.queries.unit + dosed)
     moved = shift(rewards.query_vectors, dosed, rewards.query_norms)
     private = private_offsets(replace(rewards, query_vectors=moved, query_norms=norms(moved)), recipe, evidence)
     for offset, length in zip(private, lengths, strict=True):

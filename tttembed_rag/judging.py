@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ from pathlib import Path
 
 from tttembed_rag.budget import in_turns
 from tttembed_rag.errors import DataError, InputError, JudgeError
+from tttembed_rag.files import write_whole
 from tttembed_rag.judges.cache import Paid, ScoreCache, pair_key
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
@@ -309,20 +308,13 @@ def _observation(path: Path, number: int, line: str) -> Observation:
 
 def write_scores(path: Path, verdicts: Verdicts) -> None:
     """Write rewards in [0, 1] to *path* as query-id, corpus-id, score with a header line, all or nothing."""
+    lines = [
+        f"{query}\t{document}\t{reward:.9g}\n"
+        for query, rewards in verdicts.rewards.items()
+        for document, reward in rewards.items()
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write("query-id\tcorpus-id\tscore\n")
-            for query, rewards in verdicts.rewards.items():
-                file.writelines(f"{query}\t{document}\t{reward:.9g}\n" for document, reward in rewards.items())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, "".join(["query-id\tcorpus-id\tscore\n", *lines]).encode())
 
 
 _END = _Call("", [], [], Usage())
@@ -455,9 +447,3 @@ class _Run:
             if score is not None:
                 rewards.setdefault(query, {})[document] = reward
         return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -63,5 +63,4 @@ def _pools(rewards: Rewards, groups: IntArray) -> Iterator[IntArray]:
 
 def _similarities(rewards: Rewards, rows: IntArray, documents: IntArray) -> FloatArray:
     """Cosine similarity (rows, documents)."""
-    queries = rewards.query_vectors[rows] / rewards.query_norms[rows, None]
-    return np.asarray(queries @ (rewards.doc_vectors[documents] / rewards.doc_norms[documents, None]).T)
+    return np.asarray(rewards.queries.rows(rows).unit @ rewards.documents.rows(documents).unit.T)

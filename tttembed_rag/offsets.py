@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
+from tttembed_rag.files import write_whole
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors import FloatArray, as_floats, checked_norms, shift, shift_one
 
@@ -286,16 +286,7 @@ class Offsets(Mapping[str, Offset]):
         header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(self.settings)}
         # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
         tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
-        target = Path(path)
-        draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-        try:
-            with draft.open("xb") as file:
-                file.write(save(tensors, metadata=header))
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, save(tensors, metadata=header))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Offsets:

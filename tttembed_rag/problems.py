@@ -288,8 +288,7 @@ class PrivateProblems:
         """The same problems in all d coordinates: Adam's path, unlike the optimum, depends on the basis."""
         slots = loss.grid.slots
         candidates = rewards.doc_vectors[slots] / rewards.doc_norms[slots][:, :, None]
-        queries = rewards.query_vectors / rewards.query_norms[:, None]
-        coordinates = np.concatenate([queries[:, None], candidates], axis=1).astype(np.float64)
+        coordinates = np.concatenate([rewards.queries.unit[:, None], candidates], axis=1).astype(np.float64)
         return cls(loss, coordinates, ridge, reduced=False)
 
     def evaluate(self, offsets: Float64) -> Evaluation:

@@ -94,6 +94,11 @@ class UnitRows:
         """Some of them, with a slice as a view."""
         return UnitRows(self.vectors[which], self.norms[which])
 
+    @property
+    def unit(self) -> FloatArray:
+        """(u, d) the unit vectors written out: a copy, for the few places that need one."""
+        return self.vectors / self.norms[:, None]
+
     def times(self, v: Float64) -> Float64:
         """(u,) products with the vector *v* (d,)."""
         return np.divide(self.vectors @ v.astype(self.vectors.dtype), self.norms, dtype=np.float64)

@@ -9,12 +9,19 @@ from typing import Any, Literal
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.local import EXTRA, Batches, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
+from tttembed_rag.judges.local import (
+    CHARACTERS_PER_TOKEN,
+    EXTRA,
+    Batches,
+    PlainTokenizer,
+    load,
+    load_tokenizer,
+    short_name,
+    weights_digest,
+)
 from tttembed_rag.judges.spending import Usage, estimated_tokens, record
 from tttembed_rag.rewards import Scale
 
-# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
-_CHARACTERS_PER_TOKEN = 16
 _DEFAULT_LENGTH = 512
 
 
@@ -94,7 +101,7 @@ class CrossEncoderJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""
-        limit = self._tokens * _CHARACTERS_PER_TOKEN
+        limit = self._tokens * CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         if not screened.texts:
             return [None] * screened.total

@@ -10,6 +10,8 @@ from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, require
 
+# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
+CHARACTERS_PER_TOKEN = 16
 # Tokens of a batch, padding included, where nothing is said: large enough to keep the machine busy.
 _BATCH_TOKENS_CPU = 4_096
 _BATCH_TOKENS_ACCELERATOR = 32_768

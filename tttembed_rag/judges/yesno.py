@@ -15,7 +15,16 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import INSTRUCTION, Blocking, Scores, fingerprint_of
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.local import EXTRA, Batches, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
+from tttembed_rag.judges.local import (
+    CHARACTERS_PER_TOKEN,
+    EXTRA,
+    Batches,
+    PlainTokenizer,
+    load,
+    load_tokenizer,
+    short_name,
+    weights_digest,
+)
 from tttembed_rag.judges.spending import Usage, estimated_tokens, record
 from tttembed_rag.rewards import Scale
 
@@ -27,9 +36,6 @@ PREFIX = (
 )
 BODY = "<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
 SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
-
-# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
-_CHARACTERS_PER_TOKEN = 16
 
 
 class YesNoJudge(Blocking):
@@ -110,7 +116,7 @@ class YesNoJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
-        limit = self._room * _CHARACTERS_PER_TOKEN
+        limit = self._room * CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         query = readable(query, limit)
         head, *bodies = self._text.ids(

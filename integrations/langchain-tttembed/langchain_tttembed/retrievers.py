@@ -68,8 +68,8 @@ class RewardRetriever(BaseRetriever):
         store = type(self.vectorstore)
         if store.similarity_search_by_vector is VectorStore.similarity_search_by_vector:
             raise InputError(f"vectorstore: expected one that searches by vector, got {store.__name__}")
-        if self.log is not None and self.log.judge != self.judge.fingerprint:
-            raise InputError(f"log: expected one for {self.judge.fingerprint}, got one for {self.log.judge}")
+        if self.log is not None:
+            self.log.check_is_for(self.judge)
         return self
 
     def _get_relevant_documents(

@@ -48,8 +48,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
     def __init__(
         self, log: RewardLog, judge: Judge | None = None, *, top_n: int | None = None, scope: ScopeSource = None
     ) -> None:
-        if judge is not None and judge.fingerprint != log.judge:
-            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {log.judge}")
+        if judge is not None:
+            log.check_is_for(judge)
         if top_n is not None and top_n < 1:
             raise InputError(f"top_n: expected at least 1, got {top_n}")
         super().__init__()

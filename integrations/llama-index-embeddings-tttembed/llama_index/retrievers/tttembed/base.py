@@ -55,8 +55,8 @@ class RewardRetriever(BaseRetriever):
         top_n: int = 4,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if log is not None and log.judge != judge.fingerprint:
-            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {log.judge}")
+        if log is not None:
+            log.check_is_for(judge)
         if top_n < 1:
             raise InputError(f"top_n: expected at least 1, got {top_n}")
         super().__init__(callback_manager=callback_manager)
