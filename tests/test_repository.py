@@ -186,7 +186,7 @@ def test_only_the_command_prints() -> None:
         str(module.relative_to(REPO))
         for folder in sources
         for module in modules(folder)
-        if module != PACKAGE / "cli.py"
+        if module.parent != PACKAGE / "cli"
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]

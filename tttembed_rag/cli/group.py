@@ -1,0 +1,70 @@
+"""The command itself, and what its subcommands share."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tttembed_rag import __version__
+from tttembed_rag.errors import TTTEmbedError
+
+ValueT = TypeVar("ValueT")
+
+
+class _Commands(click.Group):
+    """Turns the package's own errors, and files that cannot be used, into one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader has seen enough: not bad input
+        except (TTTEmbedError, OSError) as exc:
+            raise click.UsageError(str(exc)) from exc
+
+
+class Many(click.ParamType[tuple[Any, ...]]):
+    """Values separated by commas."""
+
+    def __init__(self, convert: Callable[[str], ValueT], name: str) -> None:
+        self._convert = convert
+        self.name = name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """The values, each converted."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(self._convert(part.strip()) for part in str(value).split(",") if part.strip())
+        except ValueError:
+            self.fail(f"expected values separated by commas, got {value!r}", param, ctx)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="tttembed")
+def main() -> None:
+    """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
+
+
+def check_target(path: Path | None) -> None:
+    """Refuse a target in a missing folder before the work starts, not after."""
+    if path is not None and str(path) != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise click.UsageError(f"{path}: expected a file in an existing folder")
+
+
+def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write *rows* to a file, or to stdout where the path is -; NaN becomes null."""
+    clean = [
+        {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+        for row in rows
+    ]
+    text = json.dumps(clean, indent=1)
+    if str(path) == "-":
+        click.echo(text)
+    else:
+        path.write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,163 @@
+"""`tttembed judge`: rewards for the candidates of served queries."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag.cli.group import Many, main
+
+if TYPE_CHECKING:
+    from tttembed_rag.judging import Progress, Verdicts
+
+
+@main.command()
+@click.argument("source", metavar="DIR|LOG", type=click.Path(path_type=Path))
+@click.option("--judge", "spec", required=True, metavar="SPEC", help="Who judges; see above.")
+@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option(
+    "--depth",
+    "depths",
+    default="10",
+    show_default=True,
+    type=Many(int, "K,..."),
+    help="Candidates per query, in stages: 10,30 judges every query to 10 first. 1,2,3 is breadth first.",
+)
+@click.option("--budget", default="", metavar="CAPS", help="pairs=N,tokens=N,usd=N; without a part no such cap.")
+@click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
+@click.option("--out", type=click.Path(path_type=Path), help="Where rewards go.  [default: DIR/scores/JUDGE.tsv]")
+@click.option("--cache", "cache_path", type=click.Path(path_type=Path), help="Paid scores.  [default: beside --out]")
+@click.option("--concurrency", default=8, show_default=True, help="Calls in flight at once.")
+@click.option("--seed", default=1000, show_default=True, help="Order of the queries of a task.")
+@click.option("--dry-run", is_flag=True, help="Print the forecast and ask nothing.")
+@click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
+@click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
+def judge(
+    source: Path,
+    spec: str,
+    vectors: str,
+    depths: tuple[int, ...],
+    budget: str,
+    price: str,
+    out: Path | None,
+    cache_path: Path | None,
+    concurrency: int,
+    seed: int,
+    *,
+    dry_run: bool,
+    no_probe: bool,
+    as_json: bool,
+) -> None:
+    """Score the candidates of served queries, each pair once, under a budget.
+
+    DIR is a BEIR folder with vectors/NAME.npz, LOG a file of JSON lines: query_id, query, task,
+    candidates [{id, text}]. SPEC is yesno:MODEL, cross-encoder:MODEL, rubric:MODEL (a local chat model),
+    gemini:MODEL, http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina, vllm, vllm-score, tei, sglang,
+    decision, gemini-decision) or feedback:FILE (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
+
+    Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
+    """
+    from tttembed_rag.evaluate.observed import observe
+    from tttembed_rag.judges.cache import ScoreCache
+    from tttembed_rag.judges.feedback import FeedbackJudge
+    from tttembed_rag.judges.specs import FREE, open_judge
+    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.judging import BUDGET_ENDED, Plan, check_once, forecast, judge_all, write_scores
+
+    target = out or _default_target(source, spec)
+    if target.is_dir():
+        raise click.UsageError(f"{target}: expected a file, got a folder")
+    caps = Budget.parse(budget)
+    if not price and spec.partition(":")[0] in FREE:
+        caps = replace(caps, usd=None)
+    draft = Plan([], depths, caps, Price.parse(price), seed)
+    served = observe(source, vectors=vectors, depth=max(depths))
+    plan = replace(draft, observations=served)
+    who = open_judge(
+        spec,
+        queries={one.query_id: one.query for one in served},
+        documents={document: text for one in served for document, text in one.candidates},
+    )
+    with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
+        probe = not no_probe and not isinstance(who, FeedbackJudge)
+        ahead = forecast(plan, who, cache, probe=probe)
+        if dry_run:
+            _report("forecast", spec, ahead, as_json=as_json, of=plan.pairs)
+            return
+        if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
+            check_once(who, cache, price=plan.price)
+        hidden, started = not sys.stderr.isatty(), time.monotonic()
+        with click.progressbar(
+            length=max(1, ahead.pairs), label="judge", file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
+        ) as bar:
+
+            def watch(now: Progress) -> None:
+                rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
+                bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
+
+            verdicts = judge_all(plan, who, cache, concurrency=concurrency, watch=watch)
+    write_scores(target, verdicts)
+    _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
+    if verdicts.stopped not in ("", BUDGET_ENDED):
+        raise click.exceptions.Exit(1)  # the judge broke down: what it said is written, scripts should know
+
+
+def _default_target(source: Path, spec: str) -> Path:
+    """scores/JUDGE.tsv in the folder, or beside the log."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2])
+    return (source if source.is_dir() else source.parent) / "scores" / f"{name.strip('-.') or 'judge'}.tsv"
+
+
+def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | None:
+    """Where paid scores are kept; a dry run makes no file."""
+    chosen = path or target.parent / ".paid-scores.sqlite"
+    if dry_run and not chosen.exists():
+        return None
+    chosen.parent.mkdir(parents=True, exist_ok=True)
+    return chosen
+
+
+def _report(
+    what: str,
+    spec: str,
+    progress: Progress,
+    *,
+    as_json: bool,
+    of: int,
+    verdicts: Verdicts | None = None,
+    target: Path | None = None,
+) -> None:
+    """One line, or one JSON object, on what judging costs or did."""
+    record: dict[str, Any] = {
+        "judge": spec,
+        "planned": of,
+        "pairs": progress.pairs,
+        "cached": progress.cached,
+        "requests": progress.usage.requests,
+        "input_tokens": progress.usage.input_tokens,
+        "output_tokens": progress.usage.output_tokens,
+        "usd": round(progress.usd, 6),
+    }
+    if verdicts is not None:
+        record |= {"unjudged": verdicts.unjudged, "stopped": verdicts.stopped, "out": str(target)}
+    if as_json:
+        click.echo(json.dumps(record))
+        return
+    bound = "at most " if verdicts is None else ""
+    line = (
+        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}"
+        f"{progress.usage.tokens} tokens, {bound}${progress.usd:.4f}"
+    )
+    if verdicts is not None:
+        line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
+        raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""
+        line += f"\nstopped: {verdicts.stopped}; {raised}run again to continue" if verdicts.stopped else ""
+    click.echo(line)

@@ -1,0 +1,122 @@
+"""`tttembed eval` and `tttembed demo`: what offsets do, measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.rewards import Scale
+
+
+@main.command("eval")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors: vectors/NAME.npz.")
+@click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv, or qrels (simulated judge).")
+@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
+@click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
+@click.option("--rewarded", default="16,64,200", show_default=True, type=Many(int, "N,..."), help="Queries per task.")
+@click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Splits.")
+@click.option("--holdout", default=0.3, show_default=True, help="Share of queries never rewarded.")
+@click.option("--scopes", default="global,task,query,auto", show_default=True, type=Many(str, "NAME,..."))
+@click.option("--baselines", default="raw,rerank", show_default=True, type=Many(str, "NAME,..."))
+@click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both", show_default=True)
+@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd", show_default=True)
+@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
+@click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
+def evaluate(
+    folders: tuple[Path, ...],
+    vectors: str,
+    rewards: str,
+    scale: str,
+    gate: str,
+    index: Any,
+    json_path: Path | None,
+    **plan: Any,
+) -> None:
+    """Fit on some queries of BEIR folders, measure nDCG@10 on the others.
+
+    Each DIR is a BEIR folder with vectors/NAME.npz and, unless the labels act as a simulated judge,
+    scores/NAME.tsv. Several folders are several tasks of one workload.
+    """
+    from tttembed_rag.evaluate.experiment import Plan, open_collection, run
+
+    check_target(json_path)
+    settings = Plan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
+    declared = Scale.parse(scale)
+    workload = [
+        open_collection(folder, vectors=vectors, rewards=rewards, scale=declared, index=index) for folder in folders
+    ]
+    outcomes = len(settings.contestants) + len(settings.baselines)
+    total = len(settings.seeds) * len(settings.rewarded) * len(workload) * outcomes * 3
+    hidden = not sys.stderr.isatty()
+    with click.progressbar(run(workload, settings), total, label="eval", file=sys.stderr, hidden=hidden) as bar:
+        rows = [row.as_dict() for row in bar]
+    if json_path is not None:
+        write_json(json_path, rows)
+    if json_path is None or str(json_path) != "-":
+        click.echo(_summary(rows))
+
+
+@main.command()
+@click.option("--data", type=click.Path(path_type=Path), help="A BEIR folder instead of the Python standard library.")
+@click.option("--vectors", help="Stored vectors of that folder; without, its texts are embedded.")
+@click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv of that folder, or qrels.")
+@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
+@click.option("--seeds", default="0,1,2,3,4,5", show_default=True, type=Many(int, "N,..."), help="Splits.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("tttembed-demo"), show_default=True, help="Report folder."
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
+def demo(
+    data: Path | None,
+    vectors: str | None,
+    rewards: str,
+    scale: str,
+    seeds: tuple[int, ...],
+    out: Path,
+    json_path: Path | None,
+) -> None:
+    """Watch a frozen embedding model get better at a real retrieval job from rewards alone."""
+    from tttembed_rag.demo.run import run_demo
+
+    if data is None and (vectors or rewards != "qrels"):
+        raise click.UsageError("--vectors and --rewards need a folder: --data DIR")
+    check_target(json_path)
+    quiet = json_path is not None and str(json_path) == "-"
+    say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
+    rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
+    if json_path is not None:
+        write_json(json_path, rows)
+
+
+def _summary(rows: Iterable[dict[str, Any]]) -> str:
+    """Means over seeds on held-out and on rewarded queries, one line per cell."""
+    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["population"] != "all":
+            label = f"{row['scope']}{'' if row['scope'] in ('raw', 'rerank', 'auto') or row['gated'] else ' ungated'}"
+            cells.setdefault((row["dataset"], row["population"], row["rewarded"], label), []).append(row)
+    judge = next(iter(cells.values()))[0]
+    lines = [
+        f"nDCG@10, mean of seeds; rewards: {judge['rewards']}{' (simulated judge)' if judge['simulated'] else ''}",
+        (
+            f"{'data set':<24}{'queries':<10}{'rewarded':>8}  {'scope':<15}{'raw':>7}{'nDCG':>7}{'delta':>8}"
+            f"{'worst':>8}{'harmed':>8}{'published':>11}"
+        ),
+    ]
+    for (dataset, population, rewarded, label), cell in sorted(cells.items()):
+        mean = {key: sum(row[key] for row in cell) / len(cell) for key in ("raw_ndcg10", "ndcg10", "delta")}
+        harmed = sum(row["harmed_fraction"] for row in cell) / len(cell)
+        published = f"{sum(row['published'] for row in cell)}/{len(cell)}"
+        lines.append(
+            f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}"
+            f"{mean['ndcg10']:>7.3f}{mean['delta']:>+8.3f}{min(row['delta'] for row in cell):>+8.3f}"
+            f"{harmed:>8.1%}{published:>11}"
+        )
+    return "\n".join(lines)
