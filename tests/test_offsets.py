@@ -587,6 +587,15 @@ class TestBadFile:
         """Some model's weights are no offsets file."""
         self.assert_rejected(tmp_path / "weights", foreign(metadata), "of format tttembed-offsets, got ")
 
+    def test_from_bytes(self):
+        """Offsets come back from bytes as they were, and an error of theirs has the given name."""
+        offsets = some(one())
+
+        assert list(offsets) == list(Offsets.from_bytes(offsets.to_bytes()))
+        assert offsets.to_bytes() == Offsets.from_bytes(offsets.to_bytes()).to_bytes()
+        with pytest.raises(OffsetFileError, match="^row 7: expected an offsets file"):
+            Offsets.from_bytes(b"no", "row 7")
+
     @pytest.mark.parametrize(
         ("part", "value"),
         [
@@ -610,6 +619,21 @@ class TestBadFile:
         wrong = {name: text for name, text in {**metadata, part: value}.items() if text is not None}
 
         self.assert_rejected(path, foreign(wrong), "")
+
+    def test_with_a_header_beyond_the_limit(self, tmp_path):
+        """A header of more than a megabyte is refused before anything in it is read."""
+        metadata = {"format": "tttembed-offsets", "format_version": "1", "settings": " " * 2**20}
+
+        self.assert_rejected(tmp_path / "wide", foreign(metadata), "at most 1048576")
+
+    def test_too_large(self, tmp_path, monkeypatch):
+        """A file above the limit of bytes is not even opened."""
+        path = tmp_path / "offsets.safetensors"
+        some(one()).save(path)
+        monkeypatch.setattr("tttembed_rag.offsets.MAX_BYTES", 10)
+
+        with pytest.raises(OffsetFileError, match="expected at most 10 bytes, got"):
+            Offsets.load(path)
 
     def test_with_bad_numbers(self, tmp_path):
         """Vectors that cannot be served are found when the file is loaded."""

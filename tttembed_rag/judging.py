@@ -18,7 +18,7 @@ from pathlib import Path
 from tttembed_rag.budget import in_turns
 from tttembed_rag.errors import DataError, InputError, JudgeError
 from tttembed_rag.files import write_whole
-from tttembed_rag.judges.cache import Paid, ScoreCache, pair_key
+from tttembed_rag.judges.cache import Answers, Paid, pair_key
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
@@ -174,7 +174,7 @@ class _Call:
     estimate: Usage
 
 
-def forecast(plan: Plan, judge: Judge, cache: ScoreCache, *, probe: bool = False) -> Progress:
+def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -> Progress:
     """What `judge_all` would do and cost at most, without asking the judge anything.
 
     Args:
@@ -198,7 +198,7 @@ def forecast(plan: Plan, judge: Judge, cache: ScoreCache, *, probe: bool = False
     return Progress(walk.pairs, walk.cached, usage, walk.ledger.usd)
 
 
-def check_once(judge: Judge, cache: ScoreCache, *, price: Price | None = None) -> None:
+def check_once(judge: Judge, cache: Answers, *, price: Price | None = None) -> None:
     """Refuse a judge that fails the probe of `check_judge`; one that passed before is not asked again.
 
     What it costs counts against the caps of every result of that judge in *cache*.
@@ -227,7 +227,7 @@ def _shared(keys: Sequence[bytes], scores: Sequence[float | None], used: Usage, 
 def judge_all(
     plan: Plan,
     judge: Judge,
-    cache: ScoreCache,
+    cache: Answers,
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
@@ -259,7 +259,7 @@ def judge_all(
 async def ajudge_all(
     plan: Plan,
     judge: Judge,
-    cache: ScoreCache,
+    cache: Answers,
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
@@ -323,7 +323,7 @@ _END = _Call("", [], [], Usage())
 class _Walk:
     """The calls that a plan still needs, in order; stops where a cap would be exceeded."""
 
-    def __init__(self, plan: Plan, judge: Judge, cache: ScoreCache) -> None:
+    def __init__(self, plan: Plan, judge: Judge, cache: Answers) -> None:
         self._plan, self._judge, self._cache = plan, judge, cache
         self.ledger = Ledger(plan.budget, plan.price)
         self.known: dict[bytes, Paid] = {}
@@ -381,7 +381,7 @@ class _Run:
     """One run of a plan: workers that take calls in turn."""
 
     def __init__(
-        self, plan: Plan, judge: Judge, cache: ScoreCache, concurrency: int, watch: Callable[[Progress], None]
+        self, plan: Plan, judge: Judge, cache: Answers, concurrency: int, watch: Callable[[Progress], None]
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch

@@ -27,6 +27,9 @@ Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 FORMAT_VERSION = 1
+# What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
+MAX_BYTES = 8 * 2**30
+MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
 
 
@@ -277,6 +280,10 @@ class Offsets(Mapping[str, Offset]):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one safetensors file, whole or not at all."""
+        write_whole(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The safetensors file that `save` writes."""
         from safetensors.numpy import save
 
         offsets = list(self._offsets.values())
@@ -286,34 +293,52 @@ class Offsets(Mapping[str, Offset]):
         header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(self.settings)}
         # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
         tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
-        write_whole(path, save(tensors, metadata=header))
+        return save(tensors, metadata=header)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Offsets:
         """Read a file that `save` wrote.
 
         Raises:
-            OffsetFileError: The file is not an offsets file, is damaged, or has a newer format.
+            OffsetFileError: The file is not an offsets file, is damaged, too large, or has a newer format.
         """
-        from safetensors import SafetensorError, safe_open
-
-        if not Path(path).is_file():
+        file = Path(path)
+        if not file.is_file():
             raise OffsetFileError(f"{path}: expected an offsets file, found none")
+        if (size := file.stat().st_size) > MAX_BYTES:
+            raise OffsetFileError(f"{path}: expected at most {MAX_BYTES} bytes, got {size}")
+        return cls.from_bytes(file.read_bytes(), str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "offsets") -> Offsets:
+        """What `to_bytes` gave, from wherever it comes; nothing in it is executed.
+
+        Args:
+            data: A whole offsets file, at most `MAX_BYTES`, its header at most `MAX_HEADER_BYTES`.
+
+            name: What to call it in errors.
+
+        Raises:
+            OffsetFileError: It is something else, damaged, too large, or has a newer format.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        if len(data) > MAX_BYTES:
+            raise OffsetFileError(f"{name}: expected at most {MAX_BYTES} bytes, got {len(data)}")
         try:
-            with safe_open(path, framework="numpy") as file:
-                header = file.metadata() or {}
-                _check_header(path, header)
-                matrix = file.get_tensor("vectors")
-                records = json.loads(file.get_tensor("offsets").tobytes())
+            header = _header(name, data)
+            tensors = load(data)
+            matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes())
             settings = json.loads(header["settings"])
             if matrix.ndim != 2 or len(records) != len(matrix):
-                raise OffsetFileError(f"{path}: expected one vector per offset, got {matrix.shape}, {len(records)}")
+                raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
             offsets = [_from_record(record, vector) for record, vector in zip(records, matrix, strict=True)]
             return cls(offsets, width=matrix.shape[1], settings=settings)
-        except (SafetensorError, KeyError, TypeError, ValueError) as exc:
+        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as exc:
             if isinstance(exc, OffsetFileError):
                 raise
-            raise OffsetFileError(f"{path}: expected an offsets file, got a damaged or foreign one ({exc})") from exc
+            raise OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({exc})") from exc
 
 
 def _check_offset(offset: Offset, width: int) -> None:
@@ -329,14 +354,20 @@ def _check_offset(offset: Offset, width: int) -> None:
         raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
 
 
-def _check_header(path: str | os.PathLike[str], header: Mapping[str, str]) -> None:
+def _header(name: str, data: bytes) -> Mapping[str, str]:
+    """The metadata of an offsets file of a format this version reads."""
+    length = int.from_bytes(data[:8], "little")
+    if length > min(MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"a header of {length} bytes, at most {MAX_HEADER_BYTES} and the file's own size are allowed")
+    header = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     if header.get("format") != _FORMAT:
-        raise OffsetFileError(f"{path}: expected a safetensors file of format {_FORMAT}, got {header.get('format')!r}")
+        raise OffsetFileError(f"{name}: expected a safetensors file of format {_FORMAT}, got {header.get('format')!r}")
     if int(header["format_version"]) > FORMAT_VERSION:
         raise OffsetFileError(
-            f"{path}: expected format version {FORMAT_VERSION} or older, got {header['format_version']}; "
+            f"{name}: expected format version {FORMAT_VERSION} or older, got {header['format_version']}; "
             "upgrade tttembed-rag"
         )
+    return dict(header)
 
 
 def _record(offset: Offset) -> dict[str, Any]:

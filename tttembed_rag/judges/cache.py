@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from tttembed_rag.errors import DataError
 
@@ -43,6 +44,16 @@ def pair_key(fingerprint: str, query: str, document: str) -> bytes:
         data = part.encode("utf-8", "surrogatepass")
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.digest()
+
+
+class Answers(Protocol):
+    """Where a judge's answers are kept, by pair."""
+
+    def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
+        """What is known of *pairs*."""
+
+    def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
+        """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
 
 
 class ScoreCache:
