@@ -590,10 +590,11 @@ class TestBadFile:
     def test_from_bytes(self):
         """Offsets come back from bytes as they were, and an error of theirs has the given name."""
         offsets = some(one())
+        again = Offsets.from_bytes(offsets.to_bytes())
 
-        assert list(offsets) == list(Offsets.from_bytes(offsets.to_bytes()))
-        assert offsets.to_bytes() == Offsets.from_bytes(offsets.to_bytes()).to_bytes()
-        with pytest.raises(OffsetFileError, match="^row 7: expected an offsets file"):
+        assert list(offsets) == list(again)
+        assert all(np.array_equal(offsets[key].vector, again[key].vector) for key in offsets)
+        with pytest.raises(OffsetFileError, match=r"^row 7: expected an offsets file"):
             Offsets.from_bytes(b"no", "row 7")
 
     @pytest.mark.parametrize(
