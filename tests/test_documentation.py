@@ -1,5 +1,6 @@
-"""What the README shows is run: its Python, and its command lines.
+"""What the README and the guides in docs/ show is run: their Python, and their command lines.
 
+A block of the README stands for itself; a guide is one story, whose blocks run in order in one folder.
 Commands may name folders that only exist at the reader's: each is made from random vectors where
 the command expects it, below a temporary folder, so that the line runs as it is printed.
 """
@@ -24,28 +25,52 @@ from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+REPO = Path(__file__).resolve().parents[1]
+README = REPO / "README.md"
+GUIDES = sorted((REPO / "docs").glob("*.md"))
 TEXT = README.read_text(encoding="utf-8")
 
 
-def blocks(*languages: str) -> Iterator[tuple[int, str]]:
-    """(line, code) of the README's fenced blocks in some languages."""
-    for match in re.finditer(r"^```(\w+)[^\n]*\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL):
-        if match[1] in languages:
-            yield TEXT.count("\n", 0, match.start(2)) + 1, match[2]
+def blocks(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, language, code) of the fenced blocks of a document."""
+    for match in re.finditer(r"^```(\w+)[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, match.start(2)) + 1, match[1], match[2]
 
 
-def commands() -> Iterator[tuple[int, str]]:
-    """(line, arguments) of the README's `tttembed` commands, continued lines joined."""
-    for first, code in blocks("console", "sh", "bash", "shell"):
-        joined = re.sub(r"\\\n\s*", lambda match: " " * len(match[0]), code)
-        for number, line in enumerate(joined.splitlines(), first):
-            if match := re.match(r"(?:\$ )?tttembed\b(.*)", line):
-                yield number, match[1].strip()
+def commands(first: int, code: str) -> Iterator[tuple[int, str]]:
+    """(line, arguments) of the `tttembed` commands of a block, continued lines joined."""
+    joined = re.sub(r"\\\n\s*", lambda match: " " * len(match[0]), code)
+    for number, line in enumerate(joined.splitlines(), first):
+        if match := re.match(r"(?:\$ )?tttembed\b(.*)", line):
+            yield number, match[1].strip()
 
 
-PYTHON = list(blocks("python"))
-COMMANDS = list(commands())
+def run_python(first: int, code: str, folder: Path) -> None:
+    """Runs a block of Python as a script in *folder*, its lines numbered as in the document."""
+    script = folder / "block.py"
+    script.write_text("\n" * (first - 1) + code, encoding="utf-8")
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def run_command(line: str) -> None:
+    """Runs a command as printed; the demo on its whole built-in corpus is only parsed."""
+    words = shlex.split(line, comments=True)
+    arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
+    name, parameters = parsed(arguments)
+    if name == "demo" and parameters["data"] is None:
+        return
+    provide(parameters)
+
+    result = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+    assert result.exit_code == 0, result.output
+
+
+SHELLS = ("console", "sh", "bash", "shell")
+PYTHON = [(first, code) for first, language, code in blocks(TEXT) if language == "python"]
+COMMANDS = [
+    command for first, language, code in blocks(TEXT) if language in SHELLS for command in commands(first, code)
+]
 
 
 def write_folder(folder: Path, vectors: str, judge: str) -> None:
@@ -111,37 +136,37 @@ def test_the_readme_has_commands() -> None:
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block[0]}")
 def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block runs by itself, in an empty folder, without a warning."""
-    first, code = block
+    """Every Python block of the README runs by itself, in an empty folder, without a warning."""
     monkeypatch.chdir(tmp_path)
-    script = tmp_path / "README.py"
-    script.write_text("\n" * (first - 1) + code, encoding="utf-8")
 
-    ran = runpy.run_path(str(script), run_name="__main__")
-
-    assert ran["__name__"] == "__main__"
+    run_python(*block, tmp_path)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
 def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command runs as printed; the demo on its whole built-in corpus is only parsed."""
-    words = shlex.split(command[1], comments=True)
-    arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
+    """Every command of the README runs as printed."""
     # Folders beside the checkout are made beside this one, still below the temporary folder.
     checkout = tmp_path / "beside" / "checkout"
     checkout.mkdir(parents=True)
     monkeypatch.chdir(checkout)
-    name, parameters = parsed(arguments)
-    if name == "demo" and parameters["data"] is None:
-        return
-    provide(parameters)
 
-    result = CliRunner().invoke(main, arguments, prog_name="tttembed")
-
-    assert result.exit_code == 0, result.output
+    run_command(command[1])
 
 
-def test_options_exist() -> None:
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_guides_run(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a guide, Python and commands, run one after another in one folder."""
+    monkeypatch.chdir(tmp_path)
+
+    for first, language, code in blocks(guide.read_text(encoding="utf-8")):
+        if language == "python":
+            run_python(first, code, tmp_path)
+        for _, line in commands(first, code) if language in SHELLS else ():
+            run_command(line)
+
+
+@pytest.mark.parametrize("document", [README, *GUIDES], ids=lambda document: document.stem)
+def test_options_exist(document: Path) -> None:
     """Every option that the prose shows in code is one of the command's."""
     known = {
         option
@@ -150,15 +175,16 @@ def test_options_exist() -> None:
         if isinstance(parameter, click.Option)
         for option in parameter.opts
     } | {"--help", "--version"}
-    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
     shown = {option for code in re.findall(r"`([^`]+)`", prose) for option in re.findall(r"(?<!\S)--[a-z-]+", code)}
 
     assert shown - known == set()
 
 
-def test_commands_in_the_prose_exist() -> None:
+@pytest.mark.parametrize("document", [README, *GUIDES], ids=lambda document: document.stem)
+def test_commands_in_the_prose_exist(document: Path) -> None:
     """Every `tttembed NAME` that the prose shows in code is a command."""
-    shown = set(re.findall(r"`tttembed ([a-z]+)", TEXT))
+    shown = set(re.findall(r"`tttembed ([a-z]+)", document.read_text(encoding="utf-8")))
 
     assert shown - main.commands.keys() == set()
