@@ -2,6 +2,7 @@
 
 from tttembed_rag.errors import (
     DataError,
+    EmbedderError,
     InputError,
     JudgeError,
     MissingExtraError,
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Certificate",
     "DataError",
+    "EmbedderError",
     "Evidence",
     "InputError",
     "JudgeError",

@@ -7,6 +7,7 @@ TTTEmbedError
 ├── DataError (also ValueError)       a data set on disk lacks a part or is malformed
 ├── OffsetFileError (also ValueError) not an offsets file, damaged, or from a newer format
 ├── JudgeError (also RuntimeError)    a reward model cannot be asked, or cannot judge
+├── EmbedderError (also RuntimeError) an embedding model cannot be loaded or asked
 └── MissingExtraError (also ImportError)  an optional library is not installed
 """
 
@@ -42,6 +43,10 @@ class OffsetFileError(TTTEmbedError, ValueError):
 
 class JudgeError(TTTEmbedError, RuntimeError):
     """A reward model cannot be asked, answers nonsense, or cannot tell good from bad."""
+
+
+class EmbedderError(TTTEmbedError, RuntimeError):
+    """An embedding model cannot be loaded or asked, or answers nonsense."""
 
 
 class MissingExtraError(TTTEmbedError, ImportError):

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write *data* to *path*; whatever happens, readers see the old file or the new one."""
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write *path* through; whatever happens, readers see the old file or the new one."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         with draft.open("xb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write *data* to *path*, whole or not at all."""
+    with whole_file(path) as file:
+        file.write(data)

@@ -1,13 +1,8 @@
-"""Tiny models of the real classes, made here, and servers on loopback that speak the real protocols."""
+"""Tiny models of the real classes, made here, and a server on loopback that speaks a real protocol."""
 
 from __future__ import annotations
 
-import json
 import re
-import threading
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -129,54 +124,6 @@ def classifier_folder(classifier, tmp_path_factory):
     for part in classifier:
         part.save_pretrained(folder)
     return folder
-
-
-@dataclass
-class Served:
-    """A running server: its address and what it was asked."""
-
-    url: str
-    asked: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
-
-
-@pytest.fixture
-def serve():
-    """Starts servers: `serve(answer)` with answer(path, body, n) -> (status, headers, JSON or bytes)."""
-    running = []
-
-    def start(answer):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with lock:
-                    served.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                    number = len(served.asked)
-                status, headers, said = answer(self.path, body, number)
-                data = said if isinstance(said, bytes) else json.dumps(said).encode()
-                self.send_response(status)
-                for name, value in {"content-type": "application/json", **headers}.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                """Say nothing."""
-
-        lock = threading.Lock()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        served = Served(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        running.append((server, thread))
-        return served
-
-    yield start
-    for server, thread in running:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def overlap(query, document):

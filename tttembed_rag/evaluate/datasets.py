@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from zipfile import BadZipFile
@@ -12,6 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from tttembed_rag.errors import DataError
+from tttembed_rag.files import whole_file
 from tttembed_rag.vectors import FloatArray
 
 Judgments = Mapping[str, Mapping[str, float]]
@@ -62,6 +64,72 @@ def load_beir(folder: Path, split: str = "test") -> Dataset:
     return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
 
 
+def write_beir(
+    folder: Path,
+    corpus: Iterable[tuple[str, str, str]],
+    queries: Mapping[str, str],
+    qrels: Judgments,
+    *,
+    split: str = "test",
+) -> None:
+    """Write a collection as a BEIR *folder*, each file whole or not at all, the corpus last.
+
+    Args:
+        folder: Made if absent.
+
+        corpus: (id, title, text) of each document.
+
+        queries: Text by query id.
+
+        qrels: Grades by query id and document id.
+
+        split: Names the file of grades.
+    """
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
+    if wrong := next((key for row in rows for key in row[:2] if set(key) & set("\t\r\n")), None):
+        raise DataError(f"{folder}: expected ids without tabs and line breaks, got {wrong!r}")
+    header = "query-id\tcorpus-id\tscore"
+    lines = (f"{query}\t{document}\t{grade:g}" for query, document, grade in rows)
+    _write_lines(folder / "qrels" / f"{split}.tsv", chain([header], lines))
+    texts = ({"_id": key, "text": text} for key, text in queries.items())
+    _write_lines(folder / "queries.jsonl", map(json.dumps, texts))
+    documents = ({"_id": key, "title": title, "text": text} for key, title, text in corpus)
+    _write_lines(folder / "corpus.jsonl", map(json.dumps, documents))
+
+
+def write_vectors(
+    folder: Path, name: str, dataset: Dataset, documents: FloatArray, queries: FloatArray, *, fingerprint: str
+) -> Path:
+    """Write document (N, d) and query (M, d) vectors in the order of *dataset*'s ids; the path they are at.
+
+    Args:
+        folder: Of the collection.
+
+        name: Of the vectors.
+
+        dataset: Whose ids.
+
+        documents: (N, d) vectors.
+
+        queries: (M, d) vectors.
+
+        fingerprint: What decides the vectors; kept beside them.
+    """
+    path = folder / "vectors" / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        np.savez(
+            file,
+            doc_ids=np.array(list(dataset.documents)),
+            docs=documents,
+            query_ids=np.array(list(dataset.queries)),
+            queries=queries,
+            fingerprint=np.array(fingerprint),
+        )
+    return path
+
+
 def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
     """Stored document (N, d) and query (M, d) vectors, in the order of *dataset*'s ids, as float32."""
     path = folder / "vectors" / f"{name}.npz"
@@ -86,6 +154,11 @@ def load_scores(folder: Path, name: str) -> Judgments:
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
         raise DataError(f"{path}: expected stored scores, found none (here: {known}, or {QRELS} as a simulation)")
     return _judgments(path)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with whole_file(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
 
 
 def _json_lines(path: Path) -> Iterator[dict[str, str]]:

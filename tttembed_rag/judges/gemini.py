@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from tttembed_rag.errors import JudgeError, require
@@ -63,14 +65,7 @@ class Gemini:
 
             timeout: Seconds to wait for an answer.
         """
-        genai = require("google.genai", EXTRA)
-        types = require("google.genai.types", EXTRA)
-        options = types.HttpOptions(base_url=base_url, timeout=int(timeout * 1000))
-        try:
-            client = genai.Client(http_options=options)
-        except ValueError as exc:
-            raise JudgeError(f"{model}: expected an API key in GEMINI_API_KEY ({exc})") from exc
-        return cls(client, model, patience=patience)
+        return cls(client_of(model, base_url=base_url, timeout=timeout), model, patience=patience)
 
     def __call__(self, prompt: str) -> str | None:
         """The answer to *prompt*, or None.
@@ -81,18 +76,9 @@ class Gemini:
         return self._ask(lambda: self._answer(prompt))
 
     def _answer(self, prompt: str) -> str | None:
-        errors = require("google.genai.errors", EXTRA)
         contents = [{"role": "user", "parts": [{"text": prompt}]}]
-        try:
+        with failures_of(self.name):
             answer = self._client.models.generate_content(model=self.name, contents=contents, config=self._config)
-        except errors.APIError as exc:
-            reason = f"{self.name}: expected an answer, got {exc.code} {exc.message}"
-            check_status(exc.code, _headers(exc), reason)
-            raise JudgeError(reason) from exc
-        except Exception as exc:
-            if _is_transport(exc):
-                raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-            raise
         if (used := answer.usage_metadata) is not None:
             written = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
             record(Usage(1, used.prompt_token_count or 0, written))
@@ -101,6 +87,40 @@ class Gemini:
             return None
         parts = (candidate.content.parts or []) if candidate.content else []
         return "".join(part.text for part in parts if part.text and not part.thought) or None
+
+
+def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
+    """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
+
+    Args:
+        model: What it is for, to name in errors.
+
+        base_url: Another server that speaks the protocol.
+
+        timeout: Seconds to wait for an answer.
+    """
+    genai = require("google.genai", EXTRA)
+    options = require("google.genai.types", EXTRA).HttpOptions(base_url=base_url, timeout=int(timeout * 1000))
+    try:
+        return genai.Client(http_options=options)
+    except ValueError as exc:
+        raise JudgeError(f"{model}: expected an API key in GEMINI_API_KEY ({exc})") from exc
+
+
+@contextmanager
+def failures_of(model: str) -> Iterator[None]:
+    """Turns what google-genai raises into `BusyError` for what may pass, `JudgeError` for what may not."""
+    errors = require("google.genai.errors", EXTRA)
+    try:
+        yield
+    except errors.APIError as exc:
+        reason = f"{model}: expected an answer, got {exc.code} {exc.message}"
+        check_status(exc.code, _headers(exc), reason)
+        raise JudgeError(reason) from exc
+    except Exception as exc:
+        if _is_transport(exc):
+            raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        raise
 
 
 def _headers(exc: Any) -> dict[str, str]:

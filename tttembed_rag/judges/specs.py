@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import INSTRUCTION, Judge
+from tttembed_rag.judges.options import Options
 from tttembed_rag.rewards import Scale
 
 # Judges that cost nothing to ask: models on this machine, and what users have said.
@@ -36,7 +36,7 @@ def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str,
     """
     kind, colon, rest = spec.partition(":")
     target, _, query = rest.partition("?")
-    options = _Options(spec, dict(parse_qsl(query, keep_blank_values=True)))
+    options = Options("judge", spec, query)
     if not (colon and target.strip("/")):
         raise InputError(f"judge: expected {KINDS}, got {spec!r}")
     judge = _open(spec, kind, target, options, queries, documents)
@@ -48,7 +48,7 @@ def _open(
     spec: str,
     kind: str,
     target: str,
-    options: _Options,
+    options: Options,
     queries: Mapping[str, str],
     documents: Mapping[str, str],
 ) -> Judge:
@@ -82,7 +82,7 @@ def _open(
     raise InputError(f"judge: expected {KINDS}, got {spec!r}")
 
 
-def _rubric(kind: str, model: str, options: _Options) -> Judge:
+def _rubric(kind: str, model: str, options: Options) -> Judge:
     from tttembed_rag.judges.rubric import RubricJudge
 
     instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
@@ -104,7 +104,7 @@ def _rubric(kind: str, model: str, options: _Options) -> Judge:
     return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, longest_document=longest)
 
 
-def _http(url: str, shape: str, options: _Options) -> Judge:
+def _http(url: str, shape: str, options: Options) -> Judge:
     from tttembed_rag.judges.http import SHAPES, HttpJudge
 
     known = SHAPES.get(shape)
@@ -122,47 +122,3 @@ def _http(url: str, shape: str, options: _Options) -> Judge:
         longest_document=options.whole("characters", 32_000),
         patience=options.patience(),
     )
-
-
-class _Options:
-    """What stands behind the question mark; whatever is not taken is an error."""
-
-    def __init__(self, spec: str, values: dict[str, str]) -> None:
-        self._spec = spec
-        self._left = values
-        self._known: list[str] = []
-
-    def take(self, name: str, default: str) -> str:
-        self._known.append(name)
-        return self._left.pop(name, default)
-
-    def number(self, name: str, default: float) -> float:
-        text = self.take(name, str(default))
-        try:
-            return float(text)
-        except ValueError as exc:
-            raise InputError(f"judge: expected a number for {name} in {self._spec!r}, got {text!r}") from exc
-
-    def whole(self, name: str, default: int) -> int:
-        value = self.number(name, default)
-        if not (value >= 0 and value.is_integer()):
-            raise InputError(f"judge: expected a whole number for {name} in {self._spec!r}, got {value:g}")
-        return int(value)
-
-    def machine(self, *, batches: bool = True) -> dict[str, Any]:
-        """Options of models on this machine."""
-        options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
-        if batches:
-            options["batch_tokens"] = self.whole("batch_tokens", 0) or None
-        return options
-
-    def patience(self) -> Any:
-        from tttembed_rag.judges.retrying import Patience
-
-        per_minute = self.whole("per_minute", 0)
-        return Patience(per_minute=per_minute or None)
-
-    def check_all_used(self) -> None:
-        if self._left:
-            known = ", ".join(self._known)
-            raise InputError(f"judge: expected options {known} in {self._spec!r}, got {', '.join(self._left)}")

@@ -1,0 +1,604 @@
+"""Embedders: each kind equals a plain computation of one text, says who it is, and is asked no text twice."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import DataError, EmbedderError, InputError
+from tttembed_rag.embedders import (
+    CachedEmbedder,
+    FrameworkEmbedder,
+    GeminiEmbedder,
+    Truncated,
+    VectorCache,
+    embedding_gemma,
+    model2vec,
+    name_of,
+    open_embedder,
+    qwen3_embedding,
+    sentence_transformer,
+)
+from tttembed_rag.judges import Patience
+
+TEXTS = ["the old mill", "wash a wool jumper in cold water with a little soap", "river", "é 水 yes"]
+INSTRUCTION = "Given a question, find the river"
+
+
+def tokenizer_of(*, end="<|endoftext|>", side="right", template="$A <|endoftext|>"):
+    """A byte-level tokenizer that closes every text as *template* has it, in the form transformers saves."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate(["<|pad|>", end, *letters])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if template:
+        tokenizer.post_processor = processors.TemplateProcessing(single=template, special_tokens=[(end, 1)])
+    tokens = {"pad_token": "<|pad|>", "eos_token": end}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, padding_side=side, model_max_length=512, extra_special_tokens=[end], **tokens
+    )
+
+
+def sizes(tokenizer):
+    """Of tiny models of the Qwen3 and the Gemma kind."""
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.3,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+        "bos_token_id": None,
+    }
+
+
+@pytest.fixture(scope="module")
+def qwen_folder(tmp_path_factory):
+    """A tiny Qwen3 as transformers saves it: no word on pooling, padding on the right."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    folder = tmp_path_factory.mktemp("models") / "tiny-qwen3"
+    tokenizer = tokenizer_of()
+    torch.manual_seed(0)
+    for part in (Qwen3Model(Qwen3Config(**sizes(tokenizer))), tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gemma_folder(tmp_path_factory):
+    """A tiny bidirectional Gemma 3 with mean pooling and two projections, as EmbeddingGemma is saved."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+    from transformers import Gemma3TextConfig, Gemma3TextModel
+
+    folder = tmp_path_factory.mktemp("models")
+    tokenizer = tokenizer_of(end="<eos>", template="$A <eos>")
+    torch.manual_seed(1)
+    config = Gemma3TextConfig(**sizes(tokenizer), use_bidirectional_attention=True, sliding_window=64)
+    for part in (Gemma3TextModel(config), tokenizer):
+        part.save_pretrained(folder / "bare")
+    parts = [modules.Transformer(str(folder / "bare")), modules.Pooling(16, "mean"), *projections(), normalize()]
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    SentenceTransformer(modules=parts, prompts=prompts, device="cpu").save(str(folder / "tiny-gemma"))
+    return folder / "tiny-gemma"
+
+
+def projections():
+    """Two linear layers as EmbeddingGemma has them."""
+    from sentence_transformers.base.modules import Dense
+
+    return [Dense(a, b, bias=False, activation_function=torch.nn.Identity()) for a, b in ((16, 48), (48, 16))]
+
+
+def normalize():
+    """The last module of EmbeddingGemma."""
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    return Normalize()
+
+
+def unit(vector):
+    """At unit length."""
+    return vector / np.linalg.norm(vector)
+
+
+def hidden_states(folder, text):
+    """The last layer for one text alone, nothing padded."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].numpy()
+
+
+class TestQwen3:
+    """Instruction, last token, padding on the left."""
+
+    def test_queries_carry_the_instruction(self, qwen_folder):
+        """A query in a batch is its last token's vector behind the instruction, as for it alone."""
+        embedder = qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION)
+        plain = [hidden_states(qwen_folder, f"Instruct: {INSTRUCTION}\nQuery:{text}")[-1] for text in TEXTS]
+
+        assert_allclose(embedder.embed_queries(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
+
+    def test_documents_are_plain(self, qwen_folder):
+        """A document in a batch is its last token's vector, as for it alone."""
+        embedder = qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION)
+        plain = [hidden_states(qwen_folder, text)[-1] for text in TEXTS]
+
+        assert_allclose(embedder.embed_documents(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
+
+    def test_pads_on_the_left(self, qwen_folder):
+        """Whatever side the tokenizer was saved with."""
+        embedder = qwen3_embedding(str(qwen_folder))
+
+        assert embedder._model.tokenizer.padding_side == "left"
+
+    def test_long_texts_keep_their_end_token(self, qwen_folder):
+        """A text cut at the limit still ends with the token whose vector is taken."""
+        embedder = qwen3_embedding(str(qwen_folder), max_tokens=8)
+        cut = hidden_states(qwen_folder, "wash a ")[-1]  # seven bytes, and the end
+
+        assert_allclose(embedder.embed_documents(["wash a wool jumper"])[0], unit(cut), atol=1e-5)
+
+    def test_a_tokenizer_without_an_end_is_refused(self, qwen_folder, tmp_path):
+        """Without an end token the last word's vector would be taken."""
+        for file in qwen_folder.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        tokenizer_of(template=None).save_pretrained(tmp_path)
+
+        with pytest.raises(EmbedderError, match="expected a tokenizer that ends every text with a special token"):
+            qwen3_embedding(str(tmp_path))
+
+
+class TestEmbeddingGemma:
+    """Prompts, mean pooling, projections."""
+
+    def test_equals_a_plain_computation(self, gemma_folder):
+        """Queries and documents carry their prompts; padding changes nothing."""
+        embedder = embedding_gemma(str(gemma_folder))
+        first, second = (layer.linear.weight.detach().numpy() for layer in list(embedder._model)[2:4])
+
+        def plain(text):
+            return unit(second @ (first @ hidden_states(gemma_folder, text).mean(axis=0)))
+
+        queries = [plain(f"task: search result | query: {text}") for text in TEXTS]
+        documents = [plain(f"title: none | text: {text}") for text in TEXTS]
+        assert_allclose(embedder.embed_queries(TEXTS), queries, atol=1e-5)
+        assert_allclose(embedder.embed_documents(TEXTS), documents, atol=1e-5)
+
+    def test_half_precision_is_refused(self, gemma_folder):
+        """Its activations overflow float16."""
+        with pytest.raises(InputError, match="expected float32 or bfloat16"):
+            embedding_gemma(str(gemma_folder), dtype="float16")
+
+    def test_bfloat16_is_near_full_precision(self, gemma_folder):
+        """The precision of accelerators gives the same vectors, roughly, as float32."""
+        half = embedding_gemma(str(gemma_folder), dtype="bfloat16").embed_queries(TEXTS)
+
+        assert half.dtype == np.float32
+        assert_allclose(half, embedding_gemma(str(gemma_folder)).embed_queries(TEXTS), atol=0.05)
+
+    def test_a_folder_without_projections_is_refused(self, qwen_folder):
+        """A bare transformer would be pooled and left unprojected."""
+        with pytest.raises(EmbedderError, match="expected the two projections"):
+            embedding_gemma(str(qwen_folder))
+
+
+class TestSentenceTransformer:
+    """Any model, as it is stored."""
+
+    def test_uses_the_stored_prompts(self, gemma_folder):
+        """Queries and documents are prompted as the model's own configuration says."""
+        stored = sentence_transformer(str(gemma_folder))
+        told = embedding_gemma(str(gemma_folder))
+
+        assert_array_equal(stored.embed_queries(TEXTS), told.embed_queries(TEXTS))
+        assert_array_equal(stored.embed_documents(TEXTS), told.embed_documents(TEXTS))
+
+    def test_no_text_gives_no_vector(self, gemma_folder):
+        """An empty list is embedded as no row."""
+        assert len(sentence_transformer(str(gemma_folder)).embed_queries([])) == 0
+
+    def test_a_folder_without_a_model_is_an_error(self, tmp_path):
+        """One line says what was expected there."""
+        with pytest.raises(EmbedderError, match="expected a model that sentence-transformers can load"):
+            sentence_transformer(str(tmp_path))
+
+    def test_an_unreachable_hub_is_said_at_once(self, monkeypatch):
+        """The first failed connection ends it, in one line."""
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+        with pytest.raises(EmbedderError, match=r"^no/such: expected .* http://127.0.0.1:9 is not reachable: [^\n]+$"):
+            sentence_transformer("no/such")
+
+
+# model2vec leaves the files that it reads and writes to the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_model2vec_is_the_mean_of_token_vectors(tmp_path):
+    """A static model averages the rows of its table."""
+    from model2vec import StaticModel
+
+    tokenizer = tokenizer_of(template=None)
+    table = np.random.default_rng(0).normal(size=(len(tokenizer), 12)).astype(np.float32)
+    StaticModel(table, tokenizer.backend_tokenizer, normalize=False).save_pretrained(tmp_path)
+    ids = tokenizer("old mill")["input_ids"]
+
+    assert_allclose(model2vec(str(tmp_path)).embed_documents(["old mill"])[0], unit(table[ids].mean(0)), atol=1e-5)
+
+
+class TestFingerprint:
+    """Whatever changes vectors changes it."""
+
+    def test_is_the_same_for_the_same(self, qwen_folder):
+        """Loading twice names the same embedder."""
+        assert qwen3_embedding(str(qwen_folder)).fingerprint == qwen3_embedding(str(qwen_folder)).fingerprint
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"instruction": INSTRUCTION}, {"max_tokens": 8}, {"dtype": "bfloat16"}],
+        ids=lambda options: next(iter(options)),
+    )
+    def test_tells_settings_apart(self, qwen_folder, options):
+        """Instruction, length and precision are part of it."""
+        usual, other = qwen3_embedding(str(qwen_folder)), qwen3_embedding(str(qwen_folder), **options)
+
+        assert usual.fingerprint != other.fingerprint
+
+    def test_tells_pooling_apart(self, qwen_folder):
+        """The same weights pooled otherwise are another embedder."""
+        assert qwen3_embedding(str(qwen_folder)).fingerprint != sentence_transformer(str(qwen_folder)).fingerprint
+
+    def test_tells_weights_apart(self, qwen_folder, tmp_path):
+        """A folder of the same name with other weights is another embedder."""
+        from transformers import AutoModel, AutoTokenizer
+
+        folder = tmp_path / qwen_folder.name
+        model = AutoModel.from_pretrained(qwen_folder)
+        with torch.no_grad():
+            model.norm.weight += 0.5
+        for part in (model, AutoTokenizer.from_pretrained(qwen_folder)):
+            part.save_pretrained(folder)
+
+        assert qwen3_embedding(str(qwen_folder)).fingerprint != qwen3_embedding(str(folder)).fingerprint
+
+
+class Counting:
+    """An embedder that says what it was asked; a text's vector is its length and its vowels."""
+
+    def __init__(self, fingerprint="counting", fails_at=None):
+        self.fingerprint = fingerprint
+        self.asked = []
+        self.fails_at = fails_at
+
+    def embed_queries(self, texts):
+        """Vectors of queries."""
+        return self._embed(texts, 1.0)
+
+    def embed_documents(self, texts):
+        """Vectors of documents."""
+        return self._embed(texts, 2.0)
+
+    def _embed(self, texts, role):
+        if self.fails_at in texts:
+            raise EmbedderError("gone")
+        self.asked += texts
+        rows = [[role, len(text), sum(text.count(vowel) for vowel in "aeiou")] for text in texts]
+        vectors = np.array(rows, dtype=np.float32).reshape(-1, 3)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+class TestTruncated:
+    """Matryoshka."""
+
+    def test_keeps_the_first_dimensions_at_unit_length(self):
+        """The cut vector is normalised again."""
+        whole = Counting().embed_queries(TEXTS)
+
+        cut = Truncated(Counting(), 2).embed_queries(TEXTS)
+
+        assert_allclose(cut, whole[:, :2] / np.linalg.norm(whole[:, :2], axis=1, keepdims=True), atol=1e-6)
+
+    def test_is_another_embedder(self):
+        """Its vectors are never taken for the whole ones."""
+        assert len({Counting().fingerprint, *(Truncated(Counting(), d).fingerprint for d in (1, 2))}) == 3
+
+    def test_more_than_there_are_is_an_error(self):
+        """A model has no dimensions to add."""
+        with pytest.raises(InputError, match="dimensions: expected at most 3, got 4"):
+            Truncated(Counting(), 4).embed_documents(TEXTS)
+
+
+class TestCache:
+    """Vectors by content."""
+
+    @pytest.fixture
+    def cache(self, tmp_path):
+        """A cache in a file."""
+        with closing(VectorCache.open(tmp_path / "known.sqlite")) as opened:
+            yield opened
+
+    def test_gives_what_the_embedder_gives(self, cache):
+        """Fresh and known vectors are the embedder's own, in the order asked for."""
+        CachedEmbedder(Counting(), cache).embed_documents(TEXTS[2:])
+        cached = CachedEmbedder(Counting(), cache, at_once=3).embed_documents(TEXTS)
+
+        assert_array_equal(cached, Counting().embed_documents(TEXTS))
+
+    def test_asks_for_a_text_once(self, cache):
+        """Known texts and repeated ones are not embedded again."""
+        embedder = Counting()
+        cached = CachedEmbedder(embedder, cache)
+        cached.embed_documents(["a", "b", "a"])
+        cached.embed_documents(["b", "c"])
+
+        assert embedder.asked == ["a", "b", "c"]
+
+    def test_tells_queries_from_documents(self, cache):
+        """The same text as a query is another vector."""
+        embedder = CachedEmbedder(Counting(), cache)
+
+        assert (embedder.embed_documents(["a"]) != embedder.embed_queries(["a"])).any()
+
+    def test_tells_embedders_apart(self, cache):
+        """Another fingerprint finds nothing."""
+        CachedEmbedder(Counting("one"), cache).embed_documents(["a"])
+        other = Counting("two")
+        CachedEmbedder(other, cache).embed_documents(["a"])
+
+        assert other.asked == ["a"]
+
+    def test_goes_on_where_it_broke(self, tmp_path):
+        """What was written before a failure is not embedded again, by another process either."""
+        path = tmp_path / "known.sqlite"
+        with closing(VectorCache.open(path)) as cache, pytest.raises(EmbedderError):
+            CachedEmbedder(Counting(fails_at="e"), cache, at_once=2).embed_documents([*"abcdef"])
+        again, done = Counting(), []
+        with closing(VectorCache.open(path)) as cache:
+            vectors = CachedEmbedder(again, cache, at_once=2, watch=done.append).embed_documents([*"abcdef"])
+
+        assert again.asked == ["e", "f"]
+        assert done == [2, 2, 2]
+        assert_array_equal(vectors, Counting().embed_documents([*"abcdef"]))
+
+    def test_another_file_is_an_error(self, tmp_path):
+        """A file that is no database is named."""
+        path = tmp_path / "notes.txt"
+        path.write_text("not a database, but long enough to look at" * 10)
+        with pytest.raises(DataError, match=r"notes.txt: expected a vector cache"):
+            VectorCache.open(path)
+
+
+class TestFrameworks:
+    """Objects of LangChain and LlamaIndex."""
+
+    def test_langchain(self):
+        """Queries and documents go through their own methods; vectors come out at unit length."""
+        fake = pytest.importorskip("langchain_core.embeddings").DeterministicFakeEmbedding(size=8)
+        embedder = FrameworkEmbedder(fake)
+
+        assert_allclose(embedder.embed_queries(TEXTS), [unit(fake.embed_query(text)) for text in TEXTS], atol=1e-6)
+        assert_allclose(embedder.embed_documents(TEXTS), [unit(row) for row in fake.embed_documents(TEXTS)], atol=1e-6)
+
+    def test_llama_index(self):
+        """The same for LlamaIndex, whose methods have other names."""
+        base = pytest.importorskip("llama_index.core.embeddings").MockEmbedding(embed_dim=4)
+        embedder = FrameworkEmbedder(base)
+
+        assert_allclose(embedder.embed_queries(TEXTS), np.full((4, 4), 0.5))
+        assert_allclose(embedder.embed_documents(TEXTS), np.full((4, 4), 0.5))
+
+    def test_models_of_one_class_are_told_apart(self):
+        """The model's name is part of the fingerprint."""
+
+        class Client:
+            def __init__(self, model):
+                self.model = model
+
+            def embed_query(self, text):
+                return [1.0]
+
+            def embed_documents(self, texts):
+                return [[1.0] for _ in texts]
+
+        assert FrameworkEmbedder(Client("small")).fingerprint != FrameworkEmbedder(Client("large")).fingerprint
+
+    def test_anything_else_is_refused(self):
+        """An object without the methods is named."""
+        with pytest.raises(InputError, match=r"\(LangChain\).* got dict"):
+            FrameworkEmbedder({})
+
+    def test_a_missing_vector_is_an_error(self):
+        """A batch that comes back short is not taken."""
+
+        class Short:
+            def embed_query(self, text):
+                return [1.0]
+
+            def embed_documents(self, texts):
+                return [[1.0] for _ in texts[1:]]
+
+        with pytest.raises(EmbedderError, match="expected one vector for each of 4 texts"):
+            FrameworkEmbedder(Short()).embed_documents(TEXTS)
+
+
+@pytest.fixture
+def gemini(serve, monkeypatch):
+    """Starts a server that embeds as *answer* says, or by length, and an embedder that asks it."""
+    monkeypatch.setenv("GEMINI_API_KEY", "k")
+    monkeypatch.delenv("GOOGLE_API_KEY", raising=False)
+
+    def by_length(path, body, _):
+        texts = [request["content"]["parts"][0]["text"] for request in body["requests"]]
+        return 200, {}, {"embeddings": [{"values": [3.0, float(len(text))]} for text in texts]}
+
+    def start(model, answer=by_length, **options):
+        server = serve(answer)
+        embedder = GeminiEmbedder.connect(
+            model, base_url=server.url, patience=Patience(attempts=3, first_wait=0.01), **options
+        )
+        return embedder, server
+
+    return start
+
+
+class TestGemini:
+    """Both generations, on a loopback server."""
+
+    def test_the_first_generation_is_told_by_task_type(self, gemini):
+        """Texts go as they are, each a content of its own, with what they are for."""
+        embedder, server = gemini("gemini-embedding-001", dimensions=2)
+        embedder.embed_queries(["a", "bc"])
+        embedder.embed_documents(["d"])
+
+        sent = [request for _, _, body in server.asked for request in body["requests"]]
+        assert [request["content"]["parts"] for request in sent] == [[{"text": "a"}], [{"text": "bc"}], [{"text": "d"}]]
+        assert [request["taskType"] for request in sent] == ["RETRIEVAL_QUERY"] * 2 + ["RETRIEVAL_DOCUMENT"]
+        assert {request["outputDimensionality"] for request in sent} == {2}
+
+    def test_the_second_generation_reads_a_prefix(self, gemini):
+        """Task types are not sent, and each text is still a content of its own."""
+        embedder, server = gemini("gemini-embedding-2")
+        embedder.embed_queries(["a", "b"])
+        embedder.embed_documents(["d"])
+
+        sent = [request for _, _, body in server.asked for request in body["requests"]]
+        assert [request["content"]["parts"][0]["text"] for request in sent] == [
+            "task: search result | query: a",
+            "task: search result | query: b",
+            "title: none | text: d",
+        ]
+        assert [request for request in sent if "taskType" in request] == []
+
+    def test_cut_vectors_are_normalised(self, gemini):
+        """What the service leaves at another length comes out at unit length."""
+        embedder, _ = gemini("gemini-embedding-001", dimensions=2)
+
+        assert_allclose(embedder.embed_documents(["abcd"]), [[0.6, 0.8]])
+
+    def test_requests_hold_what_the_service_takes(self, gemini):
+        """A hundred texts, or sixty thousand characters; vectors come back in order."""
+        texts = ["x" * n for n in range(1, 251)]
+        embedder, server = gemini("gemini-embedding-001")
+        vectors = embedder.embed_documents([*texts, "y" * 59_900])
+
+        assert [len(body["requests"]) for _, _, body in server.asked] == [100, 100, 50, 1]
+        assert_allclose(vectors[:, 1] / vectors[:, 0] * 3, [*range(1, 251), 59_900], rtol=1e-4)
+
+    @pytest.mark.parametrize("status", [429, 503])
+    def test_what_passes_is_asked_again(self, gemini, status):
+        """A busy service is asked until it answers."""
+
+        def answer(path, body, n):
+            return (status, {}, {"error": {"code": status, "message": "later"}}) if n < 3 else (200, {}, said)
+
+        said = {"embeddings": [{"values": [1.0, 0.0]}]}
+        embedder, server = gemini("gemini-embedding-001", answer)
+
+        assert_array_equal(embedder.embed_queries(["a"]), [[1.0, 0.0]])
+        assert len(server.asked) == 3
+
+    def test_what_does_not_pass_is_an_error(self, gemini):
+        """A refusal is reported once."""
+        embedder, server = gemini(
+            "gemini-embedding-001", lambda *_: (403, {}, {"error": {"code": 403, "message": "no such key"}})
+        )
+        with pytest.raises(EmbedderError, match="gemini-embedding-001: expected an answer, got 403 no such key"):
+            embedder.embed_queries(["a"])
+
+        assert len(server.asked) == 1
+
+    def test_one_vector_for_many_texts_is_an_error(self, gemini):
+        """An aggregated vector is not taken for every text's."""
+        embedder, _ = gemini("gemini-embedding-2", lambda *_: (200, {}, {"embeddings": [{"values": [1.0]}]}))
+        with pytest.raises(EmbedderError, match="expected one vector for each of 2 texts"):
+            embedder.embed_queries(["a", "b"])
+
+    def test_a_missing_key_is_an_error(self, monkeypatch):
+        """The variable to set is named."""
+        for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        with pytest.raises(EmbedderError, match="expected an API key in GEMINI_API_KEY"):
+            open_embedder("gemini:gemini-embedding-001")
+
+    def test_generations_and_widths_are_told_apart(self, gemini):
+        """Their spaces have nothing in common."""
+        made = [
+            gemini(model, dimensions=d)[0]
+            for model in ("gemini-embedding-001", "gemini-embedding-2")
+            for d in (2, None)
+        ]
+
+        assert len({embedder.fingerprint for embedder in made}) == 4
+
+
+class TestSpecs:
+    """Embedders from one line of text."""
+
+    @pytest.mark.parametrize(
+        ("spec", "message"),
+        [
+            ("word2vec:x", "expected sentence-transformers:MODEL"),
+            ("qwen3:", "expected sentence-transformers:MODEL"),
+            ("minilm:x", "expected sentence-transformers:MODEL"),
+            ("python:no_such_module:x", "expected an importable MODULE:NAME"),
+            ("python:json:loads?dimensions=x", "expected a number for dimensions"),
+        ],
+    )
+    def test_a_wrong_one_is_an_error(self, spec, message):
+        """What was expected is said."""
+        with pytest.raises(InputError, match=f"embedder: {message}"):
+            open_embedder(spec)
+
+    def test_an_unknown_option_is_an_error(self, qwen_folder):
+        """Options that nobody takes are named."""
+        with pytest.raises(InputError, match=r"expected options .*instruction.* got colour"):
+            open_embedder(f"qwen3:{qwen_folder}?colour=red")
+
+    def test_options_reach_the_model(self, qwen_folder):
+        """Instruction and width in a line do what they do in Python."""
+        said = open_embedder(f"qwen3:{qwen_folder}?instruction={INSTRUCTION.replace(' ', '+')}&dimensions=4&batch=2")
+        told = Truncated(qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION), 4)
+
+        assert said.fingerprint == told.fingerprint
+        assert_array_equal(said.embed_queries(TEXTS[:1]), told.embed_queries(TEXTS[:1]))
+
+    def test_an_object_is_found_by_name(self, monkeypatch, tmp_path):
+        """A module's object, or what its function makes, is wrapped where it is a framework's."""
+        (tmp_path / "mine_of_test.py").write_text(
+            "class Mine:\n"
+            "    def embed_query(self, text):\n        return [3.0, 4.0]\n"
+            "    def embed_documents(self, texts):\n        return [[3.0, 4.0] for _ in texts]\n"
+            "instance = Mine()\n"
+            "def make():\n    return Mine()\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+        for name in ("instance", "make", "Mine"):
+            assert_allclose(open_embedder(f"python:mine_of_test:{name}").embed_queries(["a"]), [[0.6, 0.8]])
+
+    @pytest.mark.parametrize(
+        ("spec", "name"),
+        [
+            ("qwen3:Qwen/Qwen3-Embedding-0.6B", "Qwen3-Embedding-0.6B"),
+            ("qwen3:Qwen/Qwen3-Embedding-0.6B?batch=8&dimensions=256", "Qwen3-Embedding-0.6B-256"),
+            ("minilm", "minilm"),
+        ],
+    )
+    def test_vectors_are_named_after_the_model(self, spec, name):
+        """The name is short, fit for a file, and has the width that was asked for."""
+        assert name == name_of(spec)

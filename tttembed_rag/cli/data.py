@@ -1,0 +1,125 @@
+"""`tttembed data`: collections and their vectors, as the folders that every other subcommand reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import click
+
+from tttembed_rag.cli.group import main
+from tttembed_rag.files import write_whole
+
+# Says where a folder's collection comes from; written before the texts.
+_NOTE = "source.json"
+
+
+@main.command()
+@click.argument("name", metavar="NAME|DIR")
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write.  [default: NAME, or DIR itself]")
+@click.option("--embedder", "spec", metavar="SPEC", help="Whose vectors; without one, texts alone are written.")
+@click.option("--vectors", metavar="NAME", help="They go to vectors/NAME.npz.  [default: by SPEC]")
+@click.option("--split", help="Such as test or dev; written as qrels/test.tsv.  [default: the one evaluated on]")
+@click.option("--subset", help="Of a task that has several, such as a language.")
+@click.option("--path", metavar="HUB_ID|DIR", help="Another place to read SKILLRET from.")
+@click.option("--revision", help="Of SKILLRET; other tasks pin theirs.")
+@click.option(
+    "--cache", "cache_path", type=click.Path(path_type=Path), help="Vectors known.  [default: in the folder's vectors/]"
+)
+@click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
+def data(
+    name: str,
+    out: Path | None,
+    spec: str | None,
+    vectors: str | None,
+    split: str | None,
+    subset: str | None,
+    path: str | None,
+    revision: str | None,
+    cache_path: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Write a collection, and its vectors, as a BEIR folder.
+
+    NAME is a task of the paper (ArguAna, NQ-HN ...), any retrieval task of mteb, or SKILLRET; DIR is a BEIR
+    folder, which gets vectors. SPEC is sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL,
+    model2vec:MODEL, gemini:MODEL, python:MODULE:NAME or minilm; options follow as ?name=value&... (dimensions=256
+    keeps the first 256).
+
+    Run it again to continue: texts that are there are not loaded twice, and none is embedded twice.
+    """
+    from tttembed_rag.embedders import CachedEmbedder, VectorCache, name_of, open_embedder
+    from tttembed_rag.evaluate.datasets import load_beir, write_vectors
+
+    here = (Path(name) / "corpus.jsonl").is_file()
+    folder = out or Path(name)
+    chosen = {"split": split, "subset": subset, "path": path, "revision": revision}
+    if here:
+        _check_same(folder, Path(name), chosen)
+    else:
+        _fetch(name, folder, chosen)
+    dataset = load_beir(folder)
+    record: dict[str, str | int] = {
+        "folder": str(folder),
+        "documents": len(dataset.documents),
+        "queries": len(dataset.queries),
+    }
+    if spec is not None:
+        embedder = open_embedder(spec)
+        known = cache_path or folder / "vectors" / ".known.sqlite"
+        known.parent.mkdir(parents=True, exist_ok=True)
+        length, hidden = len(dataset.documents) + len(dataset.queries), not sys.stderr.isatty()
+        with (
+            closing(VectorCache.open(known)) as cache,
+            click.progressbar(length=length, label="embed", file=sys.stderr, hidden=hidden) as bar,
+        ):
+            cached = CachedEmbedder(embedder, cache, watch=bar.update)
+            documents = cached.embed_documents(list(dataset.documents.values()))
+            queries = cached.embed_queries(list(dataset.queries.values()))
+        written = write_vectors(
+            folder, vectors or name_of(spec), dataset, documents, queries, fingerprint=embedder.fingerprint
+        )
+        record |= {"vectors": str(written), "dimensions": documents.shape[1], "embedder": embedder.fingerprint}
+    if as_json:
+        click.echo(json.dumps(record))
+        return
+    click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries with labels")
+    if spec is not None:
+        click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
+
+
+def _check_same(folder: Path, there: Path, chosen: Mapping[str, str | None]) -> None:
+    """Refuse options that would need another collection than the one that is *there*."""
+    if folder.resolve() != there.resolve():
+        raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
+    made = _asked(there) or {}
+    if other := next((key for key, value in chosen.items() if value is not None and value != made.get(key)), None):
+        raise click.UsageError(f"--{other}: expected {made.get(other)} for the folder {there}, got {chosen[other]}")
+
+
+def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
+    """Write the collection called *name* to *folder*, unless a run with the same choices has."""
+    from tttembed_rag.evaluate.collections import load_collection
+
+    wanted, made = {"name": name, **chosen}, _asked(folder)
+    if made is None and folder.exists() and any(folder.iterdir()):
+        raise click.UsageError(f"{folder}: expected an empty folder, a BEIR folder, or none")
+    if made not in (None, wanted):
+        raise click.UsageError(f"{folder}: expected a folder made for {wanted}, got one for {made}")
+    if made == wanted and (folder / "corpus.jsonl").is_file():
+        return
+    collection = load_collection(name, **chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    origin = {**collection.origin, "asked": wanted}
+    write_whole(folder / _NOTE, json.dumps(origin, indent=1).encode() + b"\n")
+    collection.write(folder)
+
+
+def _asked(folder: Path) -> dict[str, str | None] | None:
+    """What a folder was made for; None where this command did not make it."""
+    note = folder / _NOTE
+    return json.loads(note.read_text(encoding="utf-8"))["asked"] if note.is_file() else None

@@ -1,0 +1,34 @@
+"""Embedding models: everything that turns queries and documents into unit vectors, with one contract."""
+
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.contract import Embedder, unit_vectors
+from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+from tttembed_rag.embedders.gemini import GeminiEmbedder
+from tttembed_rag.embedders.local import (
+    LocalEmbedder,
+    embedding_gemma,
+    minilm,
+    model2vec,
+    qwen3_embedding,
+    sentence_transformer,
+)
+from tttembed_rag.embedders.specs import name_of, open_embedder
+from tttembed_rag.embedders.truncated import Truncated
+
+__all__ = [
+    "CachedEmbedder",
+    "Embedder",
+    "FrameworkEmbedder",
+    "GeminiEmbedder",
+    "LocalEmbedder",
+    "Truncated",
+    "VectorCache",
+    "embedding_gemma",
+    "minilm",
+    "model2vec",
+    "name_of",
+    "open_embedder",
+    "qwen3_embedding",
+    "sentence_transformer",
+    "unit_vectors",
+]

@@ -1,0 +1,130 @@
+"""Vectors already computed, in one SQLite file: no text is embedded twice, and a killed run goes on where it was."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.errors import DataError
+from tttembed_rag.judges.cache import pair_key
+from tttembed_rag.vectors import FloatArray
+
+_SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
+_LOOK_UP_AT_ONCE = 500
+
+
+class VectorCache:
+    """Vectors by the hash of who embeds, as what (query or document), and the text.
+
+    Args:
+        connection: An open database with the cache's table.
+
+        name: What to call it in errors.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, name: str = "cache") -> None:
+        self._connection = connection
+        self._name = name
+
+    @classmethod
+    def open(cls, path: Path | None) -> VectorCache:
+        """The cache at *path*, made if absent; None keeps it in memory.
+
+        Raises:
+            DataError: The file is no such cache, or cannot be written.
+        """
+        with _checked(str(path)):
+            connection = sqlite3.connect(path or ":memory:", timeout=60.0)
+            try:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute(_SCHEMA)
+            except sqlite3.Error:
+                connection.close()
+                raise
+        return cls(connection, str(path))
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._connection.close()
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, FloatArray]:
+        """The vectors (d,) that are known of *keys*."""
+        found = {}
+        for start in range(0, len(keys), _LOOK_UP_AT_ONCE):
+            some = keys[start : start + _LOOK_UP_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            query = f"SELECT text, vector FROM vectors WHERE text IN ({marks})"  # noqa: S608 (marks only)
+            with _checked(self._name), closing(self._connection.execute(query, some)) as rows:
+                found.update({key: np.frombuffer(vector, dtype=np.float32) for key, vector in rows})
+        return found
+
+    def put(self, vectors: Mapping[bytes, FloatArray]) -> None:
+        """Keep *vectors*, all or none; a first vector stays."""
+        rows = [(key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items()]
+        with _checked(self._name), self._connection:
+            self._connection.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+
+
+class CachedEmbedder:
+    """Another embedder that is asked only about texts the cache does not know.
+
+    Args:
+        embedder: Who embeds.
+
+        cache: What is known; new vectors are written to it.
+
+        at_once: Texts between two writes: what a killed run loses at most.
+
+        watch: Called with the number of texts that are done after every write.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        cache: VectorCache,
+        *,
+        at_once: int = 512,
+        watch: Callable[[int], None] | None = None,
+    ) -> None:
+        self._embedder = embedder
+        self._cache = cache
+        self._at_once = at_once
+        self._watch = watch or (lambda _: None)
+        self.fingerprint = embedder.fingerprint
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries."""
+        return self._embed("query", texts, self._embedder.embed_queries)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents."""
+        return self._embed("document", texts, self._embedder.embed_documents)
+
+    def _embed(self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]) -> FloatArray:
+        vectors: FloatArray | None = None
+        for start in range(0, len(texts), self._at_once):
+            some = texts[start : start + self._at_once]
+            keys = [pair_key(self.fingerprint, role, text) for text in some]
+            known = self._cache.get(keys)
+            if new := {key: text for key, text in zip(keys, some, strict=True) if key not in known}:
+                fresh = dict(zip(new, embed(list(new.values())), strict=True))
+                self._cache.put(fresh)
+                known |= fresh
+            if vectors is None:
+                vectors = np.empty((len(texts), len(known[keys[0]])), dtype=np.float32)
+            vectors[start : start + len(some)] = [known[key] for key in keys]
+            self._watch(len(some))
+        return embed([]) if vectors is None else vectors
+
+
+@contextmanager
+def _checked(name: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as exc:
+        raise DataError(f"{name}: expected a vector cache that can be written ({exc})") from exc

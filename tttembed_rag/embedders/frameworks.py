@@ -1,0 +1,51 @@
+"""Embedding objects of LangChain and LlamaIndex, known by their methods: neither framework is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import fingerprint_of
+from tttembed_rag.vectors import FloatArray
+
+# Where embedding classes keep the name of their model.
+_NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
+
+
+class FrameworkEmbedder:
+    """The vectors of a LangChain ``Embeddings`` or a LlamaIndex ``BaseEmbedding``, at unit length.
+
+    Args:
+        model: The object.
+
+        fingerprint: What decides its vectors; None takes its class and the name of its model, which
+            says nothing of prompts: give one where you change them.
+    """
+
+    def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
+        if _has(model, "embed_query", "embed_documents"):
+            self._one_query, self._documents = model.embed_query, model.embed_documents
+        elif _has(model, "get_query_embedding", "get_text_embedding_batch"):
+            self._one_query, self._documents = model.get_query_embedding, model.get_text_embedding_batch
+        else:
+            raise InputError(
+                "embedder: expected an object with embed_query and embed_documents (LangChain), or with "
+                f"get_query_embedding and get_text_embedding_batch (LlamaIndex), got {type(model).__name__}"
+            )
+        kind = type(model).__name__
+        found = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
+        self.fingerprint = fingerprint or fingerprint_of(kind, found, dimensions=getattr(model, "dimensions", None))
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries, asked for one by one."""
+        return unit_vectors(self.fingerprint, [self._one_query(text) for text in texts], len(texts))
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents."""
+        return unit_vectors(self.fingerprint, self._documents(list(texts)), len(texts))
+
+
+def _has(model: Any, *names: str) -> bool:
+    return all(callable(getattr(model, name, None)) for name in names)
