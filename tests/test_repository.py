@@ -29,7 +29,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 # entry, whose modules may import each other; `__init__` is what `import tttembed_rag` runs.
 LAYERS = (
     ("errors",),
-    ("files",),
+    ("files", "telemetry"),
     ("vectors",),
     ("unitrows",),
     ("objectives",),
@@ -45,7 +45,10 @@ LAYERS = (
     ("__init__",),
     ("budget", "indexes", "judges"),
     ("judging",),
-    ("capture",),
+    ("stores",),
+    ("background",),
+    ("capture", "following", "writing"),
+    ("storelog",),
     ("evaluate",),
     ("demo",),
     ("cli",),
