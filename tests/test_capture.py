@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, RewardError, fit
+from tttembed_rag import InputError, RewardError, fit, scope
 from tttembed_rag.capture import RewardLog, TextVectors
 from tttembed_rag.judges import Budget, RubricJudge
 
@@ -70,6 +70,17 @@ class TestRecording:
         rewards = log.rewards(vector, vectors)
 
         assert dict(zip(rewards.tasks.tolist(), rewards.values.tolist(), strict=True)) == {"one": 0.1, "two": 0.9}
+
+    def test_other_tenants_are_left_out(self):
+        """A log in memory keeps one tenant's queries: what it learns from must not reach another."""
+        shared, own = RewardLog("judge"), RewardLog("judge", tenant="acme")
+        for log in (shared, own):
+            log.record("shared", ["a"], [0.5])
+            with scope("t", tenant="acme"):
+                log.record("own", ["a"], [0.5])
+
+        assert shared.rewards(vector, vectors).query_ids.tolist() == ["shared"]
+        assert own.rewards(vector, vectors).query_ids.tolist() == ["own"]
 
     @pytest.mark.parametrize("score", [1.5, float("nan"), float("inf")])
     def test_a_score_off_the_scale_keeps_nothing(self, score):

@@ -29,7 +29,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 # entry, whose modules may import each other; `__init__` is what `import tttembed_rag` runs.
 LAYERS = (
     ("errors",),
-    ("files",),
+    ("files", "telemetry"),
     ("vectors",),
     ("unitrows",),
     ("objectives",),
@@ -47,7 +47,10 @@ LAYERS = (
     ("budget", "indexes", "judges"),
     ("embedders",),
     ("judging",),
-    ("capture", "mteb"),
+    ("mteb", "stores"),
+    ("background",),
+    ("capture", "following", "writing"),
+    ("storelog",),
     ("evaluate",),
     ("demo",),
     ("cli",),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, current_scope, scope
-from tttembed_rag.serving import Steering, resolve_scope
+from tttembed_rag.serving import Steering, current_tenant, resolve_scope
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -55,6 +55,26 @@ class TestScope:
         """A failed request leaves no scope for the next one."""
         with pytest.raises(KeyError), scope("billing"):
             raise KeyError
+
+        assert current_scope() is None
+
+    def test_the_tenant_stays_until_another_is_named(self):
+        """A task inside a request is one of the request's tenant; nothing is left behind."""
+        seen = [current_tenant()]
+        with scope("outer", tenant="acme"):
+            with scope("inner"):
+                seen.append((current_scope(), current_tenant()))
+            with scope(None, tenant="other"):
+                seen.append((current_scope(), current_tenant()))
+            seen.append((current_scope(), current_tenant()))
+        seen.append(current_tenant())
+
+        assert seen == ["", ("inner", "acme"), (None, "other"), ("outer", "acme"), ""]
+
+    def test_a_wrong_tenant_is_refused(self):
+        """A tenant that is no text is an error where it is written, and changes nothing."""
+        with pytest.raises(InputError, match=r"^tenant: expected a name or None, got int$"), scope("t", tenant=3):
+            pass
 
         assert current_scope() is None
 
@@ -189,7 +209,96 @@ class TestLiveOffsets:
 
         assert live.current is offsets
 
+    def test_nothing_learned_yet_needs_no_width(self, offsets):
+        """Before the first version base vectors of any width are served, as they came."""
+        live = LiveOffsets()
+        before = Steering(live).apply(BASE, "q"), Steering(live).apply([1.0, 2.0], "q"), live.status.reason
+        live.publish(offsets)
+
+        assert before == (BASE, [1.0, 2.0], "nothing was published")
+        assert live.publish(None) is offsets
+        assert live.current is None
+
+    def test_the_environment_switches_off(self, offsets, monkeypatch):
+        """TTTEMBED_OFF=1 at the start serves base vectors, whatever is published."""
+        monkeypatch.setenv("TTTEMBED_OFF", "1")
+        live = LiveOffsets(offsets)
+        live.publish(offsets)
+
+        assert Steering(live).apply(BASE, "q") == Steering(offsets, "task1").apply(BASE, "q") == BASE
+        assert repr(live) == "base vectors: TTTEMBED_OFF is set"
+
     def test_something_else_is_refused(self, offsets):
         """Only offsets can be published."""
         with pytest.raises(InputError, match=r"^offsets: expected tttembed_rag Offsets, got dict$"):
             LiveOffsets(offsets).publish({})
+
+
+class TestTenants:
+    """Offsets of one tenant never reach another's query."""
+
+    @pytest.fixture
+    def owned(self):
+        """The offsets of 32 tenants, all for the same task."""
+        return {f"tenant{number}": offsets_of(["task1"], seed=number) for number in range(32)}
+
+    @pytest.fixture
+    def steering(self, owned):
+        """Steering for all of them, and shared offsets for the others."""
+        live = LiveOffsets(offsets_of(["task1"], seed=99))
+        for tenant, offsets in owned.items():
+            live.for_tenant(tenant).publish(offsets)
+        return Steering(live)
+
+    def test_others_are_served_the_shared_ones(self, steering):
+        """A tenant without offsets of its own, and no tenant at all, are served what all share."""
+        shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
+        with scope("task1", tenant="new"):
+            new = steering.apply(BASE, "q")
+        with scope("task1"):
+            nobody = steering.apply(BASE, "q")
+
+        assert new == nobody == shared
+
+    def test_a_fixed_tenant_comes_first(self, owned):
+        """A wrapper that was made for one tenant serves it whatever the context says."""
+        live = LiveOffsets()
+        mine = live.for_tenant("tenant1")
+        mine.publish(owned["tenant1"])
+
+        with scope("task1", tenant="tenant2"):
+            assert Steering(mine).apply(BASE, "q") == owned["tenant1"].apply(BASE, task="task1")
+            assert Steering(live).apply(BASE, "q") == BASE
+
+    def test_threads_do_not_mix(self, steering, owned):
+        """32 threads, each for its tenant, that all publish while they serve: each gets its own."""
+        together = Barrier(32)
+
+        def serve(tenant):
+            mine = steering._live.for_tenant(tenant)
+            together.wait()
+            with scope("task1", tenant=tenant):
+                served = []
+                for _ in range(30):
+                    served.append(steering.apply(BASE, "q"))
+                    mine.publish(owned[tenant])
+                return served
+
+        with ThreadPoolExecutor(32) as pool:
+            served = list(pool.map(serve, owned))
+
+        assert served == [[offsets.apply(BASE, task="task1")] * 30 for offsets in owned.values()]
+
+    async def test_asyncio_tasks_do_not_mix(self, steering, owned):
+        """200 tasks that wait for each other, in the loop and in threads, each get their tenant's."""
+
+        async def serve(number):
+            with scope("task1", tenant=f"tenant{number % 32}"):
+                await asyncio.sleep(0)
+                here = steering.apply(BASE, "q")
+                return here, await asyncio.to_thread(steering.apply, BASE, "q")
+
+        served = await asyncio.gather(*(serve(number) for number in range(200)))
+
+        expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
+        assert served == [(one, one) for one in expected]

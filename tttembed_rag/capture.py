@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,17 +24,38 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.judging import Observation, Plan, Verdicts, judge_all
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards, Scale
+from tttembed_rag.serving import current_tenant
 
-__all__ = ["RewardLog", "TextVectors"]
+__all__ = ["Log", "RewardLog", "TextVectors", "check_judge", "unit_rewards"]
 
 _log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Log(Protocol):
+    """Where taps put what an application retrieves and scores: a `RewardLog`, or a `StoreLog`."""
+
+    def check_is_for(self, judge: Judge) -> None:
+        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
+        ...
+
+    def observe(self, query: str, documents: Iterable[str], *, task: str | None = None) -> None:
+        """Note that *documents* were shown for *query*; they wait for a judge."""
+        ...
+
+    def record(
+        self, query: str, documents: Sequence[str], scores: Sequence[float | None], *, task: str | None = None
+    ) -> None:
+        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge."""
+        ...
 
 
 class RewardLog:
     """Served queries and the verdicts of one judge on their documents, in memory, safe between threads.
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new
-    verdict replaces the old one. Beyond *capacity* queries the oldest is dropped and counted.
+    verdict replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. What is
+    served to another tenant than *tenant*, by the caller's `scope`, is left out.
 
     Args:
         judge: Fingerprint of the judge: rewards of two judges do not mix.
@@ -42,15 +64,20 @@ class RewardLog:
 
         capacity: Queries kept, >= 1.
 
+        tenant: Whose queries are kept; empty for those without a tenant.
+
     Raises:
         InputError: The capacity is below 1, or there is no such scale.
     """
 
-    def __init__(self, judge: str, *, scale: Scale | str = "probability", capacity: int = 10_000) -> None:
+    def __init__(
+        self, judge: str, *, scale: Scale | str = "probability", capacity: int = 10_000, tenant: str = ""
+    ) -> None:
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
         self.judge = judge
         self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
+        self.tenant = tenant
         self.dropped = 0
         self._capacity = capacity
         # (task, query) to the reward of each document's text; None while it waits for a judge.
@@ -58,14 +85,13 @@ class RewardLog:
         self._lock = Lock()
 
     @classmethod
-    def of(cls, judge: Judge, *, capacity: int = 10_000) -> RewardLog:
+    def of(cls, judge: Judge, *, capacity: int = 10_000, tenant: str = "") -> RewardLog:
         """An empty log for the verdicts of *judge*."""
-        return cls(judge.fingerprint, scale=judge.scale, capacity=capacity)
+        return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
 
     def check_is_for(self, judge: Judge) -> None:
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
-        if judge.fingerprint != self.judge:
-            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {self.judge}")
+        check_judge(self.judge, judge)
 
     def __len__(self) -> int:
         """Served queries."""
@@ -79,7 +105,7 @@ class RewardLog:
 
     def observe(self, query: str, documents: Iterable[str], *, task: str | None = None) -> None:
         """Note that *documents* were shown for *query*; they wait for a judge."""
-        self._add(query, [(text, None) for text in documents], task)
+        self._note(query, [(text, None) for text in documents], task)
 
     def record(
         self, query: str, documents: Sequence[str], scores: Sequence[float | None], *, task: str | None = None
@@ -90,12 +116,7 @@ class RewardLog:
             InputError: Not one score per document.
             RewardError: A score is off the scale; nothing is kept.
         """
-        if len(scores) != len(documents):
-            raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
-        known = [(text, score) for text, score in zip(documents, scores, strict=True) if score is not None]
-        rewards = self.scale.to_unit(np.array([score for _, score in known], dtype=np.float64)).tolist()
-        judged = dict(zip((text for text, _ in known), rewards, strict=True))
-        self._add(query, [(text, judged.get(text)) for text in documents], task)
+        self._note(query, zip(documents, unit_rewards(self.scale, documents, scores), strict=True), task)
 
     def score_waiting(
         self,
@@ -184,6 +205,10 @@ class RewardLog:
             judge=self.judge,
         )
 
+    def _note(self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None) -> None:
+        if current_tenant() == self.tenant:
+            self._add(query, documents, task)
+
     def _add(self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None) -> None:
         shown = [(text, reward) for text, reward in documents if text.strip()]
         if not query.strip() or not shown:  # has no meaning to learn from
@@ -196,6 +221,29 @@ class RewardLog:
             while len(self._served) > self._capacity:
                 self._served.popitem(last=False)
                 self.dropped += 1
+
+
+def check_judge(mine: str, judge: Judge) -> None:
+    """Refuse a log for the judge of fingerprint *mine* where *judge* is another."""
+    if judge.fingerprint != mine:
+        raise InputError(f"log: expected one for {judge.fingerprint}, got one for {mine}")
+
+
+def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:
+    """A reward in [0, 1] for each score on *scale*, None where there is none.
+
+    Raises:
+        InputError: Not one score per document.
+        RewardError: A score is off the scale.
+    """
+    if len(scores) != len(documents):
+        raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
+    known = [place for place, score in enumerate(scores) if score is not None]
+    rewards: list[float | None] = [None] * len(scores)
+    found = scale.to_unit(np.array([scores[place] for place in known], dtype=np.float64))
+    for place, reward in zip(known, found.tolist(), strict=True):
+        rewards[place] = reward
+    return rewards
 
 
 class TextVectors:

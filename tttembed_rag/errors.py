@@ -8,6 +8,9 @@ TTTEmbedError
 ├── OffsetFileError (also ValueError) not an offsets file, damaged, or from a newer format
 ├── JudgeError (also RuntimeError)    a reward model cannot be asked, or cannot judge
 ├── EmbedderError (also RuntimeError) an embedding model cannot be loaded or asked
+├── StoreError (also RuntimeError)    a store cannot be opened, or cannot do what was asked
+│   ├── StoreUnavailable              not now: locked, full or out of reach; try again later
+│   └── LeaseLost                     somebody else took the lease over; nothing was changed
 └── MissingExtraError (also ImportError)  an optional library is not installed
 """
 
@@ -47,6 +50,18 @@ class JudgeError(TTTEmbedError, RuntimeError):
 
 class EmbedderError(TTTEmbedError, RuntimeError):
     """An embedding model cannot be loaded or asked, or answers nonsense."""
+
+
+class StoreError(TTTEmbedError, RuntimeError):
+    """A store cannot be opened, or cannot do what was asked."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 (a state of the store, not a mistake)
+    """The store cannot be used now (locked, full, out of reach); the same call may succeed later."""
+
+
+class LeaseLost(StoreError):  # noqa: N818 (the same)
+    """Somebody else took the lease over; nothing was changed."""
 
 
 class MissingExtraError(TTTEmbedError, ImportError):

@@ -1,4 +1,4 @@
-"""Taps that write what an application retrieves and scores into a `RewardLog`, and never disturb it.
+"""Taps that write what an application retrieves and scores into a log, and never disturb it.
 
 A tap returns what its wrapped object returned. Whatever goes wrong in the tap itself is logged.
 """
@@ -18,7 +18,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from pydantic import ConfigDict
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import Log
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         scope: As in `TTTEmbeddings`.
     """
 
-    def __init__(self, cross_encoder: BaseCrossEncoder, log: RewardLog, *, scope: ScopeSource = None) -> None:
+    def __init__(self, cross_encoder: BaseCrossEncoder, log: Log, *, scope: ScopeSource = None) -> None:
         if not isinstance(cross_encoder, BaseCrossEncoder):
             raise InputError(f"cross_encoder: expected a BaseCrossEncoder, got {type(cross_encoder).__name__}")
         self._cross_encoder = cross_encoder
@@ -70,7 +70,7 @@ class RecordingCompressor(BaseDocumentCompressor):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     compressor: BaseDocumentCompressor
-    log: RewardLog
+    log: Log
     scope: str | None = None
 
     def compress_documents(
@@ -100,7 +100,7 @@ class RecordingCompressor(BaseDocumentCompressor):
 
 
 class RewardCallbackHandler(BaseCallbackHandler):
-    """Notes what retrievers found, to be judged later by `RewardLog.score_waiting`.
+    """Notes what retrievers found, to be judged later: by `RewardLog.score_waiting`, or from a store.
 
     Pass it in ``config={"callbacks": [handler]}``. Start and end of a run are paired by its id. Only
     leaves count: a retriever that asked another one hands on documents that were noted there. The
@@ -119,7 +119,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
     ignore_agent = True
     ignore_chat_model = True
 
-    def __init__(self, log: RewardLog, *, scope: ScopeSource = None, max_pending: int = 1024) -> None:
+    def __init__(self, log: Log, *, scope: ScopeSource = None, max_pending: int = 1024) -> None:
         if max_pending < 1:
             raise InputError(f"max_pending: expected at least 1, got {max_pending}")
         self._log = log

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, SkipValidation, model_validator
 from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
 from tttembed_rag import InputError, scope
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import Log
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -57,7 +57,7 @@ class RewardRetriever(BaseRetriever):
     vectorstore: VectorStore
     embeddings: TTTEmbeddings
     judge: Annotated[Judge, SkipValidation]
-    log: RewardLog | None = None
+    log: Log | None = None
     k: int = Field(default=4, ge=1)
     depth: int = Field(default=10, ge=1)
     second_pass: bool = True

@@ -12,7 +12,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import Log
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 from tttembed_rag.twopass import FirstPass
@@ -30,7 +30,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
     Args:
         log: Where nodes and scores go.
 
-        judge: Who scores; None only notes the nodes, for `RewardLog.score_waiting`.
+        judge: Who scores; None only notes the nodes, to be judged later.
 
         top_n: Nodes kept, >= 1; None keeps all.
 
@@ -40,13 +40,13 @@ class RewardPostprocessor(BaseNodePostprocessor):
         InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
     """
 
-    _log: RewardLog = PrivateAttr()
+    _log: Log = PrivateAttr()
     _judge: Judge | None = PrivateAttr()
     _scope: ScopeSource = PrivateAttr()
     _top_n: int | None = PrivateAttr()
 
     def __init__(
-        self, log: RewardLog, judge: Judge | None = None, *, top_n: int | None = None, scope: ScopeSource = None
+        self, log: Log, judge: Judge | None = None, *, top_n: int | None = None, scope: ScopeSource = None
     ) -> None:
         if judge is not None:
             log.check_is_for(judge)

@@ -12,7 +12,7 @@ from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.schema import QueryBundle
 from llama_index.postprocessor.tttembed.base import read_texts
 
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import Log
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ SCOPE_TAG = "tttembed_scope"
 
 
 class RewardEventHandler(BaseEventHandler):
-    """Notes what every retriever found, to be judged later by `RewardLog.score_waiting`.
+    """Notes what every retriever found, to be judged later: by `RewardLog.score_waiting`, or from a store.
 
     Add it to a dispatcher once: dispatchers have no way to remove it, so *enabled* turns it off. The
     task is the ``tttembed_scope`` of ``instrument_tags``, else as in `TTTEmbedding`. Nested
@@ -35,10 +35,10 @@ class RewardEventHandler(BaseEventHandler):
     """
 
     enabled: bool = True
-    _log: RewardLog = PrivateAttr()
+    _log: Log = PrivateAttr()
     _scope: ScopeSource = PrivateAttr()
 
-    def __init__(self, log: RewardLog, *, scope: ScopeSource = None) -> None:
+    def __init__(self, log: Log, *, scope: ScopeSource = None) -> None:
         super().__init__()
         self._log = log
         self._scope = checked_scope(scope)

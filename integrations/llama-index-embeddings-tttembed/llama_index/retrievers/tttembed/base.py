@@ -11,7 +11,7 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed.base import read_texts
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import RewardLog
+from tttembed_rag.capture import Log
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -51,7 +51,7 @@ class RewardRetriever(BaseRetriever):
         embed_model: TTTEmbedding,
         judge: Judge,
         *,
-        log: RewardLog | None = None,
+        log: Log | None = None,
         top_n: int = 4,
         callback_manager: CallbackManager | None = None,
     ) -> None:

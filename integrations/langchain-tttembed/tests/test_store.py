@@ -1,0 +1,140 @@
+"""Every tap writes into a real store, and a wrapper follows what is published there."""
+
+# The wrapped parts override methods that their framework documents.
+# ruff: noqa: D102
+
+import pytest
+from langchain_core.cross_encoders import BaseCrossEncoder
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_tttembed import (
+    RecordingCompressor,
+    RecordingCrossEncoder,
+    RewardCallbackHandler,
+    RewardRetriever,
+    TTTEmbeddings,
+)
+
+from tttembed_rag import LiveOffsets, Scale, fit, scope
+from tttembed_rag.following import follow
+from tttembed_rag.storelog import StoreLog
+from tttembed_rag.stores import open_store
+
+TEXTS = [f"passage {i}" for i in range(6)]
+
+
+class Lengths(BaseCrossEncoder):
+    """Scores a text by the digit at its end, in tenths."""
+
+    def score(self, text_pairs):
+        return [int(text[-1]) / 10 for _, text in text_pairs]
+
+
+class Scored(BaseDocumentCompressor):
+    """Leaves a score on every document."""
+
+    def compress_documents(self, documents, query, callbacks=None):
+        return [one.model_copy(update={"metadata": {"relevance_score": 0.7}}) for one in documents]
+
+
+class Digits:
+    """A judge that scores as the cross encoder does."""
+
+    scale = Scale("probability")
+    fingerprint = "judge"
+
+    def score(self, query, documents):
+        return [int(text[-1]) / 10 for text in documents]
+
+    async def ascore(self, query, documents):
+        return self.score(query, documents)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store on disk."""
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
+        yield store
+
+
+@pytest.fixture
+def wrapped():
+    """A wrapper without offsets."""
+    return TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=LiveOffsets())
+
+
+@pytest.fixture
+def log(store, wrapped):
+    """A log that finds vectors with the wrapped model."""
+    with StoreLog(
+        store, Digits(), embed_query=wrapped.embed_query_base, embed_documents=wrapped.embed_documents
+    ) as log:
+        yield log
+
+
+@pytest.fixture
+def found(wrapped):
+    """A real vector store."""
+    return InMemoryVectorStore.from_texts(TEXTS, wrapped)
+
+
+def rewarded(store, log, tenant=""):
+    """Tasks with the number of their rewarded pairs."""
+    log.flush()
+    rewards = store.rewards("judge", tenant=tenant)
+    return dict(zip(rewards.tasks.tolist(), rewards.depths.tolist(), strict=True))
+
+
+def test_a_cross_encoders_scores_reach_the_store(store, log):
+    """Scores are rewards there, under the caller's task and tenant."""
+    with scope("billing", tenant="acme"):
+        RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS[:3]])
+
+    assert rewarded(store, log, "acme") == {"billing": 3}
+
+
+def test_a_compressors_scores_reach_the_store(store, log):
+    """What a compressor leaves a score on is a reward."""
+    RecordingCompressor(compressor=Scored(), log=log).compress_documents([Document(text) for text in TEXTS[:2]], "q")
+
+    assert rewarded(store, log) == {"default": 2}
+
+
+async def test_retrievals_reach_the_store(store, log, found):
+    """What retrievers found waits there for a judge, of the tenant that asked, sync and async."""
+    config = {"callbacks": [RewardCallbackHandler(log)]}
+    retriever = found.as_retriever(search_kwargs={"k": 3})
+    with scope("billing", tenant="acme"):
+        retriever.invoke("q", config)
+        await retriever.ainvoke("r", config)
+    log.flush()
+
+    waiting = store.waiting("judge", tenant="acme")
+    assert sorted((one.query, one.task, len(one.candidates)) for one in waiting) == [
+        ("q", "billing", 3),
+        ("r", "billing", 3),
+    ]
+    assert store.counts("").queries == 0
+
+
+def test_a_retriever_that_judges_fills_the_store(store, log, found, wrapped):
+    """Its verdicts are rewards there, and can be fitted."""
+    retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=Digits(), log=log, depth=4)
+    retriever.invoke("q")
+
+    assert rewarded(store, log) == {"default": 4}
+    assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:default"]
+
+
+def test_a_wrapper_follows_the_store(store, log, found):
+    """What was learned from the store and published there turns the next process's queries."""
+    RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
+    log.flush()
+    offsets = fit(store.rewards("judge"), scope="task", gate=False)
+    store.publish(offsets, by="test")
+
+    following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store))
+
+    assert following.embed_query("q") == offsets.apply(following.embed_query_base("q"))
+    assert following.embed_query("q") != following.embed_query_base("q")

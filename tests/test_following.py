@@ -1,0 +1,388 @@
+"""What a store publishes is served by every process, and nothing a store does can hurt a query."""
+
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag.errors import StoreError
+from tttembed_rag.following import follow
+from tttembed_rag.serving import Steering
+from tttembed_rag.stores import open_store
+
+WIDTH = 8
+BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+
+
+def offsets_of(seed):
+    """One global offset, drawn at random."""
+    return Offsets([Offset("global", np.random.default_rng(seed).normal(size=WIDTH), 0.8, 4, UNGATED)], width=WIDTH)
+
+
+def eventually(true):
+    """Whether a condition holds within some seconds."""
+    until = time.monotonic() + 10
+    while not true() and time.monotonic() < until:
+        time.sleep(0.005)
+    return true()
+
+
+@pytest.fixture
+def url(tmp_path):
+    """The URL of a store that is not there yet, in a folder that can be moved away."""
+    (tmp_path / "data").mkdir()
+    return f"sqlite:///{tmp_path}/data/ttt.db"
+
+
+@pytest.fixture
+def store(url):
+    """That store, opened."""
+    with open_store(url) as store:
+        yield store
+
+
+@pytest.fixture
+def live(store):
+    """Live offsets that look often."""
+    live = follow(store, every=0.01)
+    yield live
+    live.close()
+
+
+@pytest.fixture
+def steering(live):
+    """Steering by them."""
+    return Steering(live)
+
+
+class TestWhatIsServed:
+    """The store decides."""
+
+    def test_nothing_published_is_the_base_vector(self, live, steering):
+        """A new store serves what was there before it, bit for bit, and says why."""
+        assert steering.apply(BASE, "q") is BASE
+        assert live.status.reason == "nothing was published"
+
+    def test_a_version_is_served_and_rolled_back(self, store, live, steering):
+        """Publishing and rolling back reach a running process."""
+        store.publish(offsets_of(1), by="test")
+        first = eventually(lambda: live.status.version == 1) and steering.apply(BASE, "q")
+        store.publish(offsets_of(2), by="test")
+        second = eventually(lambda: live.status.version == 2) and steering.apply(BASE, "q")
+        store.rollback(by="test")
+
+        assert (first, second) == (offsets_of(1).apply(BASE), offsets_of(2).apply(BASE))
+        assert eventually(lambda: steering.apply(BASE, "q") == first)
+
+    def test_what_is_live_is_served_from_the_first_query_on(self, store):
+        """A process that starts serves no base vector while it reads."""
+        store.publish(offsets_of(1), by="test", tenant="acme")
+
+        steering = Steering(follow(store, tenants=["acme"]))
+
+        with scope(None, tenant="acme"):
+            assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
+
+    @pytest.mark.parametrize("tenant", [None, ""])
+    def test_halting_serves_base_vectors(self, store, live, steering, tenant):
+        """The store's kill switch works in every process, and resuming brings the offsets back."""
+        store.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.halt(tenant=tenant, by="test", note="complaints")
+        halted = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
+        store.resume(tenant=tenant, by="test")
+
+        assert (served, halted) == (True, "halted: complaints")
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+
+    def test_the_environment_switches_off(self, store, live, steering, monkeypatch):
+        """TTTEMBED_OFF=1 takes the offsets away while running, and taking it back brings them again."""
+        store.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        monkeypatch.setenv("TTTEMBED_OFF", "1")
+        off = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
+        fresh = Steering(follow(store, tenant="new", every=0.01)).apply(BASE, "q")
+        monkeypatch.setenv("TTTEMBED_OFF", "0")
+
+        assert (served, off, fresh) == (True, "TTTEMBED_OFF is set", BASE)
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+
+    def test_offsets_of_another_embedder_are_not_served(self, store, caplog):
+        """A version learned for another model leaves queries alone, with one line in the log."""
+        store.publish(offsets_of(1), by="test", embedder="minilm@1")
+        wrong, right = follow(store, embedder="other@2"), follow(store, embedder="minilm@1")
+
+        served = [Steering(wrong).apply(BASE, "q") for _ in range(3)]
+
+        assert served == [BASE] * 3
+        assert Steering(right).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        assert wrong.status.reason == "learned for minilm@1, not for other@2"
+        assert [one.getMessage() for one in caplog.records] == [
+            "version 1: base vectors are served: learned for minilm@1, not for other@2"
+        ]
+
+    def test_another_width_is_served_as_it_came(self, store, caplog):
+        """Offsets of a wider model do no harm to vectors of this one."""
+        store.publish(Offsets([Offset("global", np.ones(3), 0.8, 4, UNGATED)], width=3), by="test")
+
+        assert Steering(follow(store)).apply(BASE, "q") == BASE
+        assert "expected shape (m, 3) or (3,)" in caplog.text
+
+    def test_readers_see_whole_versions_only(self, store, live, steering):
+        """While versions follow each other, every vector is that of one of them."""
+        whole = [BASE, *(offsets_of(seed).apply(BASE) for seed in range(12))]
+        seen, done = [], threading.Event()
+
+        def read():
+            while not done.is_set():
+                seen.append(steering.apply(BASE, "q"))
+                time.sleep(0.0005)
+
+        readers = [threading.Thread(target=read) for _ in range(4)]
+        for reader in readers:
+            reader.start()
+        for seed in range(12):
+            store.publish(offsets_of(seed), by="test")
+            time.sleep(0.02)
+        last = eventually(lambda: seen and seen[-1] == whole[-1])
+        done.set()
+        for reader in readers:
+            reader.join()
+
+        numbers = {str(vector): number for number, vector in enumerate(whole)}
+        assert last
+        assert {str(vector) for vector in seen} <= numbers.keys()
+        assert len({str(vector) for vector in seen}) > 3
+
+
+class TestTenants:
+    """Each tenant its own."""
+
+    def test_a_tenant_is_served_its_own_offsets(self, store, live, steering):
+        """Own offsets, else the shared ones; a fixed tenant needs no scope."""
+        store.publish(offsets_of(0), by="test")
+        store.publish(offsets_of(1), by="test", tenant="acme")
+
+        def served(tenant):
+            with scope("any", tenant=tenant):
+                return steering.apply(BASE, "q")
+
+        assert eventually(lambda: served("acme") == offsets_of(1).apply(BASE))
+        assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
+        assert eventually(lambda: served(None) == offsets_of(0).apply(BASE))
+        assert Steering(live.for_tenant("acme")).apply(BASE, "q") == offsets_of(1).apply(BASE)
+
+    def test_a_halted_tenant_alone_is_served_base_vectors(self, store, steering):
+        """Others go on."""
+        store.publish(offsets_of(0), by="test")
+        store.halt(tenant="acme", by="test", note="theirs")
+
+        def served(tenant):
+            with scope(None, tenant=tenant):
+                return steering.apply(BASE, "q")
+
+        assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
+        assert eventually(lambda: served("acme") == BASE)
+
+    def test_a_name_that_no_store_takes_is_served_base_vectors(self, store, steering, live, caplog):
+        """A tenant name from outside cannot hurt: neither its own query nor anybody else's."""
+        good = "'; DROP TABLE tenants; --"
+        bad = ["x" * 10_000, "\ud800", *(f"nul\0{number}" for number in range(20))]
+        for name in (good, *bad):
+            with scope(None, tenant=name):
+                steering.apply(BASE, "q")
+        store.publish(offsets_of(0), by="test")
+
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+        with scope(None, tenant=good):
+            assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+        with scope(None, tenant=bad[1]):
+            assert steering.apply(BASE, "q") == BASE
+        assert {one.levelno for one in caplog.records} <= {logging.WARNING}
+
+    def test_a_tenant_that_is_met_later_is_read_at_once(self, store):
+        """Its queries do not wait for the next look at the store."""
+        live = follow(store, every=60)
+        store.publish(offsets_of(1), by="test", tenant="acme")
+
+        with scope(None, tenant="acme"):
+            first = Steering(live).apply(BASE, "q")
+            assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
+        assert first == BASE
+
+    def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
+        """More tenants than can be followed neither grow without end nor lose those that are served."""
+        monkeypatch.setattr("tttembed_rag.following._MOST_TENANTS", 5)
+        source = live._source
+        for number in range(30):
+            with scope(None, tenant=f"t{number}"):
+                eventually(lambda: live.status.generation is not None)
+
+        assert eventually(lambda: len(source._snapshots) <= 6)
+        assert "t29" in source._snapshots
+
+
+class TestOutages:
+    """The database goes away."""
+
+    def test_the_last_version_stays(self, store, live, steering, tmp_path, caplog):
+        """What was served goes on, one line is logged, the status says so; later it catches up."""
+        store.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.close()
+        (tmp_path / "data").rename(tmp_path / "away")
+        noticed = eventually(lambda: live.status.error is not None)
+        time.sleep(0.1)
+        during, lines = (steering.apply(BASE, "q"), live.status), len(caplog.records)
+        (tmp_path / "away").rename(tmp_path / "data")
+        store.publish(offsets_of(2), by="test")
+
+        assert served
+        assert noticed
+        assert during[0] == offsets_of(1).apply(BASE)
+        assert (during[1].version, lines) == (1, 1)
+        assert during[1].age >= 0.1
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
+        assert live.status.error is None
+        assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+
+    def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
+        """A process starts without its database, on base vectors, and follows as soon as it is there."""
+        live = follow(f"sqlite:///{tmp_path}/later/ttt.db", every=0.01)
+        before = Steering(live).apply(BASE, "q"), live.status
+        (tmp_path / "later").mkdir()
+        with open_store(f"sqlite:///{tmp_path}/later/ttt.db") as store:
+            store.publish(offsets_of(1), by="test")
+
+        assert before[0] == BASE
+        assert "unable to open database file" in before[1].error
+        assert before[1].age is None
+        assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
+        live.close()
+
+    def test_a_damaged_version_leaves_the_last_one(self, store, live, steering, url, caplog):
+        """Bytes that are no offsets are refused with one line; what was served stays."""
+        import sqlite3
+
+        store.publish(offsets_of(1), by="test")
+        served = eventually(lambda: live.status.version == 1)
+        store.halt(tenant="", by="test", note="so that nothing is read yet")
+        halted = eventually(lambda: live.status.offsets is None)
+        number = store.publish(offsets_of(2), by="test").number
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as bare:
+            bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
+        bare.close()
+        store.resume(tenant="", by="test")
+        noticed = eventually(lambda: live.status.error is not None)
+        time.sleep(0.1)
+        store.rollback(by="test", to=1)
+
+        assert (served, halted, noticed) == (True, True, True)
+        assert len(caplog.records) == 1
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+        assert live.status.error is None
+
+    def test_what_is_no_store_is_refused(self, tmp_path):
+        """A wrong URL is an error where it is written."""
+        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
+            follow("mysql://nowhere")
+        with pytest.raises(InputError, match=r"^every: expected seconds > 0, got 0$"):
+            follow(f"sqlite:///{tmp_path}/ttt.db", every=0)
+
+
+class TestLife:
+    """Threads and processes."""
+
+    def followers(self):
+        """Threads that follow a store."""
+        return {one for one in threading.enumerate() if one.name == "tttembed-follow"}
+
+    def test_one_thread_follows_for_all(self, url, store):
+        """Any number of live offsets and tenants of one store share a thread, which ends with the last."""
+        before = self.followers()
+        lives = [follow(url, tenant=f"t{number}", every=0.01) for number in range(5)]
+        mine = self.followers() - before
+        for live in lives:
+            live.close()
+
+        assert len(mine) == 1
+        assert eventually(lambda: not mine & self.followers())
+
+    def test_the_shortest_interval_holds(self, store):
+        """Who must be quick is, whoever followed the same store before."""
+        slow, quick = follow(store, every=60), follow(store, every=0.01)
+        store.publish(offsets_of(1), by="test")
+
+        assert eventually(lambda: slow.status.version == quick.status.version == 1)
+
+    def test_closed_offsets_stay_as_they_are(self, store):
+        """After closing, what was served last is served for good; tenants that were never read get base vectors."""
+        store.publish(offsets_of(1), by="test")
+        live = follow(store, every=0.01)
+        live.close()
+        store.publish(offsets_of(2), by="test")
+        time.sleep(0.05)
+
+        assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        with scope(None, tenant="new"):
+            assert Steering(live).apply(BASE, "q") == BASE
+
+    def test_a_pickle_follows_by_itself(self, url, store):
+        """Another process that unpickles them follows the same store."""
+        store.publish(offsets_of(1), by="test")
+        pickled = pickle.dumps(Steering(follow(url)))
+        code = (
+            "import pickle, sys\n"
+            "steering = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
+            f"print(steering.apply({BASE!r}, 'q'))"
+        )
+        done = subprocess.run([sys.executable, "-c", code, pickled.hex()], check=True, capture_output=True, text=True)
+
+        assert done.stdout.strip() == str(offsets_of(1).apply(BASE))
+
+    def test_an_open_store_cannot_be_pickled(self, live):
+        """Connections stay in their process, and the error says what to do."""
+        with pytest.raises(TypeError, match=r"^pickle: expected offsets that follow a store by its URL"):
+            pickle.dumps(live)
+
+    def test_publishing_here_is_refused(self, live):
+        """The store alone decides."""
+        with pytest.raises(InputError, match=r"^publish: expected offsets of this process, got those of a store"):
+            live.publish(offsets_of(1))
+
+    @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
+    def test_a_forked_child_follows_by_itself(self, url, store):
+        """A child inherits no thread and no connection, and serves what is published after the fork."""
+        code = """
+import os, sys, time
+from tttembed_rag.following import follow
+from tttembed_rag.serving import Steering
+
+steering = Steering(follow(sys.argv[1], every=0.01))
+base = [float(part) for part in sys.argv[2].split(",")]
+steering.apply(base, "q")
+child = os.fork()
+print("ready" if child else "", flush=True)
+until = time.monotonic() + 10
+while steering.apply(base, "q") == base and time.monotonic() < until:
+    time.sleep(0.01)
+if child:
+    os.waitpid(child, 0)
+print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
+"""
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, url, ",".join(map(str, BASE))]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines = [process.stdout.readline() for _ in range(2)]
+            store.publish(offsets_of(1), by="test")
+            rest = process.stdout.read().splitlines()
+
+        expected = str(offsets_of(1).apply(BASE))
+        assert sorted(lines) == ["\n", "ready\n"]
+        assert [line.partition(" ")[2] for line in rest] == [expected, expected]

@@ -1,0 +1,380 @@
+"""Served queries reach the store from the background: all of them, once, and never at a request's expense."""
+
+import logging
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from tttembed_rag import InputError, fit, scope
+from tttembed_rag.capture import Log, RewardLog, TextVectors
+from tttembed_rag.judges import RubricJudge
+from tttembed_rag.storelog import Captured, Known, StoreLog
+from tttembed_rag.stores import open_store
+
+DAY = 86_400
+
+
+def vector(text):
+    """A vector drawn from a text's hash."""
+    return np.random.default_rng(int.from_bytes(sha256(text.encode()).digest()[:8])).normal(size=8).tolist()
+
+
+def vectors(texts):
+    """Vectors of several texts."""
+    return [vector(text) for text in texts]
+
+
+@pytest.fixture
+def url(tmp_path):
+    """The URL of a store in a folder that can be moved away."""
+    (tmp_path / "data").mkdir()
+    return f"sqlite:///{tmp_path}/data/ttt.db"
+
+
+@pytest.fixture
+def store(url):
+    """That store, opened."""
+    with open_store(url) as store:
+        yield store
+
+
+@pytest.fixture
+def log(store):
+    """A log of a judge's probabilities, with models for missing vectors."""
+    with StoreLog(store, "judge", embed_query=vector, embed_documents=vectors) as log:
+        yield log
+
+
+class TestWriting:
+    """What reaches the store."""
+
+    def test_both_logs_are_logs(self, log):
+        """Taps take either."""
+        assert isinstance(log, Log)
+        assert isinstance(RewardLog("judge"), Log)
+
+    def test_scores_become_rewards(self, store):
+        """Grades reach the fit in [0, 1] under their task, with the vectors of their texts."""
+        with StoreLog(store, "judge", scale="rubric:0,5", embed_query=vector, embed_documents=vectors) as log:
+            log.record("q", ["a", "b", "c"], [5, None, 1], task="billing")
+
+        rewards = store.rewards("judge")
+
+        assert dict(zip(vectors_of(rewards), rewards.values.tolist(), strict=True)) == {name("a"): 1.0, name("c"): 0.2}
+        assert rewards.tasks.tolist() == ["billing"]
+        assert np.allclose(rewards.query_vectors, [vector("q")], rtol=1e-6)
+
+    def test_observed_pairs_wait_for_a_judge(self, store, log):
+        """What was shown is there to be judged, once, however often it was seen."""
+        store.waiting("later", tenant="")
+        for _ in range(3):
+            log.observe("q", ["b", "a", " "], task="billing")
+        log.flush()
+
+        [one] = store.waiting("later", tenant="")
+        assert (one.query, [text for _, text in one.candidates], one.task) == ("q", ["b", "a"], "billing")
+        assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
+
+    def test_a_judge_brings_its_fingerprint_and_scale(self, store):
+        """A log made for a judge is checked against it."""
+        judge = RubricJudge(lambda _: "Score: 5", model="kind")
+        with StoreLog(store, judge) as log:
+            log.check_is_for(judge)
+
+            assert (log.judge, log.scale) == (judge.fingerprint, judge.scale)
+            with pytest.raises(InputError, match=r"^log: expected one for rubric:other"):
+                log.check_is_for(RubricJudge(lambda _: "", model="other"))
+
+    def test_the_callers_tenant_is_kept(self, store, log):
+        """A query belongs to the tenant it was served to, or to the one its log is fixed to."""
+        with StoreLog(store, tenant="fixed") as fixed, scope("t", tenant="acme"):
+            log.observe("q", ["a"])
+            fixed.observe("q", ["a"])
+        log.observe("q", ["a"])
+        log.flush()
+
+        assert {tenant: store.counts(tenant).queries for tenant in store.tenants()} == {"": 1, "acme": 1, "fixed": 1}
+
+    def test_what_the_caller_knows_is_not_looked_for(self, store):
+        """Given vectors and ids are taken as they are."""
+        known = Known(vector=[1.0] * 8, document_vectors=[[2.0] * 8, None], query_id="id", doc_ids=["one", "two"])
+        asked = []
+
+        def embed(texts):
+            asked.extend(texts)
+            return vectors(texts)
+
+        with StoreLog(store, "judge", embed_query=vector, embed_documents=embed) as log:
+            log.record("q", ["a", "b"], [0.1, 0.2], known=known)
+
+        rewards = store.rewards("judge")
+        assert asked == ["b"]
+        assert (rewards.query_ids.tolist(), rewards.query_vectors.tolist()) == (["id"], [[1.0] * 8])
+        assert sorted(vectors_of(rewards)) == sorted([tuple([2.0] * 8), name("b")])
+
+    def test_what_was_written_can_be_fitted(self, store, log):
+        """What a log wrote is what a fit takes."""
+        for number in range(6):
+            log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
+        log.flush()
+
+        assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:t"]
+
+    def test_threads_lose_nothing(self, store, log):
+        """32 threads that record at once leave every pair."""
+
+        def serve(number):
+            for turn in range(20):
+                log.record(f"q{turn}", [f"d{number}"], [0.5])
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(serve, range(32)))
+        log.flush()
+
+        assert (store.counts().pairs, store.counts().rewards) == (640, 640)
+        assert log.counts == Captured(written=640, queued=0, dropped=0, sampled_out=0, failed=0)
+
+
+class TestHarm:
+    """Nothing of it reaches a request."""
+
+    def test_a_request_waits_for_no_model(self, store):
+        """While a model hangs, requests go on; vectors follow when it answers."""
+        answer = threading.Event()
+
+        def hanging(text):
+            answer.wait(10)
+            return vector(text)
+
+        with StoreLog(store, "judge", embed_query=hanging, embed_documents=vectors) as log:
+            began = time.perf_counter()
+            log.record("q", ["a"], [0.5])
+            seconds, flushed = time.perf_counter() - began, log.flush(0.05)
+            answer.set()
+
+        assert seconds < 1
+        assert not flushed
+        assert store.rewards("judge").budget == 1
+
+    @pytest.mark.parametrize("fails", ["query", "documents", "nonsense"])
+    def test_vectors_that_fail_leave_the_observation(self, store, fails, caplog):
+        """A model that is away, or answers NaN, costs the vectors and a line, not what was seen."""
+
+        def away(_):
+            raise ConnectionError
+
+        embed_query = {"query": away, "nonsense": lambda _: [float("nan")] * 8}.get(fails, vector)
+        embed_documents = {"documents": away, "nonsense": lambda texts: [[0.0] * 8] * len(texts)}.get(fails, vectors)
+        with StoreLog(store, "judge", embed_query=embed_query, embed_documents=embed_documents) as log:
+            log.record("q", ["a", "b"], [0.1, 0.2])
+
+        assert (log.counts.written, store.counts().rewards) == (1, 2)
+        assert len(caplog.records) == (fails != "nonsense")
+
+    @pytest.mark.parametrize(
+        ("query", "documents", "scores"),
+        [("q", ["a"], [7.0]), ("q", ["a"], [0.1, 0.2]), ("q", [3], [0.1]), (None, ["a"], [0.1]), (" ", ["a"], [0.1])],
+    )
+    def test_malformed_calls_are_counted(self, log, query, documents, scores, caplog):
+        """A wrong scale or type is no error in the request; it is logged and counted, and others are written."""
+        log.record(query, documents, scores)
+        log.record("good", ["a"], [0.1])
+        log.flush()
+
+        assert (log.counts.written, log.counts.failed, len(caplog.records)) == (1, 1, 1)
+
+    def test_documents_that_cannot_be_listed_are_counted(self, log, caplog):
+        """Even an iterable that breaks fails no request."""
+        log.observe("q", (1 / 0 for _ in "a"))
+
+        assert log.counts.dropped == 1
+        assert caplog.records[0].levelno == logging.ERROR
+
+    def test_what_the_store_refuses_takes_nothing_with_it(self, store, log):
+        """Of a batch in which one vector has another width, the others are written."""
+        for number in range(5):
+            width = 3 if number == 2 else 8
+            log.record(f"q{number}", ["a"], [0.5], known=Known(vector=[1.0] * width))
+        log.flush()
+
+        assert (log.counts.written, log.counts.failed, store.counts().queries) == (4, 1, 4)
+
+    def test_a_broken_store_holds_nothing_up(self):
+        """Even an error that no store may raise costs the query it came with, and no other."""
+
+        class Broken:
+            written = 0
+
+            def text_id(self, text):
+                return text
+
+            def observe(self, served, *, judge=""):
+                if any(one.query == "bad" for one in served):
+                    raise ZeroDivisionError
+                self.written += len(served)
+
+        store = Broken()
+        with StoreLog(store) as log:
+            for query in ("one", "bad", "two"):
+                log.observe(query, ["a"])
+
+        assert (store.written, log.counts.written, log.counts.failed) == (2, 2, 1)
+
+    def test_a_full_queue_drops_and_counts(self, tmp_path):
+        """While the store is away memory is bounded, and what was lost is known."""
+        with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", capacity=3) as log:
+            for number in range(10):
+                log.observe(f"q{number}", ["a"])
+            counts, error = log.counts, (log.flush(0.1), log.error)
+            (tmp_path / "none").mkdir()
+            written = log.flush(10)
+
+        assert (counts.queued, counts.dropped) == (3, 7)
+        assert (error[0], "unable to open database file" in error[1]) == (False, True)
+        assert (written, log.counts.written, log.error) == (True, 3, None)
+
+    def test_an_outage_loses_nothing(self, url, tmp_path, caplog):
+        """What came while the database was away is written when it is back; two lines tell the story."""
+        with open_store(url) as store, StoreLog(store) as log:
+            log.observe("before", ["a"])
+            log.flush()
+            store.close()
+            (tmp_path / "data").rename(tmp_path / "away")
+            log.observe("during", ["a"])
+            flushed = log.flush(0.5)
+            (tmp_path / "away").rename(tmp_path / "data")
+
+            assert not flushed
+            assert log.flush(10)
+            assert store.counts().queries == 2
+        assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+
+    def test_closing_without_a_store_says_what_was_lost(self, tmp_path, caplog):
+        """At the end of its time a log gives up, and counts what it could not write."""
+        log = StoreLog(f"sqlite:///{tmp_path}/none/ttt.db")
+        log.observe("q", ["a"])
+        log.close(0.2)
+        log.observe("late", ["a"])
+
+        assert log.counts == Captured(written=0, queued=0, dropped=1, sampled_out=0, failed=1)
+        assert "1 served queries were not written: " in caplog.text
+
+
+class TestSampling:
+    """Less than everything."""
+
+    def test_a_share_of_queries_is_kept(self, store):
+        """Half of the queries, the same half for every tap."""
+        with StoreLog(store, "judge", share=0.5) as first, StoreLog(store, "judge", share=0.5) as second:
+            for number in range(400):
+                first.observe(f"q{number}", ["a"])
+                second.record(f"q{number}", ["a"], [0.5])
+
+        assert 140 < first.counts.written < 260
+        assert first.counts.written + first.counts.sampled_out == 400
+        assert first.counts == second.counts
+        assert store.counts().queries == first.counts.written
+
+    def test_a_days_pairs_are_not_exceeded(self, store):
+        """The budget of pairs ends the day; the rest is counted."""
+        with StoreLog(store, pairs_a_day=25) as log:
+            for number in range(10):
+                log.observe(f"q{number}", [f"d{i}" for i in range(10)])
+            log.flush()
+            log.observe("later", ["a"])
+
+        assert store.counts().pairs == 20
+        assert (log.counts.written, log.counts.sampled_out) == (2, 9)
+
+    def test_the_next_day_has_a_budget_of_its_own(self, store, monkeypatch):
+        """At midnight UTC capture goes on."""
+        with StoreLog(store, pairs_a_day=1) as log:
+            for number in range(3):
+                log.observe(f"q{number}", ["a"])
+            log.flush()
+            tomorrow = time.time() + DAY
+            monkeypatch.setattr(time, "time", lambda: tomorrow)
+            log.observe("tomorrow", ["a"])
+
+        assert (log.counts.written, log.counts.sampled_out) == (2, 2)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"share": 0.0}, r"^share: expected a share in \(0, 1\], got 0$"),
+            ({"pairs_a_day": -1}, r"^pairs_a_day: expected >= 0, got -1$"),
+            ({"capacity": 0}, r"^capacity: expected at least 1 query, got 0$"),
+            ({"scale": "stars"}, r"^scale"),
+        ],
+    )
+    def test_wrong_options_are_refused(self, store, options, message):
+        """Options are checked where they are written."""
+        with pytest.raises(InputError, match=message):
+            StoreLog(store, "judge", **options)
+
+
+class TestProcesses:
+    """The end, and forks."""
+
+    def test_what_waits_is_written_at_exit(self, url, store):
+        """A process that ends without closing its log loses nothing."""
+        code = (
+            "import sys\n"
+            "from tttembed_rag.storelog import StoreLog\n"
+            "log = StoreLog(sys.argv[1])\n"
+            "for number in range(500):\n"
+            "    log.observe(f'q{number}', ['a'])"
+        )
+        subprocess.run([sys.executable, "-c", code, url], check=True)
+
+        assert store.counts().queries == 500
+
+    @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
+    def test_a_forked_child_writes_its_own(self, url, store):
+        """What waited in the parent is written once, by the parent; the child's is written by the child."""
+        code = """
+import os, sys
+from tttembed_rag.storelog import StoreLog
+
+log = StoreLog(sys.argv[1], embed_query=lambda text: [1.0, 2.0])
+for number in range(300):
+    log.observe(f"before{number}", ["a"])
+child = os.fork()
+for number in range(100):
+    log.observe(f"{'parent' if child else 'child'}{number}", ["a"])
+if child:
+    os.waitpid(child, 0)
+log.close()
+print(log.counts.written, flush=True)
+"""
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, url]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+
+        assert done.stdout.split() == ["100", "400"]
+        assert store.counts().queries == 500
+
+
+def vectors_of(rewards):
+    """The vector of each rewarded candidate."""
+    return [tuple(row) for row in rewards.doc_vectors[rewards.candidates].tolist()]
+
+
+def name(text):
+    """The vector of a text as a store gives it back."""
+    return tuple(np.float32(vector(text)).tolist())
+
+
+def test_stored_vectors_come_before_embedding(store):
+    """Vectors that the index knows are taken from there."""
+    known = TextVectors({"a": [0.5] * 8}.get)
+    with StoreLog(store, "judge", embed_query=vector, embed_documents=vectors, vectors=known) as log:
+        log.record("q", ["a"], [0.5])
+
+    assert (known.supplied, known.embedded) == (1, 0)
+    assert vectors_of(store.rewards("judge")) == [tuple([0.5] * 8)]

@@ -1,0 +1,229 @@
+"""What OpenTelemetry's own SDK sees of serving, capture and the worker's steps."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from tttembed_rag import Evidence, Offset, Offsets, telemetry
+from tttembed_rag.following import follow
+from tttembed_rag.serving import Steering
+from tttembed_rag.storelog import StoreLog
+from tttembed_rag.stores import open_store
+
+WIDTH = 8
+BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+OFFSETS = Offsets([Offset("task", np.ones(WIDTH), 0.8, 4, UNGATED, task="billing")], width=WIDTH)
+
+
+@pytest.fixture(scope="module")
+def reader():
+    """The reader of this process; a provider can be set once."""
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    return reader
+
+
+@pytest.fixture(scope="module")
+def exporter():
+    """The finished spans of this process."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def read(reader):
+    """A function from a metric's name to its values by attributes: numbers, or counts of a histogram."""
+
+    def values(name):
+        data = reader.get_metrics_data()
+        found = {}
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    for point in metric.data.data_points if metric.name == name else ():
+                        key = tuple(sorted(point.attributes.items()))
+                        found[key] = point.value if hasattr(point, "value") else point.count
+        return found
+
+    return values
+
+
+@pytest.fixture
+def spans(exporter):
+    """A function from a span's name to the attributes of those that ended since."""
+    exporter.clear()
+    return lambda name: [dict(span.attributes) for span in exporter.get_finished_spans() if span.name == name]
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store."""
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
+        yield store
+
+
+def grown(before, after):
+    """What was added to each value."""
+    return {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}
+
+
+def key(**attributes):
+    """Attributes as `read` gives them."""
+    return tuple(sorted((f"tttembed.{name}", value) for name, value in attributes.items()))
+
+
+class TestTally:
+    """Counting without a lock."""
+
+    def test_threads_lose_no_count(self):
+        """16 threads at once, read while they count."""
+        tally = telemetry.Tally()
+
+        def add(_):
+            for _ in range(2000):
+                tally.add()
+            return tally.value
+
+        with ThreadPoolExecutor(16) as pool:
+            during = list(pool.map(add, range(16)))
+
+        assert tally.value == tally.value == 32_000
+        assert all(2000 <= value <= 32_000 for value in during)
+
+    def test_keys_are_bounded(self):
+        """Task names from outside fill neither memory nor the exporter; no count is lost."""
+        tallies = telemetry.Tallies("rest")
+        for number in range(2000):
+            tallies.add(number)
+
+        values = tallies.values()
+        assert len(values) <= 501
+        assert (sum(values.values()), values[0]) == (2000, 1)
+        assert values["rest"] >= 1500
+
+
+class TestServing:
+    """Queries, by whether they were served an offset."""
+
+    def test_queries_are_counted_by_task_and_outcome(self, read):
+        """An offset, a task without one, and a vector that was refused."""
+        before = read("tttembed.apply.queries")
+        steering = Steering(OFFSETS)
+        for task, vector in (("billing", BASE), ("billing", BASE), ("other", BASE), ("billing", [0.0] * WIDTH)):
+            steering.for_scope(task).apply(vector, "q")
+
+        assert grown(before, read("tttembed.apply.queries")) == {
+            key(task="billing", outcome="offset"): 2,
+            key(task="billing", outcome="base"): 1,
+            key(task="other", outcome="base"): 1,
+        }
+
+    def test_a_refresh_is_seen(self, read, spans, store):
+        """Version, age, lag and duration; a span where something changed."""
+        lags = read("tttembed.refresh.lag")
+        store.publish(OFFSETS, by="test", tenant="seen")
+        live = follow(store, tenant="seen", every=60)
+
+        assert live.status.version == 1
+        assert read("tttembed.refresh.version")[key(tenant="seen")] == 1
+        assert 0 <= read("tttembed.refresh.age")[()] < 60
+        assert grown(lags, read("tttembed.refresh.lag")) == {(): 1}
+        assert read("tttembed.refresh.duration")[()] >= 1
+        assert {"tttembed.tenant": "seen", "tttembed.version": 1, "tttembed.generation": 1} in spans("tttembed.refresh")
+
+
+class TestCapture:
+    """What became of served queries."""
+
+    def test_outcomes_are_counted(self, read, spans, store):
+        """Written, dropped, left out and failed; a span for each batch."""
+        before, batches = read("tttembed.capture.queries"), read("tttembed.capture.duration")
+        with StoreLog(store, "judge", pairs_a_day=2) as log:
+            log.record("good", ["a"], [0.5])
+            log.record("bad", ["a"], [7.0])
+            log.record("over", ["a"], [0.5])
+        log.observe("late", ["a"])
+        log.close()
+
+        assert grown(before, read("tttembed.capture.queries")) == {
+            key(outcome="written"): 1,
+            key(outcome="failed"): 1,
+            key(outcome="sampled_out"): 2,
+        }
+        assert grown(batches, read("tttembed.capture.duration")) == {(): 1}
+        assert spans("tttembed.capture") == [{"tttembed.queries": 1}]
+
+    def test_what_waits_is_seen(self, read, tmp_path):
+        """The queue's length, while the store is away."""
+        log = StoreLog(f"sqlite:///{tmp_path}/none/ttt.db")
+        log.observe("q", ["a"])
+        queued = read("tttembed.capture.queued")
+        log.close(0.1)
+
+        assert queued == {(): 1}
+
+
+class TestSteps:
+    """What the worker reports."""
+
+    def test_a_step_is_timed_and_traced(self, read, spans):
+        """A span with its attributes, and the duration by step."""
+        before = read("tttembed.step.duration")
+        with telemetry.step("fit", tenant="acme") as note:
+            note(rewarded=12)
+
+        assert grown(before, read("tttembed.step.duration")) == {key(step="fit"): 1}
+        assert spans("tttembed.fit") == [{"tttembed.tenant": "acme", "tttembed.rewarded": 12}]
+
+    def test_a_failed_step_names_its_error(self, read, exporter):
+        """The error passes, and is named in metric and span."""
+        before = read("tttembed.step.duration")
+        with pytest.raises(KeyError), telemetry.step("judge"):
+            raise KeyError
+
+        failed = tuple(sorted({"error.type": "KeyError", "tttembed.step": "judge"}.items()))
+        assert grown(before, read("tttembed.step.duration")) == {failed: 1}
+        assert exporter.get_finished_spans()[-1].status.status_code is trace.StatusCode.ERROR
+
+    def test_spending_and_decisions_are_counted(self, read):
+        """Pairs, tokens and money by judge; versions by what became of them."""
+        decisions = read("tttembed.publish.decisions")
+        telemetry.judged("kind@1", pairs=10, tokens=500, usd=0.25)
+        telemetry.judged("kind@1", pairs=5)
+        telemetry.decided("published")
+
+        amounts = [read(f"tttembed.judge.{unit}")[key(judge="kind@1")] for unit in ("pairs", "tokens", "cost")]
+        assert amounts == [15, 500, 0.25]
+        assert grown(decisions, read("tttembed.publish.decisions")) == {key(outcome="published"): 1}
+
+
+def test_without_opentelemetry_nothing_happens():
+    """Serving and steps work where it is not installed."""
+    code = (
+        "import sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "import numpy as np\n"
+        "from tttembed_rag import Offsets, telemetry\n"
+        "from tttembed_rag.serving import Steering\n"
+        "Steering(Offsets([], width=2)).apply([1.0, 2.0], 'q')\n"
+        "with telemetry.step('fit') as note:\n"
+        "    note(rewarded=1)\n"
+        "telemetry.decided('published')\n"
+        "print(telemetry.applied.values())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "{(None, False): 1}"

@@ -1,0 +1,184 @@
+"""Work beside the requests: a daemon thread that a forked child starts again, and a store that may be away."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from threading import Event, Lock, RLock, Thread, local
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
+
+StoreT = TypeVar("StoreT")
+
+_log = logging.getLogger(__name__)
+# Seconds before a round is tried again that failed in a way nobody foresaw.
+_AFTER_FAILURE = 5.0
+# Seconds that a fork waits for rounds in progress.
+_FORK_SECONDS = 2.0
+
+
+class Loop:
+    """Rounds of work in one daemon thread, from `start` until a round ends them.
+
+    A forked child inherits no thread: its loop is *asleep* again, to be started by whoever needs it. A
+    fork waits for the round in progress, a short while, so that the child finds no lock held and no
+    module half imported.
+
+    Args:
+        name: Of the thread.
+
+        work: One round; gives the seconds until the next, or None to end.
+
+        forked: Called in a forked child, where other threads' locks and work must be left behind.
+
+    Attributes:
+        asleep: Whether nobody started it, or it ended.
+
+        working: Held during a round.
+    """
+
+    def __init__(self, name: str, work: Callable[[], float | None], forked: Callable[[], None]) -> None:
+        self._name = name
+        self._work = work
+        self._forked = forked
+        self._begin()
+        _loops.add(self)
+
+    def renew(self) -> None:
+        """In a forked child: nobody started it."""
+        self._begin()
+        self._forked()
+
+    def _begin(self) -> None:
+        self.asleep = True
+        self._starting = Lock()
+        self._woken = Event()
+        self.working = RLock()
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Begin, where nobody did."""
+        with self._starting:
+            if self.asleep:
+                self.asleep = False
+                self._thread = Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def wake(self) -> None:
+        """Begin the next round at once."""
+        self._woken.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the last round, at most *timeout* seconds."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                with self.working:
+                    pause = self._work()
+            except Exception:  # noqa: BLE001 - whoever's fault it is, the next round may succeed
+                _log.exception("%s: a round failed; another one in %.0f s", self._name, _AFTER_FAILURE)
+                pause = _AFTER_FAILURE
+            if pause is None:
+                self.asleep = True
+                return
+            self._woken.wait(pause)
+
+
+_loops: WeakSet[Loop] = WeakSet()
+
+
+# The loops that a thread holds while it forks.
+_held = local()
+
+
+def _before_fork() -> None:
+    until = time.monotonic() + _FORK_SECONDS
+    _held.loops = [loop for loop in list(_loops) if loop.working.acquire(timeout=max(0.0, until - time.monotonic()))]
+
+
+def _after_fork() -> None:
+    for loop in _held.loops:
+        loop.working.release()
+    _held.loops = []
+
+
+def _in_child() -> None:
+    _held.loops = []
+    for loop in list(_loops):
+        loop.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+class Reached(Generic[StoreT]):
+    """A store that is given, or opened by its URL as soon as that succeeds.
+
+    Args:
+        store: The store, or its URL.
+    """
+
+    def __init__(self, store: StoreT | str) -> None:
+        self.source = store
+        self._opened: Store | None = None
+
+    def store(self) -> StoreT:
+        """The store.
+
+        Raises:
+            StoreUnavailable: It cannot be reached now.
+            StoreError: It is none of ours.
+        """
+        if not isinstance(self.source, str):
+            return self.source
+        if self._opened is None:
+            from tttembed_rag.stores import open_store
+
+            self._opened = open_store(self.source)
+        return self._opened  # type: ignore[return-value]  # a Store is all that is asked of one
+
+    def close(self) -> None:
+        """Let go of what was opened here."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+class Outage:
+    """The time since something last answered, and one line in the log when it stops and when it is back.
+
+    Args:
+        name: What answers.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._contact: float | None = None
+        self.error: str | None = None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last answer; None before the first."""
+        return None if self._contact is None else time.monotonic() - self._contact
+
+    def answered(self) -> None:
+        """It answered."""
+        if self.error is not None:
+            _log.warning("%s answers again", self._name)
+        self.error, self._contact = None, time.monotonic()
+
+    def failed(self, error: Exception) -> None:
+        """It did not."""
+        if self.error is None:
+            _log.warning("%s: does not answer: %s", self._name, error)
+        self.error = str(error)

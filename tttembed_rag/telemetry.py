@@ -1,0 +1,270 @@
+"""What a process reports by OpenTelemetry: who got an offset, what was captured, how fresh the offsets are.
+
+Only the API is used: without it nothing is recorded, without an SDK nothing is sent. A query's vector
+is counted by a `Tally`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
+
+    tttembed.apply.queries       queries by tttembed.task and tttembed.outcome (offset, base)
+    tttembed.capture.queries     served queries by tttembed.outcome (written, dropped, sampled_out, failed)
+    tttembed.capture.queued      served queries that wait for the writer
+    tttembed.capture.duration    seconds a batch took to be written
+    tttembed.refresh.duration    seconds a look at the store took
+    tttembed.refresh.lag         seconds from a version's publication until it was served here
+    tttembed.refresh.version     number of the version that is served, by tttembed.tenant
+    tttembed.refresh.age         seconds since the store last answered
+    tttembed.step.duration       seconds of a worker's step, by tttembed.step and error.type
+    tttembed.judge.pairs, .tokens, .cost      what judging took, by tttembed.judge
+    tttembed.publish.decisions   versions published or not, by tttembed.outcome
+
+Spans, with the attributes of their metric: ``tttembed.capture``, ``tttembed.refresh`` (where something
+changed) and ``tttembed.STEP``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from itertools import count
+from threading import Lock
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from weakref import WeakSet
+
+__all__ = [
+    "Measured",
+    "Point",
+    "Tallies",
+    "Tally",
+    "applied",
+    "decided",
+    "judged",
+    "record",
+    "span",
+    "start",
+    "step",
+    "watch",
+]
+
+Value: TypeAlias = str | bool | int | float
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+# Keys that are told apart; an exporter pays for each.
+_MOST_KEYS = 500
+
+
+class Tally:
+    """A count that threads raise at once without a lock, and without losing one.
+
+    A step of `itertools.count` is one operation of the interpreter; reading takes a step too, and is
+    subtracted again.
+    """
+
+    __slots__ = ("_lock", "_reads", "_steps", "add")
+
+    def __init__(self) -> None:
+        self._steps = count()
+        self._reads = 0
+        self._lock = Lock()
+        self.add: Callable[[], int] = self._steps.__next__
+
+    @property
+    def value(self) -> int:
+        """How often `add` was called."""
+        with self._lock:
+            reads, self._reads = self._reads, self._reads + 1
+            return next(self._steps) - reads
+
+
+class Tallies(Generic[KeyT]):
+    """A tally for each key, the first 500 of them; later keys share that of *rest*."""
+
+    def __init__(self, rest: KeyT) -> None:
+        self._rest = rest
+        self._tallies: dict[KeyT, Tally] = {}
+
+    def add(self, key: KeyT) -> None:
+        """Count one *key*."""
+        tally = self._tallies.get(key)
+        if tally is None:
+            tally = self._tallies.setdefault(key if len(self._tallies) < _MOST_KEYS else self._rest, Tally())
+        tally.add()
+
+    def values(self) -> dict[KeyT, int]:
+        """The count of each key so far."""
+        return {key: tally.value for key, tally in list(self._tallies.items())}
+
+    def clear(self) -> None:
+        """Start again from nothing."""
+        self._tallies = {}
+
+
+# Queries by (task, whether an offset was served).
+applied: Tallies[tuple[str | None, bool]] = Tallies(("(other)", False))
+# A forked process reports its own queries alone.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=applied.clear)
+
+
+class Point(NamedTuple):
+    """One measured value.
+
+    Attributes:
+        metric: Its name.
+
+        value: Its value.
+
+        attributes: What it is the value of.
+    """
+
+    metric: str
+    value: float
+    attributes: Mapping[str, Value]
+
+
+class Measured(Protocol):
+    """Something that can be asked for its present values."""
+
+    def measure(self) -> Iterable[Point]:
+        """The values now."""
+        ...
+
+
+_watched: WeakSet[Measured] = WeakSet()
+
+# name: (unit, description). What `Measured` things answer is added up or listed when it is asked for.
+_COUNTED = {"tttembed.apply.queries": ("{query}", "Queries by task and whether an offset was served")}
+_GAUGED = {
+    "tttembed.capture.queued": ("{query}", "Served queries that wait to be written"),
+    "tttembed.refresh.version": ("{version}", "Number of the version that is served"),
+    "tttembed.refresh.age": ("s", "Time since the store last answered"),
+}
+_TIMED = {
+    "tttembed.capture.duration": ("s", "Time to write a batch of served queries"),
+    "tttembed.refresh.duration": ("s", "Time to look for another version"),
+    "tttembed.refresh.lag": ("s", "Time from a version's publication until it was served here"),
+    "tttembed.step.duration": ("s", "Time of a worker's step"),
+}
+_ADDED = {
+    "tttembed.capture.queries": ("{query}", "Served queries by what became of them"),
+    "tttembed.judge.pairs": ("{pair}", "Pairs of query and document that a judge was paid for"),
+    "tttembed.judge.tokens": ("{token}", "Tokens that judging took"),
+    "tttembed.judge.cost": ("USD", "What judging cost"),
+    "tttembed.publish.decisions": ("{version}", "Versions by what became of them"),
+}
+
+
+def start() -> None:
+    """Offer the metrics of this process to OpenTelemetry; once, and nothing where it is not installed."""
+    _instruments()
+
+
+def watch(source: Measured) -> None:
+    """Ask *source* for its values, as long as it lives, whenever an exporter wants them."""
+    start()
+    _watched.add(source)
+
+
+def record(metric: str, value: float, **attributes: Value) -> None:
+    """Add *value* to a histogram or counter named above; attributes are named without ``tttembed.``."""
+    if (instruments := _instruments()) is not None:
+        instruments[metric](value, _attributes(attributes))
+
+
+@contextmanager
+def step(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
+    """A span ``tttembed.NAME``, and its duration with the name of the error that ended it.
+
+    Gives a function that sets further attributes of the span.
+
+        with telemetry.step("fit", tenant="acme") as note:
+            offsets = fit(rewards)
+            note(rewarded=rewards.n)
+    """
+    began, failed = time.perf_counter(), ""
+    try:
+        with span(name, **attributes) as note:
+            yield note
+    except BaseException as error:
+        failed = type(error).__name__
+        raise
+    finally:
+        taken: dict[str, Value] = {"step": name, **({"error.type": failed} if failed else {})}
+        record("tttembed.step.duration", time.perf_counter() - began, **taken)
+
+
+@contextmanager
+def span(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
+    """A span ``tttembed.NAME``; an error ends it as one. Gives a function that sets further attributes."""
+    if _instruments() is None:
+        yield lambda **_: None
+        return
+    from opentelemetry import trace
+
+    with trace.get_tracer("tttembed_rag").start_as_current_span(f"tttembed.{name}") as current:
+
+        def note(**more: Value) -> None:
+            current.set_attributes(_attributes(more))
+
+        note(**attributes)
+        yield note
+
+
+def judged(judge: str, *, pairs: int, tokens: int = 0, usd: float = 0.0) -> None:
+    """Count what a judge was paid for."""
+    for unit, amount in (("pairs", pairs), ("tokens", tokens), ("cost", usd)):
+        if amount:
+            record(f"tttembed.judge.{unit}", amount, judge=judge)
+
+
+def decided(outcome: str) -> None:
+    """Count what became of a version: ``published``, ``abstained``, ``rolled_back``."""
+    record("tttembed.publish.decisions", 1, outcome=outcome)
+
+
+def _attributes(given: Mapping[str, Value]) -> dict[str, Value]:
+    """Names of our own get our prefix; ``error.type`` is OpenTelemetry's."""
+    return {name if "." in name else f"tttembed.{name}": value for name, value in given.items()}
+
+
+def _points() -> Iterator[Point]:
+    for (task, served), queries in applied.values().items():
+        outcome = "offset" if served else "base"
+        yield Point("tttembed.apply.queries", queries, {"task": task or "", "outcome": outcome})
+    for source in list(_watched):
+        yield from source.measure()
+
+
+def _summed(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
+    """The values of *metric* by attributes, those of several sources added up."""
+    sums: dict[tuple[tuple[str, Value], ...], float] = {}
+    for point in _points():
+        if point.metric == metric:
+            key = tuple(sorted(_attributes(point.attributes).items()))
+            sums[key] = sums.get(key, 0) + point.value
+    return sums
+
+
+@cache
+def _instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | None:
+    """What adds to each histogram and counter; None without OpenTelemetry.
+
+    The API hands out instruments before an application has set up its SDK; they work from then on.
+    """
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        return None
+    meter = metrics.get_meter("tttembed_rag")
+
+    def asked(metric: str) -> list[Callable[[Any], Iterator[metrics.Observation]]]:
+        return [lambda _: (metrics.Observation(value, dict(key)) for key, value in _summed(metric).items())]
+
+    for name, (unit, text) in _COUNTED.items():
+        meter.create_observable_counter(name, asked(name), unit, text)
+    for name, (unit, text) in _GAUGED.items():
+        meter.create_observable_gauge(name, asked(name), unit, text)
+    adding: dict[str, Callable[[float, Mapping[str, Value]], None]] = {
+        name: meter.create_histogram(name, unit, text).record for name, (unit, text) in _TIMED.items()
+    }
+    return adding | {name: meter.create_counter(name, unit, text).add for name, (unit, text) in _ADDED.items()}
