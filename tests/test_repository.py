@@ -34,7 +34,7 @@ LAYERS = (
     ("unitrows",),
     ("objectives",),
     ("rewards",),
-    ("problems",),
+    ("problems", "routing"),
     ("solver",),
     ("offsets",),
     ("fitting",),

@@ -115,7 +115,7 @@ class TestResolution:
 
     def test_a_wrong_scope_is_refused(self, offsets):
         """Neither text nor function nor None."""
-        with pytest.raises(InputError, match=r"^scope: expected a task key, a function or None, got list$"):
+        with pytest.raises(InputError, match=r"^scope: expected a task key, a function, a router or None, got list$"):
             Steering(offsets, ["task1"])
 
 

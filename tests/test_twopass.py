@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Rewards, VectorError, fit
-from tttembed_rag.twopass import FirstPass, in_reward_order
+from tttembed_rag.twopass import FirstPass, in_fused_order, in_reward_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
@@ -36,6 +36,29 @@ def test_merging_keeps_every_key_and_both_orders(ranked, rewards):
     assert sorted(merged) == sorted({*ranked, *rewards})
     assert judged == sorted(judged, reverse=True)
     assert all(merged[place] == key for place, key in enumerate(ranked) if key not in rewards)
+
+
+def test_judge_and_search_count_the_same():
+    """Ranks by reward and in the search are added: second in both beats first and last."""
+    assert in_fused_order(["a", "b", "c"], {"a": 0.1, "b": 0.5, "c": 0.9}) == ["a", "b", "c"]
+    assert in_fused_order(["a", "b", "c", "d"], {"a": 0.1, "b": 0.7, "c": 0.9, "d": 0.2}) == ["b", "c", "a", "d"]
+
+
+def test_equal_rewards_share_a_rank():
+    """The judge did not tell them apart: between them the search decides, against others their mean rank."""
+    assert in_fused_order(["a", "new", "b", "c"], {"a": 0.5, "b": 0.5, "c": 0.5}) == ["a", "new", "b", "c"]
+    assert in_fused_order(["a", "b", "c"], {"a": 0.1, "b": 0.1, "c": 0.9}) == ["a", "c", "b"]
+
+
+@given(KEYS, REWARDS)
+def test_fusing_keeps_every_key_and_every_place(ranked, rewards):
+    """All keys come out once, unjudged ones in their places; rewards that agree with the search change nothing."""
+    fused = in_fused_order(ranked, rewards)
+    agreeing = {key: -float(place) for place, key in enumerate(ranked)}
+
+    assert sorted(fused) == sorted({*ranked, *rewards})
+    assert all(fused[place] == key for place, key in enumerate(ranked) if key not in rewards)
+    assert in_fused_order(ranked, agreeing) == ranked
 
 
 @pytest.fixture
@@ -73,7 +96,8 @@ def test_unjudged_documents_teach_nothing(case):
     first = FirstPass(["a", "b", "c", "deep"], [0.2, np.nan, 0.9], key=str)
 
     assert first.judged == ["a", "c"]
-    assert first.merged(["a", "b", "c", "deep"]) == ["c", "b", "a", "deep"]
+    assert first.reranked() == ["c", "b", "a", "deep"]
+    assert first.merged(["new", "b", "c", "a"]) == ["new", "b", "c", "a"]
 
 
 @pytest.mark.parametrize(("rewards", "informative"), [([0.4, 0.4], False), ([0.4, np.nan], False), ([0.4, 0.5], True)])

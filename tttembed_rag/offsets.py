@@ -246,7 +246,7 @@ class Offsets(Mapping[str, Offset]):
         return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
     def _apply_all(self, vectors: FloatArray, dosed: FloatArray | None) -> FloatArray:
-        if dosed is not None and vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
+        if vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
             return shifted
         lengths = checked_norms("X", vectors)
         return vectors if dosed is None else shift(vectors, dosed, lengths)

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from tttembed_rag.offsets import Offsets
 __all__ = [
     "LiveOffsets",
     "Published",
+    "Router",
     "ScopeSource",
     "Snapshot",
     "Source",
@@ -41,8 +42,18 @@ __all__ = [
     "switched_off",
 ]
 
-# A task key, a function from query text to task key or None, or None.
-ScopeSource: TypeAlias = str | Callable[[str], str | None] | None
+
+@runtime_checkable
+class Router(Protocol):
+    """Names tasks by base query vectors, such as `tttembed_rag.routing.CentroidRouter`."""
+
+    def route(self, vector: Any, /) -> str | None:
+        """The task of a base query vector (d,), None where it is unsure."""
+        ...
+
+
+# A task key, a function from query text to task key or None, a router, or None.
+ScopeSource: TypeAlias = str | Callable[[str], str | None] | Router | None
 
 # Why nothing is served where the environment says so.
 SWITCHED_OFF = "TTTEMBED_OFF is set"
@@ -92,15 +103,16 @@ def switched_off() -> bool:
 
 def checked_scope(source: ScopeSource) -> ScopeSource:
     """*source* as it came, or an InputError that names it ``scope``."""
-    if not (source is None or isinstance(source, str) or callable(source)):
-        raise InputError(f"scope: expected a task key, a function or None, got {type(source).__name__}")
+    if not (source is None or isinstance(source, str | Router) or callable(source)):
+        raise InputError(f"scope: expected a task key, a function, a router or None, got {type(source).__name__}")
     return source
 
 
-def resolve_scope(source: ScopeSource, query: str) -> str | None:
+def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | None:
     """The task of *query*: a fixed *source*, else the caller's `scope`, else what *source* answers.
 
-    A resolver that fails, or answers anything but a text, names no task; the failure is logged.
+    A router is asked about the base *vector*, and where none is at hand names no task. A resolver
+    that fails, or answers anything but a text, names no task; the failure is logged.
     """
     if isinstance(source, str):
         return source
@@ -108,6 +120,8 @@ def resolve_scope(source: ScopeSource, query: str) -> str | None:
     if task is not None or source is None:
         return task
     try:
+        if isinstance(source, Router):
+            return None if vector is None else source.route(vector)
         answer = source(query)
     except Exception:  # noqa: BLE001 - the caller's code: whatever it raises, the query is answered
         _log.exception("%r named no task", source)
@@ -302,8 +316,8 @@ class Steering:
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving.
 
-        scope: A task for every query, or a function from query text to task; a caller's `scope`
-            comes before the function. Where no task is named, the default task's or the global
+        scope: A task for every query, a function from query text to task, or a router from base vector
+            to task; a caller's `scope` comes before these two. Where no task is named, the default task's or the global
             offset is looked up, as `Offsets.apply` does, and without one the base vector served.
 
     Raises:
@@ -322,9 +336,9 @@ class Steering:
         other._logged = self._logged
         return other
 
-    def task_of(self, query: str) -> str | None:
-        """The task of *query*; None where nothing names one."""
-        return resolve_scope(self._scope, query)
+    def task_of(self, query: str, vector: Any = None) -> str | None:
+        """The task of *query*; None where nothing names one. A router needs its base *vector*."""
+        return resolve_scope(self._scope, query, vector)
 
     def apply(self, vector: Any, query: str) -> Any:
         """The vector to search with: *vector* (d,) with its offset, as a list of Python floats.
@@ -334,7 +348,7 @@ class Steering:
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = vector.tolist() if isinstance(vector, np.ndarray) else vector
-        task = self.task_of(query)
+        task = self.task_of(query, base)
         offsets = self._live.current
         steered, served = base, False
         try:

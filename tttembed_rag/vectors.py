@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from array import array
+import struct
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,11 +37,11 @@ def as_floats(name: str, value: ArrayLike) -> FloatArray:
 
 
 def _flat(values: list[Any]) -> NDArray[Any]:
-    """A list as an array: one of floats by way of `array.array`, which takes half the time."""
+    """A list as an array: one of floats by way of `struct.pack`, which takes a third of the time."""
     if values and isinstance(values[0], float):
         try:
-            return np.frombuffer(array("d", values))
-        except (TypeError, OverflowError):
+            return np.frombuffer(struct.pack(f"{len(values)}d", *values))
+        except (struct.error, OverflowError):
             pass
     return np.asarray(values)
 
@@ -101,12 +101,17 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def shift_one(vector: FloatArray, dosed: FloatArray) -> FloatArray | None:
-    """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look."""
+def shift_one(vector: FloatArray, dosed: FloatArray | None) -> FloatArray | None:
+    """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look.
+
+    Without an offset it is *vector* itself.
+    """
     low, high = _SAFE_SQUARES
     square = float(vector.dot(vector))
     if not low < square < high:
         return None
+    if dosed is None:
+        return vector
     moved: FloatArray = vector + math.sqrt(square) * dosed
     after = float(moved.dot(moved))
     if not low < after < high:

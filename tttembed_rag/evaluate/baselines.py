@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
+from tttembed_rag.twopass import in_fused_order
 from tttembed_rag.vectors import FloatArray, IntArray
 
 
@@ -41,8 +41,6 @@ def fused(found: IntArray, candidates: IntArray, rewards: FloatArray) -> IntArra
 
         rewards: Their rewards.
     """
-    slot = {row: slot for slot, row in enumerate(found.tolist())}
-    listed = [i for i, row in enumerate(candidates.tolist()) if row in slot]
-    by_reward = rankdata(-rewards[listed])
-    by_search = rankdata([slot[row] for row in candidates[listed].tolist()])
-    return direct_rerank(found, candidates[listed], -(by_reward + by_search))
+    listed = np.isin(candidates, found)
+    rewarded = dict(zip(candidates[listed].tolist(), rewards[listed].tolist(), strict=True))
+    return np.array(in_fused_order(found.tolist(), rewarded), dtype=found.dtype)

@@ -3,6 +3,7 @@
 from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.judges import chat_judge
+from langchain_tttembed.resolvers import stored_vectors
 from langchain_tttembed.retrievers import RewardRetriever
 
 __all__ = [
@@ -12,4 +13,5 @@ __all__ = [
     "RewardRetriever",
     "TTTEmbeddings",
     "chat_judge",
+    "stored_vectors",
 ]

@@ -9,16 +9,17 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler, Callbacks
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
-from pydantic import ConfigDict
+from pydantic import ConfigDict, PlainValidator
 
+from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log
+from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class RecordingCompressor(BaseDocumentCompressor):
 
     compressor: BaseDocumentCompressor
     log: Log
-    scope: str | None = None
+    scope: Annotated[ScopeSource, PlainValidator(checked_scope)] = None
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -90,13 +91,10 @@ class RecordingCompressor(BaseDocumentCompressor):
             scored = [one for one in documents if one.metadata.get("relevance_score") is not None]
             texts = [one.page_content for one in scored]
             scores = [float(one.metadata["relevance_score"]) for one in scored]
-            self._log_scores(query, texts, scores)
+            self.log.record(query, texts, scores, task=resolve_scope(self.scope, query))
         except Exception:
             logger.exception("%d compressed documents were not recorded", len(documents))
         return documents
-
-    def _log_scores(self, query: str, texts: list[str], scores: list[float]) -> None:
-        self.log.record(query, texts, scores, task=resolve_scope(self.scope, query))
 
 
 class RewardCallbackHandler(BaseCallbackHandler):
@@ -109,7 +107,10 @@ class RewardCallbackHandler(BaseCallbackHandler):
     Args:
         log: Where queries and documents go.
 
-        scope: As in `TTTEmbeddings`.
+        scope: As in `TTTEmbeddings`; a router sees no vector here, and names no task.
+
+        vectors: Where it is noted under which id the store has a document; give the same to
+            `TTTEmbeddings.rewards`.
 
         max_pending: Runs that may be open at once; beyond it the oldest is forgotten.
     """
@@ -119,18 +120,26 @@ class RewardCallbackHandler(BaseCallbackHandler):
     ignore_agent = True
     ignore_chat_model = True
 
-    def __init__(self, log: Log, *, scope: ScopeSource = None, max_pending: int = 1024) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        scope: ScopeSource = None,
+        vectors: TextVectors | None = None,
+        max_pending: int = 1024,
+    ) -> None:
         if max_pending < 1:
             raise InputError(f"max_pending: expected at least 1, got {max_pending}")
         self._log = log
         self._scope = checked_scope(scope)
+        self._vectors = vectors
         self._max_pending = max_pending
         self._pending: OrderedDict[UUID, tuple[str, str | None]] = OrderedDict()
         self._lock = Lock()
 
     def on_retriever_start(
         self,
-        serialized: dict[str, Any],  # noqa: ARG002 - the frameworks's signature
+        serialized: dict[str, Any],  # noqa: ARG002 - the framework's signature
         query: str,
         *,
         run_id: UUID,
@@ -162,6 +171,8 @@ class RewardCallbackHandler(BaseCallbackHandler):
             return
         try:
             self._log.observe(query, [one.page_content for one in documents], task=task)
+            if self._vectors is not None:
+                self._vectors.note(ids_of(documents))
         except Exception:
             logger.exception("%d retrieved documents were not recorded", len(documents))
 

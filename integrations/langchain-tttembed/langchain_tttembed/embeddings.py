@@ -6,7 +6,8 @@ What to know before wrapping:
   outlives its offset.
 - A store that embeds *documents* with ``embed_query`` would steer them. ManticoreSearch and Rockset
   always do, mem0 and DSPy too; Milvus, AzureSearch and a few more do so where the wrapped
-  ``embed_documents`` raises NotImplementedError. Build such an index with ``.base``.
+  ``embed_documents`` raises NotImplementedError. Build such an index with ``.base``. The first four
+  are told from the calling module and warned of, unless a function of yours stands between.
 - A store that embeds queries on the server, or with ``embed_documents``, never asks for an offset.
 - A store that searches in threads or tasks of its own (LangGraph's) loses the caller's `scope`: give
   it ``for_scope(...)``.
@@ -15,6 +16,7 @@ What to know before wrapping:
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from copy import copy
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from numpy.typing import NDArray
 
+from langchain_tttembed.hosts import warn_of_host
 from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
 from tttembed_rag.capture import RewardLog, TextVectors
 from tttembed_rag.serving import ScopeSource, Steering
@@ -40,8 +43,9 @@ class TTTEmbeddings(Embeddings):
 
         offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
 
-        scope: The task of every query, or a function from query text to task. Without a fixed task,
-            the caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+        scope: The task of every query, a function from query text to task, or a router from base
+            vector to task (`tttembed_rag.routing.CentroidRouter`). Without a fixed task, the
+            caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
@@ -49,7 +53,7 @@ class TTTEmbeddings(Embeddings):
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
-            ``Offsets``, or *scope* is neither string nor function.
+            ``Offsets``, or *scope* is neither string nor function nor router.
     """
 
     def __init__(
@@ -89,13 +93,13 @@ class TTTEmbeddings(Embeddings):
 
     def embed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
-        steered: list[float] = self._steering.apply(self._embeddings.embed_query(text, **kwargs), text)
-        return steered
+        warn_of_host(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
+        return self.steered(text, self._embeddings.embed_query(text, **kwargs))
 
     async def aembed_query(self, text: str, **kwargs: Any) -> list[float]:
         """The query vector with its offset, of the norm it came with."""
-        steered: list[float] = self._steering.apply(await self._embeddings.aembed_query(text, **kwargs), text)
-        return steered
+        warn_of_host(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
+        return self.steered(text, await self._embeddings.aembed_query(text, **kwargs))
 
     def embed_query_base(self, text: str, **kwargs: Any) -> list[float]:
         """The base query vector, exactly as the wrapped embeddings give it."""
@@ -105,21 +109,27 @@ class TTTEmbeddings(Embeddings):
         """The base query vector, exactly as the wrapped embeddings give it."""
         return await self._embeddings.aembed_query(text, **kwargs)
 
-    def task_of(self, query: str) -> str | None:
-        """The task whose offset *query* gets; None where nothing names one."""
-        return self._steering.task_of(query)
+    def steered(self, query: str, vector: Sequence[float]) -> list[float]:
+        """What `embed_query` makes of *query*, whose base *vector* (d,) is known already."""
+        turned: list[float] = self._steering.apply(vector, query)
+        return turned
 
-    def rewards(self, log: RewardLog) -> Rewards:
+    def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
+        """The task whose offset *query* gets; None where nothing names one. A router needs its base *vector*."""
+        return self._steering.task_of(query, vector)
+
+    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
         """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
-        return log.rewards(self._embeddings.embed_query, self._embeddings.embed_documents, vectors=self._vectors)
+        model = self._embeddings
+        return log.rewards(model.embed_query, model.embed_documents, vectors=vectors or self._vectors)
 
-    def document_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+    def document_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of documents, supplied or remembered where possible."""
-        return self._vectors.of(texts, self._embeddings.embed_documents)
+        return (vectors or self._vectors).of(texts, self._embeddings.embed_documents)
 
-    async def adocument_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+    async def adocument_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of documents, supplied or remembered where possible."""
-        return await self._vectors.aof(texts, self._embeddings.aembed_documents)
+        return await (vectors or self._vectors).aof(texts, self._embeddings.aembed_documents)
 
     def __repr__(self) -> str:
         return f"TTTEmbeddings({type(self._embeddings).__name__}, {self._steering!r})"

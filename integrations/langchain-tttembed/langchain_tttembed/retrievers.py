@@ -15,8 +15,9 @@ from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
+from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
-from tttembed_rag.capture import Log
+from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -24,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Documents in the order a judge gives them, among what two searches find.
+    """Documents in the order a judge and the search give them, among what two searches find.
 
     The first search finds *depth* documents, the judge scores them, and their rewards turn the query
-    vector for a second search (a few milliseconds of learning). Judged documents stand in the order
-    of their rewards; what only the second search found keeps its place between them. Without
-    *second_pass* it reranks the first search.
+    vector for a second search (a few milliseconds of learning). Judged documents are sorted by the
+    sum of their ranks, by reward and in the second search; what only that found keeps its place
+    between them. Without *second_pass* the first search is sorted by reward alone.
 
     Whatever fails after the first search is logged, and the first search's documents are returned.
     The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
@@ -42,6 +43,9 @@ class RewardRetriever(BaseRetriever):
         judge: Who scores documents, while the caller waits.
 
         log: Where its scores go; None keeps none.
+
+        vectors: Where vectors of judged documents come from; its counts say which way. None asks
+            *vectorstore* for them where `stored_vectors` knows how, else the model embeds them again.
 
         k: Documents returned.
 
@@ -58,6 +62,7 @@ class RewardRetriever(BaseRetriever):
     embeddings: TTTEmbeddings
     judge: Annotated[Judge, SkipValidation]
     log: Log | None = None
+    vectors: TextVectors | None = None
     k: int = Field(default=4, ge=1)
     depth: int = Field(default=10, ge=1)
     second_pass: bool = True
@@ -70,6 +75,8 @@ class RewardRetriever(BaseRetriever):
             raise InputError(f"vectorstore: expected one that searches by vector, got {store.__name__}")
         if self.log is not None:
             self.log.check_is_for(self.judge)
+        if self.vectors is None and (stored := stored_vectors(self.vectorstore)):
+            self.vectors = TextVectors(stored=stored)
         return self
 
     def _get_relevant_documents(
@@ -77,14 +84,16 @@ class RewardRetriever(BaseRetriever):
     ) -> list[Document]:
         wanted, many = k or self.k, max(k or self.k, self.depth)
         with _scope_of(run_manager.metadata):
-            vector = self.embeddings.embed_query(query)
+            base = self.embeddings.embed_query_base(query)
+            vector = self.embeddings.steered(query, base)
             found = self.vectorstore.similarity_search_by_vector(vector, k=many, **self.search_kwargs)
             try:
                 texts = _texts(found[: self.depth])
-                first = self._first_pass(query, found, texts, self.judge.score(query, texts))
+                first = self._first_pass(query, base, found, self.judge.score(query, texts))
                 if not (self.second_pass and first.informative):
-                    return first.merged(found)[:wanted]
-                turned = first.turned(vector, self.embeddings.document_vectors(_texts(first.judged)))
+                    return first.reranked()[:wanted]
+                judged = self.embeddings.document_vectors(_texts(first.judged), vectors=self.vectors)
+                turned = first.turned(vector, judged)
                 again = self.vectorstore.similarity_search_by_vector(turned, k=many, **self.search_kwargs)
                 return first.merged(again)[:wanted]
             except Exception:
@@ -96,24 +105,29 @@ class RewardRetriever(BaseRetriever):
     ) -> list[Document]:
         wanted, many = k or self.k, max(k or self.k, self.depth)
         with _scope_of(run_manager.metadata):
-            vector = await self.embeddings.aembed_query(query)
+            base = await self.embeddings.aembed_query_base(query)
+            vector = self.embeddings.steered(query, base)
             found = await self.vectorstore.asimilarity_search_by_vector(vector, k=many, **self.search_kwargs)
             try:
                 texts = _texts(found[: self.depth])
-                first = self._first_pass(query, found, texts, await self.judge.ascore(query, texts))
+                first = self._first_pass(query, base, found, await self.judge.ascore(query, texts))
                 if not (self.second_pass and first.informative):
-                    return first.merged(found)[:wanted]
-                turned = first.turned(vector, await self.embeddings.adocument_vectors(_texts(first.judged)))
+                    return first.reranked()[:wanted]
+                judged = await self.embeddings.adocument_vectors(_texts(first.judged), vectors=self.vectors)
+                turned = first.turned(vector, judged)
                 again = await self.vectorstore.asimilarity_search_by_vector(turned, k=many, **self.search_kwargs)
                 return first.merged(again)[:wanted]
             except Exception:
                 logger.exception("%r: served as first found", query)
                 return found[:wanted]
 
-    def _first_pass(self, query: str, found: list[Document], texts: list[str], scores: Scores) -> FirstPass[Document]:
+    def _first_pass(self, query: str, base: list[float], found: list[Document], scores: Scores) -> FirstPass[Document]:
         rewards = rewards_of(self.judge, scores)
+        shown = found[: self.depth]
+        if self.vectors is not None:
+            self.vectors.note(ids_of(shown))
         if self.log is not None:
-            self.log.record(query, texts, scores, task=self.embeddings.task_of(query))
+            self.log.record(query, _texts(shown), scores, task=self.embeddings.task_of(query, base))
         return FirstPass(found, rewards, key=lambda one: one.id or one.page_content)
 
 

@@ -126,7 +126,7 @@ def wrapped(model, offsets):
 
 def test_public_names():
     """The package exports exactly what it documents."""
-    assert tttembed.__all__ == ["TTTEmbedding"]
+    assert tttembed.__all__ == ["TTTEmbedding", "stored_vectors"]
 
 
 def test_namespace_is_shared_with_core():

@@ -1,5 +1,6 @@
 """tttembed-rag for LlamaIndex: query vectors with what a judge taught, documents as they were."""
 
 from llama_index.embeddings.tttembed.base import TTTEmbedding
+from llama_index.embeddings.tttembed.resolvers import stored_vectors
 
-__all__ = ["TTTEmbedding"]
+__all__ = ["TTTEmbedding", "stored_vectors"]

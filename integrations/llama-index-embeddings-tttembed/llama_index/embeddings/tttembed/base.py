@@ -41,8 +41,9 @@ class TTTEmbedding(BaseEmbedding):
 
         offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
 
-        scope: The task of every query, or a function from query text to task. Without a fixed task,
-            the caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+        scope: The task of every query, a function from query text to task, or a router from base
+            vector to task (`tttembed_rag.routing.CentroidRouter`). Without a fixed task, the
+            caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
@@ -52,7 +53,7 @@ class TTTEmbedding(BaseEmbedding):
 
     Raises:
         InputError: *embed_model* is no ``BaseEmbedding``, is multi-modal or already wrapped,
-            *offsets* are no ``Offsets``, or *scope* is neither string nor function.
+            *offsets* are no ``Offsets``, or *scope* is neither string nor function nor router.
     """
 
     _embed_model: BaseEmbedding = PrivateAttr()
@@ -104,22 +105,27 @@ class TTTEmbedding(BaseEmbedding):
         """The base query vector, exactly as the wrapped model gives it."""
         return await self._embed_model.aget_query_embedding(query)
 
-    def task_of(self, query: str) -> str | None:
-        """The task whose offset *query* gets; None where nothing names one."""
-        return self._steering.task_of(query)
+    def steered(self, query: str, vector: Sequence[float]) -> Embedding:
+        """The vector that *query* is searched with, whose base *vector* (d,) is known already."""
+        turned: Embedding = self._steering.apply(vector, query)
+        return turned
 
-    def rewards(self, log: RewardLog) -> Rewards:
+    def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
+        """The task whose offset *query* gets; None where nothing names one. A router needs its base *vector*."""
+        return self._steering.task_of(query, vector)
+
+    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
         """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
         model = self._embed_model
-        return log.rewards(model.get_query_embedding, model.get_text_embedding_batch, vectors=self._vectors)
+        return log.rewards(model.get_query_embedding, model.get_text_embedding_batch, vectors=vectors or self._vectors)
 
-    def document_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+    def document_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of texts, supplied or remembered where possible."""
-        return self._vectors.of(texts, self._embed_model.get_text_embedding_batch)
+        return (vectors or self._vectors).of(texts, self._embed_model.get_text_embedding_batch)
 
-    async def adocument_vectors(self, texts: Sequence[str]) -> NDArray[Any]:
+    async def adocument_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of texts, supplied or remembered where possible."""
-        return await self._vectors.aof(texts, self._embed_model.aget_text_embedding_batch)
+        return await (vectors or self._vectors).aof(texts, self._embed_model.aget_text_embedding_batch)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
         """What an ingestion cache hashes: the model's settings, never the offsets.
@@ -129,12 +135,10 @@ class TTTEmbedding(BaseEmbedding):
         return {**super().to_dict(**kwargs), "embed_model": self._embed_model.to_dict(**kwargs)}
 
     def _get_query_embedding(self, query: str) -> Embedding:
-        steered: Embedding = self._steering.apply(self._embed_model.get_query_embedding(query), query)
-        return steered
+        return self.steered(query, self._embed_model.get_query_embedding(query))
 
     async def _aget_query_embedding(self, query: str) -> Embedding:
-        steered: Embedding = self._steering.apply(await self._embed_model.aget_query_embedding(query), query)
-        return steered
+        return self.steered(query, await self._embed_model.aget_query_embedding(query))
 
     def _get_text_embedding(self, text: str) -> Embedding:
         return self._embed_model.get_text_embedding(text)

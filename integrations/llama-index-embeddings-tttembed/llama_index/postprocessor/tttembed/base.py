@@ -10,9 +10,10 @@ from typing import Literal
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log
+from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 from tttembed_rag.twopass import FirstPass
@@ -34,7 +35,10 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
         top_n: Nodes kept, >= 1; None keeps all.
 
-        scope: As in `TTTEmbedding`.
+        scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
+
+        vectors: Where it is noted under which id the index has a node; give the same to
+            `TTTEmbedding.rewards`.
 
     Raises:
         InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
@@ -44,9 +48,16 @@ class RewardPostprocessor(BaseNodePostprocessor):
     _judge: Judge | None = PrivateAttr()
     _scope: ScopeSource = PrivateAttr()
     _top_n: int | None = PrivateAttr()
+    _vectors: TextVectors | None = PrivateAttr()
 
     def __init__(
-        self, log: Log, judge: Judge | None = None, *, top_n: int | None = None, scope: ScopeSource = None
+        self,
+        log: Log,
+        judge: Judge | None = None,
+        *,
+        top_n: int | None = None,
+        scope: ScopeSource = None,
+        vectors: TextVectors | None = None,
     ) -> None:
         if judge is not None:
             log.check_is_for(judge)
@@ -57,6 +68,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         self._log = log
         self._judge = judge
         self._scope = checked_scope(scope)
+        self._vectors = vectors
 
     @classmethod
     def class_name(cls) -> str:
@@ -98,6 +110,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query: str, texts: list[str], scores: Scores | None
     ) -> list[NodeWithScore]:
         task = resolve_scope(self._scope, query)
+        if self._vectors is not None:
+            self._vectors.note(ids_of(nodes))
         if self._judge is None or scores is None:
             self._log.observe(query, texts, task=task)
             return nodes[: self._top_n]
@@ -117,4 +131,4 @@ def rewarded(nodes: Sequence[NodeWithScore], rewards: Sequence[float]) -> list[N
         one if math.isnan(reward) else NodeWithScore(node=one.node, score=reward)
         for one, reward in zip(nodes, rewards, strict=True)
     ]
-    return FirstPass(scored, rewards, key=lambda one: one.node_id).merged(scored)
+    return FirstPass(scored, rewards, key=lambda one: one.node_id).reranked()

@@ -10,9 +10,10 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.schema import QueryBundle
+from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
-from tttembed_rag.capture import Log
+from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
@@ -31,17 +32,22 @@ class RewardEventHandler(BaseEventHandler):
     Args:
         log: Where queries and nodes go.
 
-        scope: As in `TTTEmbedding`.
+        scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
+
+        vectors: Where it is noted under which id the index has a node; give the same to
+            `TTTEmbedding.rewards`.
     """
 
     enabled: bool = True
     _log: Log = PrivateAttr()
     _scope: ScopeSource = PrivateAttr()
+    _vectors: TextVectors | None = PrivateAttr()
 
-    def __init__(self, log: Log, *, scope: ScopeSource = None) -> None:
+    def __init__(self, log: Log, *, scope: ScopeSource = None, vectors: TextVectors | None = None) -> None:
         super().__init__()
         self._log = log
         self._scope = checked_scope(scope)
+        self._vectors = vectors
 
     @classmethod
     def class_name(cls) -> str:
@@ -58,5 +64,7 @@ class RewardEventHandler(BaseEventHandler):
             named = (event.tags or {}).get(SCOPE_TAG)
             task = named if isinstance(named, str) else resolve_scope(self._scope, query)
             self._log.observe(query, read_texts(event.nodes), task=task)
+            if self._vectors is not None:
+                self._vectors.note(ids_of(event.nodes))
         except Exception:
             logger.exception("%d retrieved nodes were not recorded", len(event.nodes))

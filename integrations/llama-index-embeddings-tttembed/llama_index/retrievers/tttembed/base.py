@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.embeddings.tttembed import TTTEmbedding
+from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
+from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log
+from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -19,11 +23,12 @@ logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Nodes in the order a judge gives them, among what two searches of *retriever* find.
+    """Nodes in the order a judge and the search give them, among what two searches of *retriever* find.
 
     The judge scores what the first search finds, and the rewards turn the query vector for a second
-    search (a few milliseconds of learning). Judged nodes stand in the order of their rewards; what
-    only the second search found keeps its place between them. Nodes carry the scores of their search.
+    search (a few milliseconds of learning). Judged nodes are sorted by the sum of their ranks, by
+    reward and in the second search; what only that found keeps its place between them.
+    Nodes carry the scores of their search.
 
     Whatever fails after the first search is logged, and the first search's nodes are returned.
 
@@ -36,6 +41,9 @@ class RewardRetriever(BaseRetriever):
         judge: Who scores nodes, while the caller waits.
 
         log: Where its scores go; None keeps none.
+
+        vectors: Where vectors of judged nodes come from; its counts say which way. None asks the index
+            of *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
 
         top_n: Nodes returned, >= 1.
 
@@ -52,6 +60,7 @@ class RewardRetriever(BaseRetriever):
         judge: Judge,
         *,
         log: Log | None = None,
+        vectors: TextVectors | None = None,
         top_n: int = 4,
         callback_manager: CallbackManager | None = None,
     ) -> None:
@@ -65,18 +74,22 @@ class RewardRetriever(BaseRetriever):
         self._judge = judge
         self._log = log
         self._top_n = top_n
+        self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
     # Bundles are made anew: retrievers write the vector into the one they get.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query = query_bundle.query_str
-        vector = self._embed_model.get_query_embedding(query)
+        base = self._embed_model.embed_query_base(query)
+        vector = self._embed_model.steered(query, base)
         found = self._retriever.retrieve(QueryBundle(query, embedding=vector))
         try:
             texts = read_texts(found)
-            first = self._first_pass(query, found, texts, self._judge.score(query, texts))
+            first = self._first_pass(query, base, found, self._judge.score(query, texts))
             if not first.informative:
-                return first.merged(found)[: self._top_n]
-            turned = first.turned(vector, self._embed_model.document_vectors(read_texts(first.judged)))
+                return first.reranked()[: self._top_n]
+            texts = read_texts(first.judged)
+            judged = self._embed_model.document_vectors(texts, vectors=self.vectors)
+            turned = first.turned(vector, judged)
             again = self._retriever.retrieve(QueryBundle(query, embedding=turned))
             return first.merged(again)[: self._top_n]
         except Exception:
@@ -85,14 +98,17 @@ class RewardRetriever(BaseRetriever):
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query = query_bundle.query_str
-        vector = await self._embed_model.aget_query_embedding(query)
+        base = await self._embed_model.aembed_query_base(query)
+        vector = self._embed_model.steered(query, base)
         found = await self._retriever.aretrieve(QueryBundle(query, embedding=vector))
         try:
             texts = read_texts(found)
-            first = self._first_pass(query, found, texts, await self._judge.ascore(query, texts))
+            first = self._first_pass(query, base, found, await self._judge.ascore(query, texts))
             if not first.informative:
-                return first.merged(found)[: self._top_n]
-            turned = first.turned(vector, await self._embed_model.adocument_vectors(read_texts(first.judged)))
+                return first.reranked()[: self._top_n]
+            texts = read_texts(first.judged)
+            judged = await self._embed_model.adocument_vectors(texts, vectors=self.vectors)
+            turned = first.turned(vector, judged)
             again = await self._retriever.aretrieve(QueryBundle(query, embedding=turned))
             return first.merged(again)[: self._top_n]
         except Exception:
@@ -100,9 +116,16 @@ class RewardRetriever(BaseRetriever):
             return found[: self._top_n]
 
     def _first_pass(
-        self, query: str, found: list[NodeWithScore], texts: list[str], scores: Scores
+        self, query: str, base: list[float], found: list[NodeWithScore], scores: Scores
     ) -> FirstPass[NodeWithScore]:
         rewards = rewards_of(self._judge, scores)
+        self.vectors.note(ids_of(found))
         if self._log is not None:
-            self._log.record(query, texts, scores, task=self._embed_model.task_of(query))
+            self._log.record(query, read_texts(found), scores, task=self._embed_model.task_of(query, base))
         return FirstPass(found, rewards, key=lambda one: one.node_id)
+
+
+def _stored_by(retriever: BaseRetriever) -> Callable[[list[str]], Mapping[str, Any]] | None:
+    """How the index of a vector retriever hands out its vectors; None for any other retriever."""
+    index = getattr(retriever, "_index", None)
+    return stored_vectors(index) if isinstance(index, VectorStoreIndex) else None

@@ -1,0 +1,144 @@
+"""Hosts that lose the caller's scope, or embed documents as queries: what happens there, and the safe way round."""
+
+# The parts override methods that their frameworks document.
+# ruff: noqa: D102
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+import numpy as np
+import pytest
+from langchain_community.vectorstores.rocksetdb import Rockset
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_tttembed import TTTEmbeddings, hosts
+from langgraph.store.memory import InMemoryStore
+
+from tttembed_rag import Evidence, Offset, Offsets, scope
+
+TASKS = [f"task{i}" for i in range(32)]
+WIDTH = len(TASKS)
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+# The offset of a task carries every query to the document of that task.
+OFFSETS = Offsets(
+    [Offset("task", 50 * np.eye(WIDTH)[i], 1.0, 4, UNGATED, task=task) for i, task in enumerate(TASKS)], width=WIDTH
+)
+
+
+class Naming(Embeddings):
+    """Documents are their task's axis; every query points to the first."""
+
+    def embed_documents(self, texts):
+        return [np.eye(WIDTH)[TASKS.index(text)].tolist() for text in texts]
+
+    def embed_query(self, text):
+        return np.eye(WIDTH)[0].tolist()
+
+
+class Offline(Rockset):
+    """Rockset's own code, without its client."""
+
+    def __init__(self, embeddings):
+        self._embeddings = embeddings
+        self._text_key, self._embedding_key = "text", "vector"
+        self.written = []
+
+    def _write_documents_to_rockset(self, batch):
+        self.written += batch
+        return [{"_id": str(place)} for place in range(len(batch))]
+
+
+@pytest.fixture
+def wrapped():
+    """The model, wrapped."""
+    return TTTEmbeddings(Naming(), offsets=OFFSETS)
+
+
+@pytest.fixture
+def store(wrapped):
+    """A store of one document per task."""
+    return InMemoryVectorStore.from_texts(TASKS, wrapped)
+
+
+def graph_store(embeddings):
+    """LangGraph's store with one item per task."""
+    store = InMemoryStore(index={"dims": WIDTH, "embed": embeddings, "fields": ["text"]})
+    for task in TASKS:
+        store.put(("all",), task, {"text": task})
+    return store
+
+
+def test_threads_search_under_their_own_scope(store):
+    """32 threads that search one store at once each find their task's document, every time."""
+    together = Barrier(32)
+
+    def ask(task):
+        with scope(task):
+            together.wait()
+            return {store.similarity_search("q", k=1)[0].page_content for _ in range(20)}
+
+    with ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(ask, TASKS)) == [{task} for task in TASKS]
+
+
+async def test_asyncio_tasks_search_under_their_own_scope(store):
+    """200 asyncio tasks on one store each find their task's document; without a scope the base vector is served."""
+
+    async def ask(number):
+        task = TASKS[number % 32] if number % 5 else None
+        with scope(task):
+            await asyncio.sleep(0)
+            found = await store.asimilarity_search("q", k=1)
+            return task or TASKS[0], found[0].page_content
+
+    answers = await asyncio.gather(*(ask(number) for number in range(200)))
+
+    assert [found for _, found in answers] == [expected for expected, _ in answers]
+
+
+async def test_langgraph_loses_the_scope_and_serves_the_base_vector(wrapped):
+    """Its sync search runs in a thread without the caller's context: the base vector, never another's offset."""
+    store = graph_store(wrapped)
+    with scope("task7"):
+        found = store.search(("all",), query="q", limit=1)
+
+    assert [one.key for one in found] == ["task0"]
+
+
+async def test_langgraph_keeps_a_fixed_scope(wrapped):
+    """A store of its own for each scope finds what it should, sync and async; items are stored as they are."""
+    store = graph_store(wrapped.for_scope("task7"))
+
+    found = [store.search(("all",), query="q", limit=1), await store.asearch(("all",), query="q", limit=1)]
+
+    assert [one[0].key for one in found] == ["task7", "task7"]
+    assert [store.get(("all",), task).value["text"] for task in TASKS] == TASKS
+
+
+def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog, monkeypatch):
+    """Rockset's own code, adding texts, is told from its module; the warning says what to give it."""
+    monkeypatch.setattr(hosts, "_warned", set())
+    store = Offline(wrapped)
+    store.add_texts(TASKS[:3])
+
+    [record] = caplog.records
+    assert (record.name, record.levelno) == ("langchain_tttembed.hosts", logging.WARNING)
+    assert record.getMessage().startswith("Rockset embeds documents as queries")
+    assert len(store.written) == 3
+
+
+async def test_packages_are_known_by_their_name(wrapped, caplog, monkeypatch):
+    """A module of mem0 is told too, sync and async; anybody else is not."""
+    monkeypatch.setattr(hosts, "_warned", set())
+    names = {"__name__": "mem0.embeddings.langchain"}
+    code = "def ask(model): return model.embed_query('q')\nasync def aask(model): return await model.aembed_query('q')"
+    exec(code, names)  # noqa: S102 - code that stands in a module of mem0
+    wrapped.embed_query("q")
+    quiet = len(caplog.records)
+    names["ask"](wrapped)
+    await names["aask"](wrapped)
+
+    assert quiet == 0
+    assert [one.getMessage().partition(" ")[0] for one in caplog.records] == ["mem0"]
