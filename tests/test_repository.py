@@ -50,7 +50,7 @@ LAYERS = (
     ("mteb", "stores"),
     ("background",),
     ("capture", "following", "writing"),
-    ("storelog",),
+    ("storelog", "testing"),
     ("evaluate",),
     ("demo",),
     ("cli",),

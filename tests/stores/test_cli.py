@@ -1,0 +1,170 @@
+"""The commands that work on a store: what they print, what they change, how they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tttembed_rag import Offsets, fit
+from tttembed_rag.cli import main
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import JUDGE, learned, traffic
+
+
+def run(*arguments: Any) -> Result:
+    """What the command does with *arguments*."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def url(sqlite_url: str) -> str:
+    """A store with 20 rewarded queries."""
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(20), judge=JUDGE)
+    return sqlite_url
+
+
+@pytest.fixture
+def file(url: str, tmp_path: Path) -> Path:
+    """What they teach, saved."""
+    path = tmp_path / "offsets.safetensors"
+    with open_store(url) as store:
+        learned(store).save(path)
+    return path
+
+
+def test_publish_promote_and_roll_back(url: str, file: Path) -> None:
+    """Each says which version is live, and the list says so too."""
+    said = [
+        run("publish", file, "--store", url, "--by", "me"),
+        run("publish", file, "--store", url, "--by", "me", "--candidate"),
+        run("promote", "--store", url, "--by", "me", "--note", "looks good"),
+        run("rollback", "--store", url, "--by", "me"),
+    ]
+    listed = [json.loads(line) for line in run("versions", "--store", url, "--json").output.splitlines()]
+
+    assert [result.output for result in said] == [
+        "version 1 is live: 2 of 2 offsets served\n",
+        "version 2 is candidate: 2 of 2 offsets served\n",
+        "version 2 is live: 2 of 2 offsets served\n",
+        "version 1 is live: 2 of 2 offsets served\n",
+    ]
+    assert [(line["number"], line["aliases"]) for line in listed] == [(2, []), (1, ["live"])]
+
+
+def test_export_gives_back_what_was_published(url: str, file: Path, tmp_path: Path) -> None:
+    """The live version, or the one that is named."""
+    run("publish", file, "--store", url)
+    out = tmp_path / "exported.safetensors"
+
+    result = run("export", "--store", url, out)
+
+    assert result.exit_code == 0
+    assert {key: offset.vector.tolist() for key, offset in Offsets.load(out).items()} == {
+        key: offset.vector.tolist() for key, offset in Offsets.load(file).items()
+    }
+
+
+def test_show_takes_a_store(url: str, file: Path) -> None:
+    """Its versions, and each offset of the live one."""
+    run("publish", file, "--store", url, "--by", "somebody")
+
+    lines = run("show", url).output.splitlines()
+
+    assert "somebody" in lines[0]
+    assert "live" in lines[0]
+    assert [line.partition(":")[0] for line in lines[1:]] == ["task", "task"]
+
+
+def test_fit_learns_from_a_store(url: str, tmp_path: Path) -> None:
+    """What `fit` learns from the same rewards."""
+    out = tmp_path / "learned.safetensors"
+
+    result = run("fit", url, "--out", out, "--scope", "task", "--no-gate")
+
+    with open_store(url) as store:
+        expected = fit(store.rewards(JUDGE), scope="task", gate=False)
+    assert result.exit_code == 0, result.output
+    assert {key: offset.vector.tolist() for key, offset in Offsets.load(out).items()} == {
+        key: offset.vector.tolist() for key, offset in expected.items()
+    }
+
+
+def test_fit_asks_which_judge(url: str, tmp_path: Path) -> None:
+    """Where there are several, their rewards are not mixed."""
+    with open_store(url) as store:
+        store.observe(traffic(1), judge="judge-b")
+
+    result = run("fit", url, "--out", tmp_path / "out")
+
+    assert result.exit_code == 2
+    assert "judge-a, judge-b" in result.output
+
+
+def test_halt_is_told_to_those_who_serve(url: str) -> None:
+    """And `resume` lifts it."""
+    with open_store(url) as store:
+        run("halt", "--store", url, "--by", "me", "--note", "wrong")
+        halted = store.halted(tenant="a")
+        run("resume", "--store", url, "--by", "me")
+
+        assert [halted, store.halted(tenant="a")] == ["wrong", None]
+
+
+def test_forget_says_what_is_left(url: str) -> None:
+    """In words and as JSON; the audit keeps who asked for it."""
+    words = run("forget", "--store", url, "--tenant", "", "--query", "q3", "--by", "privacy office").output
+    counted = json.loads(run("forget", "--store", url, "--tenant", "", "--by", "me", "--json").output)
+
+    assert words.startswith("forgotten: 1 queries, ")
+    assert (counted["forgotten"]["queries"], counted["left"]["queries"]) == (19, 0)
+    assert "privacy office" in run("audit", "--store", url).output
+
+
+def test_counts_add_up(url: str) -> None:
+    """As many rewards as pairs were judged."""
+    said = json.loads(run("counts", "--store", url, "--json").output)
+
+    assert (said["queries"], said["pairs"], said["judges"]) == (20, 80, {JUDGE: 80})
+
+
+def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
+    """For whichever judge asks."""
+    log = tmp_path / "log.jsonl"
+    line = {"query_id": "7", "query": "how?", "task": "billing", "candidates": [{"id": "a", "text": "so"}]}
+    log.write_text(json.dumps(line) + "\n", encoding="utf-8")
+
+    assert run("import", log, "--store", sqlite_url).output == f"1 queries of {log}\n"
+    with open_store(sqlite_url) as store:
+        assert [(one.query, one.task) for one in store.waiting(JUDGE)] == [("how?", "billing")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["versions", "--store", "sqlite:///{folder}/absent.db"], "found no file"),
+        (["versions", "--store", "mysql://user:secret@host/db"], "expected sqlite:///FILE"),
+        (["versions", "--store", "no url: secret"], "expected sqlite:///FILE"),
+        (["versions", "--store", "postgresql+psycopg://user:secret@127.0.0.1:9/db"], "not available"),
+        (["rollback", "--store", "{url}"], "expected a previous version"),
+        (["rollback", "--store", "{url}", "--to", "7"], "got 7"),
+        (["promote", "--store", "{url}"], "expected a candidate"),
+        (["export", "--store", "{url}", "{folder}/out"], "expected a live version"),
+        (["publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),
+        (["fit", "{url}", "--out", "{folder}/out", "--judge", "nobody"], "nobody"),
+        (["fit", "{url}", "--out", "{folder}/out", "--no-gate"], "--scope"),
+        (["fit", "{folder}", "--out", "{folder}/out"], "--rewards"),
+    ],
+)
+def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], reason: str) -> None:
+    """With exit code 2, no trace, and no password."""
+    result = run(*(argument.format(url=url, folder=tmp_path) for argument in arguments))
+
+    assert result.exit_code == 2
+    (line,) = [line for line in result.output.splitlines() if line.startswith("Error")]
+    assert reason in line
+    assert "secret" not in result.output

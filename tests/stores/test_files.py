@@ -1,0 +1,188 @@
+"""What is found where a store should be, and what is left in its file."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import make_url
+
+from tttembed_rag import Offsets
+from tttembed_rag.errors import StoreError, StoreUnavailable
+from tttembed_rag.stores import Candidate, Served, database, open_store, schema
+from tttembed_rag.testing import JUDGE, learned, traffic
+
+
+def path_of(url: str) -> Path:
+    """The file of a SQLite store."""
+    return Path(make_url(url).database or "")
+
+
+def everything(url: str) -> bytes:
+    """All bytes of a SQLite store: its file, its log and its index of the log."""
+    path = path_of(url)
+    return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
+
+
+def test_no_byte_of_the_forgotten_is_left(sqlite_url: str) -> None:
+    """Neither its texts, nor its ids, nor its vectors, nor what was learned; what was kept still is."""
+    vector = np.arange(1, 385, dtype=np.float32)
+    secret = Served(
+        "id-of-the-forgotten",
+        -vector,
+        [Candidate(f"shown-{i}", vector + i, f"passage {i} for the forgotten", i / 30) for i in range(30)],
+        "question of the forgotten",
+        task="chess",
+        embedder="wide",
+    )
+    kept = Served("kept", vector[::-1].copy(), secret.candidates[:1], "question that stays", embedder="wide")
+    traces = [
+        b"id-of-the-forgotten",
+        b"question of the forgotten",
+        b"passage 29 for",
+        b"shown-29",
+        (-vector).tobytes(),
+        (vector + 29).tobytes(),
+    ]
+    with open_store(sqlite_url) as store:
+        store.observe([secret, kept], judge=JUDGE)
+        store.publish(learned(store), by="me")
+        offset = store.serving().version.offsets["task:chess"].vector.astype(np.float32).tobytes()
+        before = everything(sqlite_url)
+
+        store.forget(tenant="", query_id="id-of-the-forgotten", by="me")
+        after = everything(sqlite_url)
+
+    assert [trace in before for trace in [*traces, offset]] == [True] * 7
+    assert [trace in after for trace in [*traces, offset]] == [False] * 7
+    assert b"question that stays" in after
+    assert vector.tobytes() in after
+
+
+def test_what_expired_is_overwritten(sqlite_url: str) -> None:
+    """Where it lay are zeros, without the file being written anew."""
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(30), judge=JUDGE)
+        store.expire(25.0, by="me")
+
+    assert b"question 7 of" not in everything(sqlite_url)
+    assert b"question 27 of" in everything(sqlite_url)
+
+
+def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows are deleted, and the caller learns that bytes of them are still there."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(3), judge=JUDGE)
+        reader = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM queries").fetchall()
+
+        with pytest.raises(StoreUnavailable, match="try again"):
+            store.forget(tenant="", by="me")
+        reader.close()
+
+        assert store.counts().queries == 0
+        store.forget(tenant="", by="me")
+    assert b"question 2" not in everything(sqlite_url)
+
+
+def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url: str) -> None:
+    """In one line that names it."""
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(4), judge=JUDGE)
+        for _ in range(2):
+            store.publish(learned(store), by="me")
+        with sqlite3.connect(path_of(sqlite_url)) as other:
+            (content,) = other.execute("SELECT content FROM versions WHERE number = 2").fetchone()
+            damaged = content[:-20] + b"\0" + content[-19:]
+            other.execute("UPDATE versions SET content = ? WHERE number = 2", (damaged,))
+        other.close()
+
+        with pytest.raises(
+            StoreError, match=r"^version 2: expected the offsets that were published, got damaged ones$"
+        ):
+            _ = store.serving().version.offsets
+        assert len(store.rollback(by="me").offsets) == 2
+
+
+def test_a_file_that_is_read_only_is_read(sqlite_url: str) -> None:
+    """And writing to it is refused in one line."""
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(4), judge=JUDGE)
+        store.publish(learned(store), by="me")
+
+    with open_store(f"sqlite:///file:{path_of(sqlite_url)}?mode=ro&uri=true") as store:
+        assert len(store.rewards(JUDGE)) == 4
+        assert store.serving().version.number == 1
+        with pytest.raises(StoreError, match="readonly"):
+            store.observe(traffic(1, first=5), judge=JUDGE)
+
+
+@pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
+def test_another_file_is_refused(sqlite_url: str, content: bytes) -> None:
+    """In one line, and left as it is."""
+    path_of(sqlite_url).write_bytes(content)
+
+    with pytest.raises(StoreError, match=r"store\.db: .*database"):
+        open_store(sqlite_url)
+    assert path_of(sqlite_url).read_bytes() == content
+
+
+def test_a_foreign_database_is_refused(sqlite_url: str) -> None:
+    """One that has a table by the name of ours."""
+    with sqlite3.connect(path_of(sqlite_url)) as other:
+        other.execute("CREATE TABLE queries (id INTEGER)")
+    other.close()
+
+    with pytest.raises(StoreError, match="foreign table 'queries'"):
+        open_store(sqlite_url)
+
+
+def test_a_newer_schema_is_refused(store_url: str) -> None:
+    """With what to do about it."""
+    with open_store(store_url) as store:
+        store.observe(traffic(1), judge=JUDGE)
+        with store._database.write("migrating") as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+
+    with pytest.raises(StoreError, match=rf"schema {schema.HEAD} or older, found 9999; upgrade tttembed-rag"):
+        open_store(store_url)
+
+
+def test_passwords_are_not_shown() -> None:
+    """Neither by errors nor by the store's name."""
+    url = "postgresql+psycopg://somebody:secret@127.0.0.1:9/database"
+
+    with pytest.raises(StoreUnavailable, match="somebody") as refused:
+        open_store(url)
+
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_store_with_texts_does_not_become_one_without(sqlite_url: str) -> None:
+    """What it holds would have to be forgotten first."""
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(1), judge=JUDGE)
+
+    with pytest.raises(StoreError, match="without texts"):
+        open_store(sqlite_url, texts=False)
+
+
+def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url: str) -> None:
+    """Not even in its log."""
+    with open_store(sqlite_url, texts=False) as store:
+        store.observe(traffic(5), judge=JUDGE)
+        found = everything(sqlite_url)
+
+        assert len(store.rewards(JUDGE)) == 5
+    assert (b"question" in found, b"document 1" in found) == (False, False)
+
+
+def test_publishing_needs_no_observations(sqlite_url: str) -> None:
+    """Offsets from a file are served like any others."""
+    with open_store(sqlite_url) as store:
+        assert store.publish(Offsets([], width=3), by="me").served == 0

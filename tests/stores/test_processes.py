@@ -1,0 +1,90 @@
+"""Many processes on one store; `make faults` runs the heavy version."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from threading import Event, Thread
+
+from tttembed_rag.errors import StoreError
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import JUDGE, learned, traffic
+
+WRITERS, READERS, BATCHES = 4, 4, 4
+
+
+def write(url, number, offsets, said):
+    """A process: writes batches and publishes, while its threads read; tells what was acknowledged."""
+    wrong, done, published = [], Event(), []
+
+    def read():
+        last = 0
+        while not done.is_set():
+            serving = store.serving()
+            if serving.generation < last:
+                wrong.append(f"generation {serving.generation} after {last}")
+            last = serving.generation
+            if serving.version is not None and len(serving.version.offsets) != 2:
+                wrong.append(f"version {serving.version.number} is not whole")
+            time.sleep(0.01)
+
+    with open_store(url) as store:
+        threads = [Thread(target=read) for _ in range(READERS)]
+        for thread in threads:
+            thread.start()
+        for batch in range(BATCHES):
+            store.observe(traffic(5, first=100 * number + 5 * batch), judge=JUDGE)
+            published.append(store.publish(offsets, by=f"writer {number}").number)
+        done.set()
+        for thread in threads:
+            thread.join()
+    said.put((wrong, published))
+
+
+def test_writers_and_readers_of_many_processes(store_url):
+    """Every acknowledged reward is there, versions strictly increase, readers see whole versions."""
+    processes = multiprocessing.get_context("fork")
+    said = processes.Queue()
+    with open_store(store_url) as store:
+        store.observe(traffic(20, tenant="learned from"), judge=JUDGE)
+        offsets = learned(store, "learned from")
+    writers = [processes.Process(target=write, args=(store_url, number, offsets, said)) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    outcomes = [said.get(timeout=100) for _ in writers]
+    for writer in writers:
+        writer.join()
+    expected = {f"q{100 * writer + place}" for writer in range(WRITERS) for place in range(5 * BATCHES)}
+
+    assert [wrong for wrong, _ in outcomes] == [[]] * WRITERS
+    assert all(sorted(published) == published for _, published in outcomes)
+    with open_store(store_url) as store:
+        assert set(store.rewards(JUDGE).query_ids.tolist()) == expected
+        assert store.judges() == [(JUDGE, 4 * len(expected))]
+        numbers = sorted(number for _, published in outcomes for number in published)
+        assert [version.number for version in reversed(store.versions())] == numbers
+        lines = [line.detail for line in reversed(store.audit()) if line.action == "publish"]
+        assert lines == [f"version {number} is live" for number in numbers]
+        assert store.aliases()["live"] == numbers[-1]
+
+
+def test_a_forked_child_has_connections_of_its_own(store_url):
+    """Parent and child write at the same time, and all of it is there."""
+    with open_store(store_url) as store:
+        store.observe(traffic(1), judge=JUDGE)
+        child = os.fork()
+        first = 1 if child else 101
+        try:
+            for number in range(first, first + 10):
+                store.observe(traffic(1, first=number), judge=JUDGE)
+        except StoreError:
+            if child:
+                raise
+            os._exit(1)
+        if not child:
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+
+        assert status == 0
+        assert store.counts().queries == 21

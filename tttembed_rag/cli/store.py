@@ -1,0 +1,304 @@
+"""`tttembed publish` and its like: what a store holds, which offsets are live, and what is forgotten."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tttembed_rag.cli.group import check_target, main
+from tttembed_rag.offsets import Offset, Offsets
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store, Version
+    from tttembed_rag.stores.publishing import Alias
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+class PathOrURL(click.ParamType[Path | str]):
+    """A file or folder as a path; the URL of a store as it is."""
+
+    name = "path or url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
+        """A path, unless it says that it is a URL."""
+        return value if isinstance(value, Path) or "://" in value else Path(value)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a user without a name, in a container
+        return "tttembed"
+
+
+def in_store(command: CommandT) -> CommandT:
+    """The option that names a store."""
+    return click.option(
+        "--store",
+        "url",
+        required=True,
+        envvar="TTTEMBED_STORE",
+        metavar="URL",
+        help="sqlite:///FILE or postgresql://...",
+    )(command)
+
+
+def of_tenant(command: CommandT) -> CommandT:
+    """The option that names a tenant."""
+    return click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")(command)
+
+
+def as_objects(command: CommandT) -> CommandT:
+    """The option that asks for JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def on_record(command: CommandT) -> CommandT:
+    """The options that the audit keeps."""
+    command = click.option("--note", default="", help="Why, for the audit.")(command)
+    return signed(command)
+
+
+def signed(command: CommandT) -> CommandT:
+    """The option that says who acts."""
+    return click.option("--by", default=_user, show_default="you", help="Who, for the audit.")(command)
+
+
+def opened(url: str, *, create: bool = False) -> Store:
+    """The store at *url*; nothing is made where none is, unless *create*."""
+    from tttembed_rag.stores import open_store
+
+    return open_store(url, create=create)
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@in_store
+@of_tenant
+@click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
+@on_record
+@as_objects
+def publish(file: Path, url: str, tenant: str, by: str, note: str, *, candidate: bool, as_json: bool) -> None:
+    """Serve the offsets of FILE from now on, as a new version."""
+    offsets = Offsets.load(file)
+    with opened(url, create=True) as store:
+        alias: Alias = "candidate" if candidate else "live"
+        _say(store.publish(offsets, tenant=tenant, by=by, note=note, alias=alias), alias, as_json=as_json)
+
+
+@main.command()
+@in_store
+@of_tenant
+@on_record
+@as_objects
+def promote(url: str, tenant: str, by: str, note: str, *, as_json: bool) -> None:
+    """Serve the candidate."""
+    with opened(url) as store:
+        _say(store.promote(tenant=tenant, by=by, note=note), "live", as_json=as_json)
+
+
+@main.command()
+@in_store
+@of_tenant
+@click.option("--to", type=int, metavar="N", help="The version to serve.  [default: the one before]")
+@on_record
+@as_objects
+def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_json: bool) -> None:
+    """Serve the previous version again, or version N; twice goes back twice."""
+    with opened(url) as store:
+        _say(store.rollback(tenant=tenant, by=by, note=note, to=to), "live", as_json=as_json)
+
+
+@main.command()
+@click.argument("out", metavar="OUT.safetensors", type=click.Path(path_type=Path))
+@in_store
+@of_tenant
+@click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
+def export(out: Path, url: str, tenant: str, number: int | None) -> None:
+    """Write a version's offsets to a file."""
+    check_target(out)
+    with opened(url) as store:
+        version = store.version(number if number is not None else "live", tenant=tenant)
+        if version is None:
+            which = "a live version" if number is None else f"version {number}"
+            raise click.UsageError(f"export: expected {which} of tenant {tenant!r}, found none")
+        version.offsets.save(out)
+    click.echo(f"{out}: version {version.number}, {version.kept} offsets, {version.served} served")
+
+
+@main.command()
+@in_store
+@of_tenant
+@click.option("--limit", default=20, show_default=True, help="Newest versions listed.")
+@as_objects
+def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
+    """List the newest versions: when, by whom, which is live, how many offsets are served, on what evidence."""
+    with opened(url) as store:
+        print_versions(store, tenant, limit, as_json=as_json)
+
+
+@main.command()
+@in_store
+@click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
+@on_record
+def halt(url: str, tenant: str | None, by: str, note: str) -> None:
+    """Serve base vectors, whatever is live, until `resume`."""
+    with opened(url) as store:
+        store.halt(tenant=tenant, by=by, note=note)
+    click.echo(f"halted: {'all tenants' if tenant is None else f'tenant {tenant!r}'}")
+
+
+@main.command()
+@in_store
+@click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
+@on_record
+def resume(url: str, tenant: str | None, by: str, note: str) -> None:
+    """Serve again what is live."""
+    with opened(url) as store:
+        store.resume(tenant=tenant, by=by, note=note)
+    click.echo(f"resumed: {'all tenants' if tenant is None else f'tenant {tenant!r}'}")
+
+
+@main.command()
+@in_store
+@click.option("--tenant", required=True, metavar="NAME", help='Whose; "" is the shared tenant.')
+@click.option("--query", "query_id", metavar="ID", help="A query id.  [default: all of the tenant]")
+@signed
+@as_objects
+def forget(url: str, tenant: str, query_id: str | None, by: str, *, as_json: bool) -> None:
+    """Delete a query, or all of a tenant, and every version that may have learned from it."""
+    with opened(url) as store:
+        gone = store.forget(tenant=tenant, query_id=query_id, by=by)
+        left = store.counts(tenant)
+    if as_json:
+        click.echo(json.dumps({"forgotten": asdict(gone), "left": asdict(left)}))
+        return
+    click.echo(
+        f"forgotten: {gone.queries} queries, {gone.documents} documents, {gone.pairs} pairs, {gone.rewards} rewards, "
+        f"{gone.versions} versions that may have learned from them"
+    )
+    click.echo(
+        f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards; base vectors are served until the "
+        "next fit, which learns what it would have learned had the rest never been seen"
+    )
+
+
+@main.command()
+@in_store
+@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@click.option("--limit", default=20, show_default=True, help="Newest changes listed.")
+@as_objects
+def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
+    """List the newest changes: when, by whom, what."""
+    with opened(url) as store:
+        for line in store.audit(tenant=tenant, limit=limit):
+            whose = "all tenants" if line.tenant is None else line.tenant or "shared"
+            text = f"{_when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
+            click.echo(json.dumps(asdict(line)) if as_json else text.rstrip())
+
+
+@main.command()
+@in_store
+@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@as_objects
+def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
+    """Count what was observed, what was judged and what waits."""
+    with opened(url) as store:
+        held, judges = store.counts(tenant), store.judges(tenant=tenant or "")
+    if as_json:
+        click.echo(json.dumps(asdict(held) | {"judges": dict(judges)}))
+        return
+    for name, value in asdict(held).items():
+        click.echo(f"{name:<10}{value:>14,}")
+    for judge, rewards in judges:
+        click.echo(f"{rewards:>24,} rewards of {judge}")
+
+
+@main.command("import")
+@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
+@in_store
+@of_tenant
+@as_objects
+def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
+    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge."""
+    from tttembed_rag.judging import read_log
+    from tttembed_rag.stores import Candidate, Served
+
+    served = [
+        Served(
+            one.query_id,
+            None,
+            [Candidate(name, text=text) for name, text in one.candidates],
+            one.query,
+            one.task,
+            tenant,
+        )
+        for one in read_log(log)
+    ]
+    with opened(url, create=True) as store:
+        written = store.observe(served)
+    click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
+
+
+def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
+    """A line for each version, newest first."""
+    aliases: dict[int, list[str]] = {}
+    for alias, number in store.aliases(tenant=tenant).items():
+        aliases.setdefault(number, []).append(alias)
+    found = store.versions(tenant=tenant, limit=limit)
+    if not (as_json or found):
+        click.echo(f"no versions of tenant {tenant!r} yet: base vectors are served")
+    for version in found:
+        mine = sorted(aliases.get(version.number, []))
+        if as_json:
+            click.echo(json.dumps(_facts(version) | {"aliases": mine}))
+            continue
+        click.echo(
+            f"{version.number:>6}  {_when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
+            f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
+        )
+
+
+def _facts(version: Version) -> dict[str, Any]:
+    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served")
+    return {name: getattr(version, name) for name in names} | {"evidence": _evidence(version)}
+
+
+def _evidence(version: Version) -> str:
+    """The evidence of the shared offset that learned from most queries, and how many others are served."""
+    from tttembed_rag.errors import StoreError
+
+    try:
+        offsets = version.offsets
+    except StoreError as error:
+        return str(error)
+    shared = [offset for offset in offsets.values() if offset.query_id is None]
+    if not shared:
+        return "no shared offset"
+
+    def importance(offset: Offset) -> tuple[bool, int]:
+        return offset.served, offset.n
+
+    first = max(shared, key=importance)
+    others = sum(offset.served for offset in shared) - first.served
+    more = f" (and {others} more)" if others else ""
+    return f"{first.key}: {first.evidence}{more}"
+
+
+def _say(version: Version, alias: str, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_facts(version) | {"aliases": [alias]}))
+        return
+    click.echo(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
+
+
+def _when(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

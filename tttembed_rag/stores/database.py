@@ -1,0 +1,211 @@
+"""A database that both kinds of store are used through: transactions, and errors in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sqlite3
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
+
+# What a transaction that writes may exclude: nobody; whoever forgets; or everybody else.
+Access = Literal["observing", "forgetting", "publishing", "migrating"]
+
+# Seconds to wait for another writer of the same SQLite file.
+BUSY_SECONDS = 30.0
+# Seconds to wait for a connection of PostgreSQL.
+_CONNECT_SECONDS = 10
+# Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.
+_DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
+# Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
+_PASSING_STATES = re.compile(r"08|25006|40|53|55|57|58|XX000")
+_PASSING_SQLITE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+}
+
+
+# Connections that a child process inherited: closing them would disturb the parent.
+_inherited: list[Any] = []
+
+
+class Database:
+    """Transactions on one database, from any thread; a child process gets connections of its own.
+
+    Args:
+        url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
+
+        synchronous: SQLite's setting: FULL keeps what was acknowledged through a power cut, NORMAL
+            through a crash of the process alone.
+
+    Raises:
+        StoreError: The URL is neither.
+    """
+
+    def __init__(self, url: str | URL, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
+        self.url = _checked_url(url)
+        self.name = self.url.render_as_string(hide_password=True)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._synchronous = synchronous
+        if self.is_sqlite:
+            self.engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+            event.listen(self.engine, "connect", self._prepare)
+            event.listen(self.engine, "begin", _begin)
+        else:
+            require("psycopg", "postgres")
+            self.engine = create_engine(
+                self.url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
+            )
+        _survive_fork(self.engine)
+
+    def exists(self) -> bool:
+        """Whether there is a database: connecting to SQLite's would make one."""
+        file = self.url.database or ""
+        return not self.is_sqlite or file.startswith("file:") or Path(file).exists()
+
+    def close(self) -> None:
+        """Let every connection go."""
+        self.engine.dispose()
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One moment of the database: everything read inside belongs together."""
+        options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        with self.checked(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def write(self, access: Access) -> Iterator[Connection]:
+        """One transaction: all of it is there once the block is left, or nothing."""
+        with self.checked(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+            if not self.is_sqlite:  # which has one writer at a time
+                _lock(connection, access)
+            yield connection
+
+    def now(self, connection: Connection) -> float:
+        """Unix seconds, by the one clock that all users of the database share."""
+        if self.is_sqlite:
+            return time.time()
+        return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Turns a driver's error into one line: `StoreUnavailable` where waiting may help, else `StoreError`."""
+        try:
+            yield
+        except PoolTimeoutError as exc:
+            raise StoreUnavailable(f"{self.name}: expected a free connection, got none in time") from exc
+        except DBAPIError as exc:
+            reason = " ".join(str(exc.orig).split())
+            if _passes(exc):
+                raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
+            raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
+        except (OverflowError, UnicodeEncodeError) as exc:
+            raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
+        except SQLAlchemyError as exc:
+            reason = " ".join(str(exc).split())
+            raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
+
+    def scrub(self) -> None:
+        """Leave nothing of deleted rows in the file; of PostgreSQL's files, make them free to be overwritten."""
+        with self.checked(), self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM"))
+                return
+            bare = connection.connection.cursor()
+            try:
+                # Deleted rows were overwritten with zeros; copies of them may still lie in the log and in free pages.
+                for command in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+                    row = bare.execute(command).fetchone()
+                    if row and row[0]:
+                        raise StoreUnavailable(f"{self.name}: deleted, but a reader still holds the log; try again")
+            except sqlite3.OperationalError as exc:
+                raise StoreUnavailable(f"{self.name}: deleted, but not overwritten yet ({exc}); try again") from exc
+            finally:
+                bare.close()
+
+    def _prepare(self, bare: sqlite3.Connection, _: Any) -> None:
+        """Settings of a new SQLite connection; transactions begin where we say so."""
+        bare.isolation_level = None
+        for setting in ("foreign_keys=ON", f"synchronous={self._synchronous}", "secure_delete=ON"):
+            bare.execute(f"PRAGMA {setting}")
+        if bare.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            bare.execute("PRAGMA journal_mode=WAL")
+
+
+def digest(*parts: bytes, key: bytes = b"") -> bytes:
+    """32 bytes that stand for *parts*, by *key*: who lacks the key cannot guess them."""
+    hashed = hashlib.blake2b(key=key, digest_size=32)
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "big") + part)
+    return hashed.digest()
+
+
+def _checked_url(url: str | URL) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as exc:  # its message would show a password
+        raise StoreError("url: expected sqlite:///FILE or postgresql+psycopg://..., got another text") from exc
+    driver = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}.get(parsed.get_backend_name())
+    if driver is None or parsed.drivername not in (driver, parsed.get_backend_name(), "sqlite+pysqlite"):
+        raise StoreError(f"url: expected sqlite:///FILE or postgresql+psycopg://..., got {parsed.drivername}://...")
+    if driver == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise StoreError("url: expected sqlite:///FILE, got a database in memory")
+    return parsed.set(drivername=driver)
+
+
+def _begin(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _lock(connection: Connection, access: Access) -> None:
+    """PostgreSQL: those who observe share; who forgets, publishes or migrates is alone with its kind."""
+    if access == "observing":
+        connection.execute(select(func.pg_advisory_xact_lock_shared(_DATA_LOCK)))
+    if access == "migrating":
+        connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+    if access == "forgetting":
+        connection.execute(select(func.pg_advisory_xact_lock(_DATA_LOCK)))
+    if access in ("forgetting", "publishing"):
+        connection.execute(select(func.pg_advisory_xact_lock(_VERSION_LOCK)))
+
+
+def _passes(error: DBAPIError) -> bool:
+    """Whether the same call may succeed later."""
+    cause = error.orig
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
+    state = getattr(cause, "sqlstate", None)
+    if state is None:  # the server was not reached, unless it is the statement that is wrong
+        return error.connection_invalidated or isinstance(error, OperationalError | InterfaceError)
+    return error.connection_invalidated or bool(_PASSING_STATES.match(state))
+
+
+def _survive_fork(engine: Engine) -> None:
+    """A child starts without connections: those it inherited are the parent's."""
+    alive = weakref.ref(engine)
+
+    def renew() -> None:
+        if (mine := alive()) is not None:
+            _inherited.append(mine.pool)
+            mine.dispose(close=False)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=renew)

@@ -1,0 +1,214 @@
+"""Reading what is learned from: rewards ready for a fit, and pairs that wait for a judge."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from sqlalchemy import Connection, Select, and_, exists, func, or_, select
+
+from tttembed_rag.errors import RewardError, StoreError
+from tttembed_rag.judging import Observation
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.records import Counts
+from tttembed_rag.stores.rows import found, in_parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which rewards are learned from.
+
+    Attributes:
+        judge: Whose.
+
+        tenant: Of which tenant; "" also learns from tenants that share.
+
+        embedder: Of which embedding model; None is the model of the newest rewarded query.
+
+        last: Of how many queries, the last served ones; None is all.
+
+        since: Of queries served at this Unix second or later.
+
+        before: Of queries served before it.
+    """
+
+    judge: str
+    tenant: str = ""
+    embedder: str | None = None
+    last: int | None = None
+    since: float | None = None
+    before: float | None = None
+
+
+def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
+    """The selected rewards, in an order that depends on nothing but what they are.
+
+    Raises:
+        RewardError: There are none.
+    """
+    judge = found(connection, schema.judges, wanted.judge)
+    chosen = _chosen(wanted, judge)
+    embedder = _embedder(connection, wanted, chosen)
+    q, r, own = schema.queries, schema.rewards, schema.query_vectors
+    of_documents = schema.document_vectors
+    with_vectors = (
+        chosen.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, own.c.vector)
+        .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
+        .join(own, and_(own.c.query == q.c.id, own.c.embedder == embedder))
+        .where(
+            exists()
+            .where(r.c.query == q.c.id, r.c.judge == judge, r.c.value.is_not(None))
+            .where(of_documents.c.document == r.c.document, of_documents.c.embedder == embedder)
+        )
+        .order_by(schema.progress.c.at.desc(), schema.progress.c.query.desc())
+        .limit(wanted.last)
+    )
+    rows = sorted(connection.execute(with_vectors), key=lambda row: (row.tenant, row.task, row.name))
+    if not rows:
+        raise RewardError(
+            f"rewards: expected rewards of judge {wanted.judge!r} and vectors for tenant {wanted.tenant!r}, got none"
+        )
+    given = _given(connection, [row.id for row in rows], judge, embedder)
+    order = {
+        document: place for place, (document, _) in enumerate(sorted(given.names.items(), key=lambda item: item[1]))
+    }
+    judged = [sorted((order[document], value) for document, value in given.values[row.id]) for row in rows]
+    return Rewards.from_indexed(
+        _matrix([row.vector for row in rows]),
+        _matrix([given.vectors[document] for document in order]),
+        candidates=[[place for place, _ in pairs] for pairs in judged],
+        rewards=[[value for _, value in pairs] for pairs in judged],
+        tasks=[row.task for row in rows],
+        # Two tenants may know the same id.
+        query_ids=[row.name if row.tenant == wanted.tenant else f"{quote(row.tenant)}:{row.name}" for row in rows],
+        judge=wanted.judge,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    # Documents by id: tenant and name, which order them; vectors; and (document, reward) by query.
+    names: dict[int, tuple[str, str]]
+    vectors: dict[int, bytes]
+    values: dict[int, list[tuple[int, float]]]
+
+
+def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
+    """The ids of queries that *judge* has rewarded, of the tenants and the time that are wanted."""
+    q, t, done = schema.queries, schema.tenants, schema.progress
+    mine = t.c.name == wanted.tenant
+    tenants = select(t.c.id).where(or_(mine, t.c.shares) if not wanted.tenant else mine)
+    chosen = (
+        select(q.c.id)
+        .join(done, and_(done.c.query == q.c.id, done.c.judge == judge, done.c.rewards > 0))
+        .where(done.c.tenant.in_(tenants))
+    )
+    if wanted.since is not None:
+        chosen = chosen.where(done.c.at >= wanted.since)
+    if wanted.before is not None:
+        chosen = chosen.where(done.c.at < wanted.before)
+    return chosen
+
+
+def _embedder(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
+    if wanted.embedder is not None:
+        return found(connection, schema.embedders, wanted.embedder)
+    q, done = schema.queries, schema.progress
+    newest = chosen.with_only_columns(q.c.embedder).where(q.c.embedder.is_not(None))
+    return connection.execute(newest.order_by(done.c.at.desc(), done.c.query.desc()).limit(1)).scalar()
+
+
+def _given(connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None) -> _Given:
+    r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
+    values: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for some in in_parts(queries):
+        rows = connection.execute(
+            select(r.c.query, r.c.document, r.c.value)
+            .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
+            .where(r.c.query.in_(some), r.c.judge == judge, r.c.value.is_not(None))
+        )
+        for query, document, value in rows:
+            values[query].append((document, value))
+    wanted = sorted({document for pairs in values.values() for document, _ in pairs})
+    names: dict[int, tuple[str, str]] = {}
+    vectors: dict[int, bytes] = {}
+    for some in in_parts(wanted):
+        for number, tenant, name, vector in connection.execute(
+            select(d.c.id, t.c.name, d.c.name, v.c.vector)
+            .join(t, t.c.id == d.c.tenant)
+            .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
+            .where(d.c.id.in_(some))
+        ):
+            names[number], vectors[number] = (tenant, name), vector
+    return _Given(names, vectors, values)
+
+
+def _matrix(vectors: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    if len(sizes := sorted({len(vector) for vector in vectors})) > 1 or sizes[0] % 4:
+        raise StoreError(f"vectors: expected those of one embedder to have one width, got {sizes} bytes (damaged)")
+    return np.frombuffer(b"".join(vectors), dtype="<f4").reshape(len(vectors), -1).astype(np.float32, copy=False)
+
+
+def waiting_for(connection: Connection, judge: int, tenant: str, limit: int) -> list[Observation]:
+    """The newest queries with pairs that *judge* has not answered, both texts known."""
+    q, p, d, r, done = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.progress
+    owner = found(connection, schema.tenants, tenant)
+    newest = (
+        select(q.c.id, q.c.text, q.c.task)
+        .join(done, done.c.query == q.c.id)
+        .where(done.c.tenant == owner, done.c.judge == judge, done.c.waiting > 0)
+        .order_by(done.c.at.desc(), done.c.query.desc())
+        .limit(limit)
+    )
+    queries = connection.execute(newest).all()
+    texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for some in in_parts([query for query, _, _ in queries]):
+        rows = connection.execute(
+            select(p.c.query, d.c.id, d.c.text)
+            .join(d, d.c.id == p.c.document)
+            .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
+            .where(p.c.query.in_(some), d.c.text.is_not(None), r.c.query.is_(None))
+            .order_by(p.c.query, p.c.place, d.c.id)
+        )
+        for query, document, text in rows:
+            texts[query].append((f"d{document}", text))
+    return [Observation(f"q{query}", text, texts[query], task) for query, text, task in queries]
+
+
+def judges_of(connection: Connection, tenant: str) -> list[tuple[str, int]]:
+    """Judges with how many rewards they gave, the busiest first."""
+    done, j, t = schema.progress, schema.judges, schema.tenants
+    mine = t.c.name == tenant
+    tenants = select(t.c.id).where(or_(mine, t.c.shares) if not tenant else mine)
+    total = func.sum(done.c.rewards)
+    rows = connection.execute(
+        select(j.c.name, total)
+        .join(done, done.c.judge == j.c.id)
+        .where(done.c.tenant.in_(tenants), done.c.rewards > 0)
+        .group_by(j.c.name)
+        .order_by(total.desc(), j.c.name)
+    )
+    return [(name, int(count)) for name, count in rows]
+
+
+def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
+    """How much there is of *tenant*, or of all."""
+    q, d, p, r = schema.queries, schema.documents, schema.pairs, schema.rewards
+    owner = None if tenant is None else found(connection, schema.tenants, tenant)
+
+    def count(table: Any, *where: Any) -> int:
+        chosen = select(func.count()).select_from(table).where(*where)
+        if tenant is not None:
+            owned = table if table in (q, d) else q
+            chosen = chosen.where(owned.c.tenant == owner)
+            if owned is not table:
+                chosen = chosen.where(q.c.id == table.c.query)
+        return int(connection.execute(chosen).scalar_one())
+
+    unanswered = ~exists().where(r.c.query == p.c.query, r.c.document == p.c.document)
+    return Counts(count(q), count(d), count(p), count(r, r.c.value.is_not(None)), count(p, unanswered), size)

@@ -1,0 +1,81 @@
+"""Bringing a database's tables to what this package reads and writes."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from sqlalchemy import Connection, column, inspect, select, table
+
+from tttembed_rag.errors import StoreError
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.rows import fact, ids_of, set_fact
+
+_SALT = "salt"
+
+
+def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -> None:
+    """Make the tables of *database*, or bring them to revision *to*; nothing if they are there already.
+
+    Args:
+        database: Where.
+
+        to: The revision.
+
+        create: False refuses to make tables where none are.
+
+    Raises:
+        StoreError: They are of a newer package, or of another one, or there are none.
+    """
+    if not (create or database.exists()):
+        raise StoreError(f"{database.name}: expected a store, found no file")
+    with database.read() as connection:
+        found = _revision(connection, database.name)
+    if found == to:
+        return
+    if found is None and not create:
+        raise StoreError(f"{database.name}: expected a store, found an empty database")
+    with database.write("migrating") as connection:
+        found = _revision(connection, database.name)
+        if found != to:  # nobody else was faster
+            _upgrade(connection, to)
+        if fact(connection, _SALT) is None:
+            set_fact(connection, _SALT, secrets.token_hex(32))
+            ids_of(connection, schema.tenants, [""])
+
+
+def salt_of(connection: Connection) -> bytes:
+    """The key of a store's hashes."""
+    salt = fact(connection, _SALT)
+    if salt is None:
+        raise StoreError("store: expected the salt of its hashes, found none")
+    return bytes.fromhex(salt)
+
+
+def _revision(connection: Connection, name: str) -> str | None:
+    """The revision of the tables; None where there are none."""
+    tables = set(inspect(connection).get_table_names())
+    if "alembic_version" not in tables:
+        if taken := sorted(tables & set(schema.metadata.tables)):
+            raise StoreError(f"{name}: expected an empty database or a store, found a foreign table {taken[0]!r}")
+        return None
+    found = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
+    if found is not None and found not in _revisions():
+        raise StoreError(
+            f"{name}: expected a store of schema {schema.HEAD} or older, found {found[:40]}; upgrade tttembed-rag"
+        )
+    return None if found is None else str(found)
+
+
+def _revisions() -> set[str]:
+    return {path.name.partition("_")[0] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py")}
+
+
+def _upgrade(connection: Connection, to: str) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    command.upgrade(config, to)

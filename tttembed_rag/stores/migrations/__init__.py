@@ -1,0 +1,1 @@
+"""Scripts that make and change the tables of a store, run by `open_store`."""

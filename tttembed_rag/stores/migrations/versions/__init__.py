@@ -1,0 +1,1 @@
+"""The scripts, in order; each names the one before it."""

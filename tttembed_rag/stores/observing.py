@@ -1,0 +1,386 @@
+"""Writing what was served and what was said of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, and_, case, func, or_, select, true
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vector, cleaned
+from tttembed_rag.stores.rows import found, ids_of, in_parts, insert
+
+# A query by tenant, task and id; a document by tenant and id.
+QueryKey = tuple[str, str, str]
+_DocumentKey = tuple[str, str]
+
+
+@dataclass(slots=True)
+class _Document:
+    text: str | None = None
+    vectors: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Query:
+    embedder: str
+    at: float
+    first: float
+    text: str | None = None
+    seen: int = 0
+    vectors: dict[str, bytes] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+
+
+class Batch:
+    """Served queries, checked and merged: each query and each document once.
+
+    Args:
+        served: What was served.
+
+        judge: Whose rewards the candidates carry; empty where they carry none.
+
+    Raises:
+        InputError: An id, vector or reward is not what was expected; the message names it.
+    """
+
+    def __init__(self, served: Iterable[Served], judge: str) -> None:
+        self.judge = judge
+        self.queries: dict[QueryKey, _Query] = {}
+        self.documents: dict[_DocumentKey, _Document] = {}
+        for one in served:
+            self._add(one)
+
+    def _add(self, one: Served) -> None:
+        tenant = checked_name("tenant", one.tenant, empty=True)
+        key = (tenant, checked_name("task", one.task), checked_name("query_id", one.query_id))
+        embedder = checked_name("embedder", one.embedder, empty=True)
+        at = time.time() if one.at is None else float(one.at)
+        if not math.isfinite(at):
+            raise InputError(f"at: expected Unix seconds, got {at}")
+        query = self.queries.setdefault(key, _Query(embedder, at, at))
+        query.seen += 1
+        query.first = min(query.first, at)
+        if at >= query.at:
+            query.at, query.embedder = at, embedder
+        if one.query is not None:
+            query.text = cleaned(one.query)
+        if one.vector is not None:
+            query.vectors[embedder] = checked_vector("vector", one.vector)
+        for place, candidate in enumerate(one.candidates):
+            doc_id = checked_name("doc_id", candidate.doc_id)
+            query.places.setdefault(doc_id, place)
+            document = self.documents.setdefault((tenant, doc_id), _Document())
+            if candidate.text is not None:
+                document.text = cleaned(candidate.text)
+            if candidate.vector is not None:
+                document.vectors[embedder] = checked_vector("candidates", candidate.vector)
+            if candidate.reward is not None:
+                if not self.judge:
+                    raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
+                query.rewards[doc_id] = checked_reward("reward", candidate.reward)
+
+    def without_texts(self, anonymous: Callable[[str], str]) -> None:
+        """Drop every text; an id that is one becomes what *anonymous* makes of it."""
+        named = {
+            (tenant, name): anonymous(name) if name == document.text else name
+            for (tenant, name), document in self.documents.items()
+        }
+        for (tenant, _, _), query in self.queries.items():
+            query.places = {named[tenant, name]: place for name, place in query.places.items()}
+            query.rewards = {named[tenant, name]: reward for name, reward in query.rewards.items()}
+        self.documents = {(key[0], named[key]): document for key, document in self.documents.items()}
+        self.queries = {
+            (tenant, task, anonymous(name) if name == query.text else name): query
+            for (tenant, task, name), query in self.queries.items()
+        }
+        for query in self.queries.values():
+            query.text = None
+        for document in self.documents.values():
+            document.text = None
+
+
+def observe(connection: Connection, batch: Batch) -> int:
+    """Write a batch; returns its queries."""
+    if not batch.queries:
+        return 0
+    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
+    embedders = _embedders(connection, batch)
+    queries = _write_queries(connection, batch, tenants, embedders)
+    documents, changed = _write_documents(connection, batch, tenants, embedders)
+    made = [
+        {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
+        for key, query in batch.queries.items()
+        for doc_id, place in query.places.items()
+    ]
+    if made:
+        connection.execute(insert(connection, schema.pairs).on_conflict_do_nothing(), made)
+    given = [
+        (queries[key], documents[key[0], doc_id], reward)
+        for key, query in batch.queries.items()
+        for doc_id, reward in query.rewards.items()
+    ]
+    if given:
+        judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
+        write_rewards(connection, judge, given)
+    update_progress(connection, sorted({*queries.values(), *_shown(connection, changed)}))
+    return len(batch.queries)
+
+
+def reward(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
+    """Write verdicts on pairs that are there; returns how many those are."""
+    number = ids_of(connection, schema.judges, [judge])[judge]
+    queries, pairs = schema.queries, schema.pairs
+    given, touched = [], []
+    for key in sorted(rewards):
+        tenant, task, query_id = key
+        wanted = rewards[key]
+        query = connection.execute(
+            select(queries.c.id)
+            .join(schema.tenants, schema.tenants.c.id == queries.c.tenant)
+            .where(schema.tenants.c.name == tenant, queries.c.task == task, queries.c.name == query_id)
+            .with_for_update(of=queries)
+        ).scalar()
+        if query is None:
+            continue
+        touched.append(query)
+        for some in in_parts(list(wanted)):
+            shown = connection.execute(
+                select(pairs.c.document, schema.documents.c.name)
+                .join(schema.documents, schema.documents.c.id == pairs.c.document)
+                .where(pairs.c.query == query, schema.documents.c.name.in_(some))
+            )
+            given += [(query, document, checked_reward("rewards", wanted[name])) for document, name in shown]
+    write_rewards(connection, number, given)
+    update_progress(connection, touched)
+    return len(given)
+
+
+def reward_by_id(
+    connection: Connection, judge: str, rewards: Mapping[int, Mapping[int, float | None]], *, tenant: int | None
+) -> int:
+    """The same by the ids of rows of one tenant; None is a pair that the judge declined."""
+    number = ids_of(connection, schema.judges, [judge])[judge]
+    queries, pairs = schema.queries, schema.pairs
+    given: list[tuple[int, int, float | None]] = []
+    touched: list[int] = []
+    for some in in_parts(sorted(rewards)):
+        mine = select(queries.c.id).where(queries.c.id.in_(some), queries.c.tenant == tenant)
+        there = connection.execute(mine.order_by(queries.c.id).with_for_update()).scalars().all()
+        touched += there
+        shown = connection.execute(select(pairs.c.query, pairs.c.document).where(pairs.c.query.in_(there)))
+        given += [
+            (query, document, rewards[query][document]) for query, document in shown if document in rewards[query]
+        ]
+    write_rewards(connection, number, given)
+    update_progress(connection, touched)
+    return len(given)
+
+
+def write_rewards(connection: Connection, judge: int, given: Sequence[tuple[int, int, float | None]]) -> None:
+    """Write (query, document, reward) of one judge; a new verdict replaces the old one."""
+    if not given:
+        return
+    made = insert(connection, schema.rewards)
+    made = made.on_conflict_do_update(
+        index_elements=["query", "judge", "document"], set_={"value": made.excluded.value}
+    )
+    rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in given]
+    connection.execute(made, rows)
+
+
+def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
+    """Count again what was said of *queries* and what waits, for every judge that asks or has spoken."""
+    q, p, d, r, j = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.judges
+    legible = and_(q.c.text.is_not(None), d.c.text.is_not(None))
+    mine = true() if judge is None else j.c.id == judge
+    for some in in_parts(queries):
+        old = schema.progress.delete().where(schema.progress.c.query.in_(some))
+        connection.execute(old if judge is None else old.where(schema.progress.c.judge == judge))
+        waits = and_(legible, r.c.query.is_(None), j.c.asks)
+        counted = (
+            select(
+                q.c.id,
+                j.c.id,
+                q.c.tenant,
+                func.count(r.c.value),
+                func.sum(case((waits, 1), else_=0)),
+                q.c.last_at,
+            )
+            .select_from(
+                q.join(p, p.c.query == q.c.id)
+                .join(d, d.c.id == p.c.document)
+                .join(j, mine)
+                .outerjoin(r, and_(r.c.query == q.c.id, r.c.judge == j.c.id, r.c.document == p.c.document))
+            )
+            .where(q.c.id.in_(some), or_(r.c.query.is_not(None), waits))
+            .group_by(q.c.id, j.c.id, q.c.tenant, q.c.last_at)
+        )
+        columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
+        connection.execute(schema.progress.insert().from_select(columns, counted))
+
+
+def _embedders(connection: Connection, batch: Batch) -> dict[str, int]:
+    """The batch's embedders with their ids; vectors of one embedder have one width."""
+    widths: dict[str, set[int]] = defaultdict(set)
+    for vectors in (entry.vectors for entries in (batch.queries, batch.documents) for entry in entries.values()):
+        for embedder, vector in vectors.items():
+            widths[embedder].add(len(vector) // 4)
+    known: dict[str, int] = {}
+    for embedder in sorted(widths):
+        width = min(widths[embedder])
+        known |= ids_of(connection, schema.embedders, [embedder], width=width)
+        expected = connection.execute(
+            select(schema.embedders.c.width).where(schema.embedders.c.name == embedder)
+        ).scalar_one()
+        if other := widths[embedder] - {expected}:
+            raise VectorError(
+                f"vector: expected width {expected} as of all vectors of embedder {embedder!r}, got {min(other)}"
+            )
+    return known
+
+
+def _write_queries(
+    connection: Connection, batch: Batch, tenants: Mapping[str, int], embedders: Mapping[str, int]
+) -> dict[QueryKey, int]:
+    """The queries with their ids; rows are taken in one order, so that no two writers wait for each other."""
+    table = schema.queries
+    made = insert(connection, table)
+    newer = made.excluded.last_at >= table.c.last_at
+    made = made.on_conflict_do_update(
+        index_elements=["tenant", "task", "name"],
+        set_={
+            "text": func.coalesce(made.excluded.text, table.c.text),
+            "embedder": case((newer, func.coalesce(made.excluded.embedder, table.c.embedder)), else_=table.c.embedder),
+            "seen": table.c.seen + made.excluded.seen,
+            "first_at": case(
+                (made.excluded.first_at < table.c.first_at, made.excluded.first_at), else_=table.c.first_at
+            ),
+            "last_at": case((newer, made.excluded.last_at), else_=table.c.last_at),
+        },
+    ).returning(table.c.id, table.c.tenant, table.c.task, table.c.name)
+    names = {number: name for name, number in tenants.items()}
+    rows = [
+        {
+            "tenant": tenants[tenant],
+            "task": task,
+            "name": name,
+            "text": query.text,
+            "embedder": embedders.get(query.embedder),
+            "seen": query.seen,
+            "first_at": query.first,
+            "last_at": query.at,
+        }
+        for (tenant, task, name), query in sorted(batch.queries.items(), key=lambda item: item[0])
+    ]
+    ids = {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(made, rows)}
+    _write_vectors(
+        connection,
+        schema.query_vectors,
+        [
+            {"query": ids[key], "embedder": embedders[embedder], "vector": vector}
+            for key, query in batch.queries.items()
+            for embedder, vector in query.vectors.items()
+        ],
+    )
+    return ids
+
+
+def _write_documents(
+    connection: Connection, batch: Batch, tenants: Mapping[str, int], embedders: Mapping[str, int]
+) -> tuple[dict[_DocumentKey, int], list[int]]:
+    """The documents with their ids, and the ids of those whose text became another one.
+
+    Most are known and unchanged, and cost no write.
+    """
+    table, vectors = schema.documents, schema.document_vectors
+    ids: dict[_DocumentKey, int] = {}
+    changed: list[int] = []
+    for tenant, number in sorted(tenants.items()):
+        mine = {name: document for (owner, name), document in sorted(batch.documents.items()) if owner == tenant}
+        texts = _known_documents(connection, number, list(mine))
+        if missing := [name for name in mine if name not in texts]:
+            rows = [{"tenant": number, "name": name, "text": mine[name].text} for name in missing]
+            connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+            texts |= _known_documents(connection, number, missing)
+        ids |= {(tenant, name): known for name, (known, _) in texts.items()}
+        for name, document in mine.items():
+            known, text = texts[name]
+            if document.text not in (None, text):
+                connection.execute(table.update().where(table.c.id == known).values(text=document.text))
+                changed.append(known)
+    wanted = {
+        (ids[key], embedders[embedder]): (vector, hashlib.blake2b(vector, digest_size=8).digest())
+        for key, document in batch.documents.items()
+        for embedder, vector in document.vectors.items()
+    }
+    for some in in_parts(sorted({document for document, _ in wanted})):
+        there = select(vectors.c.document, vectors.c.embedder, vectors.c.checksum).where(vectors.c.document.in_(some))
+        for document, embedder, checksum in connection.execute(there):
+            if (new := wanted.get((document, embedder))) and new[1] == bytes(checksum):
+                del wanted[document, embedder]
+    _write_vectors(
+        connection,
+        vectors,
+        [
+            {"document": document, "embedder": embedder, "vector": vector, "checksum": checksum}
+            for (document, embedder), (vector, checksum) in sorted(wanted.items())
+        ],
+    )
+    return ids, changed
+
+
+def _known_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    table = schema.documents
+    known: dict[str, tuple[int, str | None]] = {}
+    for some in in_parts(names):
+        rows = connection.execute(
+            select(table.c.name, table.c.id, table.c.text).where(table.c.tenant == tenant, table.c.name.in_(some))
+        )
+        known |= {name: (number, text) for name, number, text in rows}
+    return known
+
+
+def _write_vectors(connection: Connection, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        made = insert(connection, table)
+        keys = [column.name for column in table.primary_key]
+        new = {name: made.excluded[name] for name in rows[0] if name not in keys}
+        connection.execute(made.on_conflict_do_update(index_elements=keys, set_=new), list(rows))
+
+
+def _shown(connection: Connection, documents: Sequence[int]) -> set[int]:
+    """The queries that were shown any of *documents*; no other writer changes them until we are done."""
+    q, pairs = schema.queries, schema.pairs
+    found: set[int] = set()
+    for some in in_parts(documents):
+        shown = select(pairs.c.query).where(pairs.c.document.in_(some))
+        found.update(
+            connection.execute(select(q.c.id).where(q.c.id.in_(shown)).order_by(q.c.id).with_for_update()).scalars()
+        )
+    return found
+
+
+def start_asking(connection: Connection, judge: str) -> int:
+    """The id of a judge that asks for work; what waits for it is counted from now on."""
+    number = ids_of(connection, schema.judges, [judge])[judge]
+    if not connection.execute(select(schema.judges.c.asks).where(schema.judges.c.id == number)).scalar_one():
+        connection.execute(schema.judges.update().where(schema.judges.c.id == number).values(asks=True))
+        everyone = connection.execute(select(schema.queries.c.id).order_by(schema.queries.c.id)).scalars().all()
+        update_progress(connection, everyone, judge=number)
+    return number
+
+
+def judge_id(connection: Connection, judge: str) -> int | None:
+    """The id of a judge that asked before; None where it has not."""
+    number = found(connection, schema.judges, judge)
+    asks = select(schema.judges.c.asks).where(schema.judges.c.id == number)
+    return number if number is not None and connection.execute(asks).scalar() else None

@@ -1,0 +1,301 @@
+"""What goes into a store and comes out of it, as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.offsets import Offsets
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.stores.schema import MAX_NAME
+from tttembed_rag.vectors import FloatArray, as_floats, checked_norms
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A document that was shown for a query.
+
+    Attributes:
+        doc_id: Its id, the same wherever it is shown to the same tenant.
+
+        vector: (d,) as it lies in the index; None while it is not known: it takes part in no fit until then.
+
+        text: What a judge reads; None where that is not known or not to be kept.
+
+        reward: In [0, 1]; None while it waits for a judge.
+    """
+
+    doc_id: str
+    vector: FloatArray | None = None
+    text: str | None = None
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A query that was served.
+
+    Attributes:
+        query_id: Its id, unique within its tenant and task.
+
+        vector: (d,) its *base* vector, without any offset; None while it is not known.
+
+        candidates: What was shown, in base order.
+
+        query: Its text; None where that is not known or not to be kept.
+
+        task: Its task key.
+
+        tenant: Whose it is; "" is the shared tenant.
+
+        at: When, in Unix seconds; None is now.
+
+        embedder: Fingerprint of the model that the vectors come from.
+    """
+
+    query_id: str
+    vector: FloatArray | None
+    candidates: Sequence[Candidate]
+    query: str | None = None
+    task: str = DEFAULT_TASK
+    tenant: str = ""
+    at: float | None = None
+    embedder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much a store, or one tenant, holds.
+
+    Attributes:
+        queries: Queries observed.
+
+        documents: Documents they were shown.
+
+        pairs: Query and document together.
+
+        rewards: Verdicts on pairs, of all judges.
+
+        waiting: Pairs that no judge has answered.
+
+        bytes: Size of the whole database, whatever tenant is asked for.
+    """
+
+    queries: int
+    documents: int
+    pairs: int
+    rewards: int
+    waiting: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """What judges were paid for.
+
+    Attributes:
+        pairs: Pairs answered.
+
+        tokens: Tokens used.
+
+        usd: Money spent.
+    """
+
+    pairs: int = 0
+    tokens: float = 0.0
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Published offsets and what is known of them.
+
+    Attributes:
+        number: Rises with every version of a store, whoever's it is.
+
+        tenant: Whose it is.
+
+        at: When it was published, in Unix seconds.
+
+        by: Who published it.
+
+        note: Why.
+
+        embedder: Fingerprint of the model whose vectors it was learned from; empty where it is not known.
+
+        width: Width d of its vectors.
+
+        rewarded: Rewarded queries it was learned from.
+
+        kept: Offsets it holds.
+
+        served: Offsets of it that are served.
+
+        probe: What the publisher wants to find again, as JSON text; empty for nothing.
+    """
+
+    number: int
+    tenant: str
+    at: float
+    by: str
+    note: str
+    embedder: str
+    width: int
+    rewarded: int
+    kept: int
+    served: int
+    probe: str
+    _load: Callable[[int], Offsets] = field(repr=False, compare=False)
+    _loaded: list[Offsets] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def offsets(self) -> Offsets:
+        """The offsets, read once.
+
+        Raises:
+            StoreError: They are damaged, or were forgotten since.
+        """
+        if not self._loaded:
+            self._loaded.append(self._load(self.number))
+        return self._loaded[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a process must serve to a tenant, read in one moment.
+
+    Attributes:
+        generation: Differs whenever any of this differs.
+
+        version: The live version of the tenant, else of the shared tenant; None serves base vectors.
+
+        halted: Why base vectors are served whatever is live; None if they are not.
+    """
+
+    generation: int
+    version: Version | None
+    halted: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to do something alone for a while.
+
+    Attributes:
+        name: What.
+
+        owner: Who.
+
+        token: Rises with every owner; a store refuses what an older one does.
+
+        expires: When others may take it, in Unix seconds of the database's clock.
+    """
+
+    name: str
+    owner: str
+    token: int
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What `Store.forget` deleted.
+
+    Attributes:
+        queries: Queries.
+
+        documents: Documents that no other query was shown.
+
+        pairs: Pairs of both.
+
+        rewards: Verdicts on them.
+
+        versions: Published versions that were learned from them, or may have been.
+    """
+
+    queries: int = 0
+    documents: int = 0
+    pairs: int = 0
+    rewards: int = 0
+    versions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """One change.
+
+    Attributes:
+        at: When, in Unix seconds.
+
+        tenant: Whose; None where it concerns all.
+
+        by: Who did it.
+
+        action: What was done.
+
+        detail: What else is to be known.
+    """
+
+    at: float
+    tenant: str | None
+    by: str
+    action: str
+    detail: str
+
+
+def checked_name(argument: str, value: Any, *, empty: bool = False) -> str:
+    """*value* as a name that every database can hold and compare."""
+    if not isinstance(value, str) or not (value or empty):
+        raise InputError(f"{argument}: expected a {'' if empty else 'non-empty '}text, got {value!r:.40}")
+    if value != cleaned(value):
+        raise InputError(f"{argument}: expected text without NUL and lone surrogates, got {value!r:.40}")
+    if (size := len(value.encode())) > MAX_NAME:
+        raise InputError(f"{argument}: expected at most {MAX_NAME} bytes of UTF-8, got {size}")
+    return value
+
+
+def cleaned(text: str) -> str:
+    """*text* with what databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return "".join("\ufffd" if one == "\0" or "\ud800" <= one <= "\udfff" else one for one in text)
+
+
+def checked_json(argument: str, value: Any) -> str:
+    """*value* as JSON text that every database can hold."""
+    if not isinstance(value, str):
+        raise InputError(f"{argument}: expected JSON text, got {type(value).__name__}")
+    try:
+        json.loads(value)
+    except ValueError as exc:
+        raise InputError(f"{argument}: expected JSON text, got {value[:40]!r}") from exc
+    return value if value == cleaned(value) else json.dumps(json.loads(value))
+
+
+def checked_vector(argument: str, value: ArrayLike) -> bytes:
+    """A vector (d,) as the bytes of its little-endian float32 numbers."""
+    vector = as_floats(argument, value)
+    if vector.ndim != 1 or not vector.size:
+        raise VectorError(f"{argument}: expected a vector (d,), got shape {vector.shape}")
+    with np.errstate(over="ignore", under="ignore"):
+        single = vector.astype("<f4")
+        if not 0.0 < float(single @ single) < np.inf:  # not a plain vector: say what it is, or that it is one
+            checked_norms(argument, single[None])
+    return single.tobytes()
+
+
+def checked_reward(argument: str, value: Any) -> float:
+    """*value* as a reward in [0, 1]."""
+    try:
+        reward = float(value)
+    except (TypeError, ValueError) as exc:
+        raise RewardError(f"{argument}: expected a number in [0, 1], got {value!r:.40}") from exc
+    if not 0.0 <= reward <= 1.0:
+        raise RewardError(f"{argument}: expected a number in [0, 1], got {reward:g} (declare the judge's scale)")
+    return reward

@@ -1,0 +1,259 @@
+"""The tables of a store.
+
+An id of another table is called by that table's singular. What many rows share (tenants, embedders,
+judges, documents) is stored once; vectors lie apart from what they belong to, one for each embedding
+model. The first migration makes these tables, later ones change them.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+# Names of tenants, tasks, queries, documents and the like, in bytes of UTF-8: two fit into an index entry.
+MAX_NAME = 512
+# What this package reads and writes; the newest script in migrations/versions.
+HEAD = "0001"
+
+metadata = MetaData()
+
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _key() -> Column[int]:
+    return Column("id", _Id, primary_key=True)
+
+
+def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascade: bool = True) -> Column[int]:
+    name = table.removesuffix("s") if table != "queries" else "query"
+    parent = ForeignKey(f"{table}.id", ondelete="CASCADE" if cascade else None)
+    return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
+
+
+# A single fact each: the salt of keyed hashes, why everything is halted, whether texts are kept.
+facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
+
+tenants = Table(
+    "tenants",
+    metadata,
+    _key(),
+    Column("name", String(MAX_NAME), nullable=False, unique=True),
+    # Whether the shared scope learns from it, and whether it ever did.
+    Column("shares", Boolean, nullable=False, server_default=text("false")),
+    Column("shared_once", Boolean, nullable=False, server_default=text("false")),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
+    Column("halted", Text),
+    sqlite_autoincrement=True,
+)
+
+embedders = Table(
+    "embedders",
+    metadata,
+    _key(),
+    Column("name", String(MAX_NAME), nullable=False, unique=True),
+    Column("width", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+judges = Table(
+    "judges",
+    metadata,
+    _key(),
+    Column("name", String(MAX_NAME), nullable=False, unique=True),
+    # Whether it has asked for work: what it has not answered is then kept track of.
+    Column("asks", Boolean, nullable=False, server_default=text("false")),
+    sqlite_autoincrement=True,
+)
+
+queries = Table(
+    "queries",
+    metadata,
+    _key(),
+    _of("tenants"),
+    Column("task", String(MAX_NAME), nullable=False),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("text", Text),
+    _of("embedders", nullable=True, cascade=False),
+    Column("seen", Integer, nullable=False),
+    Column("first_at", Double, nullable=False),
+    Column("last_at", Double, nullable=False),
+    UniqueConstraint("tenant", "task", "name"),
+    Index("queries_by_age", "tenant", "last_at"),
+    sqlite_autoincrement=True,
+)
+
+documents = Table(
+    "documents",
+    metadata,
+    _key(),
+    _of("tenants"),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("text", Text),
+    UniqueConstraint("tenant", "name"),
+    sqlite_autoincrement=True,
+)
+
+query_vectors = Table(
+    "query_vectors",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("embedders", primary_key=True, cascade=False),
+    Column("vector", LargeBinary, nullable=False),
+)
+
+document_vectors = Table(
+    "document_vectors",
+    metadata,
+    _of("documents", primary_key=True),
+    _of("embedders", primary_key=True, cascade=False),
+    Column("vector", LargeBinary, nullable=False),
+    # Of the vector: whether it changed is seen without reading it.
+    Column("checksum", LargeBinary(8), nullable=False),
+)
+
+pairs = Table(
+    "pairs",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("documents", primary_key=True),
+    # Its place in base order.
+    Column("place", Integer, nullable=False),
+    Index("pairs_by_document", "document"),
+    sqlite_with_rowid=False,
+)
+
+rewards = Table(
+    "rewards",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
+    Column("document", _Id, primary_key=True),
+    # In [0, 1]; null where the judge declined.
+    Column("value", Double),
+    sqlite_with_rowid=False,
+)
+
+# What each judge has said of each query, and what waits for it: follows from pairs and rewards.
+progress = Table(
+    "progress",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
+    _of("tenants"),
+    Column("rewards", Integer, nullable=False),
+    Column("waiting", Integer, nullable=False),
+    # When the query was last served.
+    Column("at", Double, nullable=False),
+    Index("progress_by_age", "tenant", "judge", "at", "query", "rewards"),
+    Index(
+        "progress_waiting",
+        "tenant",
+        "judge",
+        "at",
+        "query",
+        sqlite_where=text("waiting > 0"),
+        postgresql_where=text("waiting > 0"),
+    ),
+    sqlite_with_rowid=False,
+)
+
+# Paid answers by a keyed hash of judge and texts.
+answers = Table(
+    "answers",
+    metadata,
+    Column("pair", LargeBinary(32), primary_key=True),
+    _of("judges", cascade=False),
+    Column("score", Double),
+    Column("tokens", Double, nullable=False),
+    Column("usd", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("answers_by_age", "at"),
+    sqlite_with_rowid=False,
+)
+
+spending = Table(
+    "spending",
+    metadata,
+    Column("day", Date, primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
+    Column("pairs", BigInteger, nullable=False),
+    Column("tokens", Double, nullable=False),
+    Column("usd", Double, nullable=False),
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("number", _Id, primary_key=True),
+    _of("tenants"),
+    Column("at", Double, nullable=False),
+    Column("by", Text, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("embedder", String(MAX_NAME), nullable=False),
+    Column("width", Integer, nullable=False),
+    Column("rewarded", Integer, nullable=False),
+    Column("kept", Integer, nullable=False),
+    Column("served", Integer, nullable=False),
+    Column("probe", Text, nullable=False),
+    # Whether it was live at any time: only such a version is rolled back to.
+    Column("lived", Boolean, nullable=False),
+    Column("digest", LargeBinary(32), nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Index("versions_by_tenant", "tenant", "number"),
+    sqlite_autoincrement=True,
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    _of("tenants", primary_key=True),
+    Column("alias", String(16), primary_key=True),
+    Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), nullable=False),
+)
+
+# One line a change; it outlives what it tells of, so it names tenants by name.
+audit = Table(
+    "audit",
+    metadata,
+    _key(),
+    Column("at", Double, nullable=False),
+    Column("tenant", String(MAX_NAME)),
+    Column("by", Text, nullable=False),
+    Column("action", String(MAX_NAME), nullable=False),
+    Column("detail", Text, nullable=False),
+    Index("audit_by_tenant", "tenant", "id"),
+    sqlite_autoincrement=True,
+)
+
+states = Table(
+    "states",
+    metadata,
+    _of("tenants", primary_key=True),
+    Column("name", String(MAX_NAME), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(MAX_NAME), primary_key=True),
+    Column("owner", String(MAX_NAME), nullable=False),
+    # Counts the owners: whoever shows an older number has lost the lease.
+    Column("token", BigInteger, nullable=False),
+    Column("expires", Double, nullable=False),
+)

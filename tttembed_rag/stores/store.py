@@ -1,0 +1,533 @@
+"""The store: what was served, what was said of it, and which offsets are live, for any number of processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import Connection, func, select, text
+
+from tttembed_rag.errors import InputError, StoreError
+from tttembed_rag.judges.cache import pair_key
+from tttembed_rag.judging import Observation, Verdicts
+from tttembed_rag.offsets import Offsets
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.stores import answers, forgetting, learning, leasing, observing, publishing, rows, schema
+from tttembed_rag.stores.database import Database, digest
+from tttembed_rag.stores.migrating import migrate, salt_of
+from tttembed_rag.stores.observing import Batch, QueryKey
+from tttembed_rag.stores.publishing import Alias
+from tttembed_rag.stores.records import (
+    AuditLine,
+    Counts,
+    Forgotten,
+    Lease,
+    Served,
+    Serving,
+    Spend,
+    Version,
+    checked_json,
+    checked_name,
+    checked_reward,
+    cleaned,
+)
+
+# A fact that is set in a store that keeps no texts.
+_NO_TEXTS = "no_texts"
+
+
+def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
+    """The store at *url*, made if absent, its tables brought up to date.
+
+    Args:
+        url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
+
+        texts: False keeps no text of a query or document; a store that was made so stays so.
+
+        create: False makes no store where none is.
+
+    Raises:
+        StoreError: There is something else, it comes from a newer package, or it holds texts and must not.
+
+        StoreUnavailable: It cannot be reached now.
+    """
+    database = Database(url)
+    try:
+        migrate(database, create=create)
+        return Store(database, texts=_keeps_texts(database, wanted=texts))
+    except BaseException:
+        database.close()
+        raise
+
+
+class Store:
+    """Observations, rewards and published offsets in one database; from any thread and process.
+
+    Every call is one transaction: what it returned for is there, whatever happens after. A call that
+    raises `StoreUnavailable` changed nothing that it reports, and may be made again.
+
+    Args:
+        database: A database with the tables of this package.
+
+        texts: Whether texts are kept.
+    """
+
+    def __init__(self, database: Database, *, texts: bool = True) -> None:
+        self._database = database
+        self._texts = texts
+        with database.read() as connection:
+            self._salt = salt_of(connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self._database.name!r})"
+
+    @property
+    def name(self) -> str:
+        """Its URL, without a password."""
+        return self._database.name
+
+    @property
+    def texts(self) -> bool:
+        """Whether it keeps texts of queries and documents."""
+        return self._texts
+
+    def close(self) -> None:
+        """Let every connection go."""
+        self._database.close()
+
+    # Observing
+
+    def text_id(self, text: str) -> str:
+        """An id for *text* that nobody without this store can find out, 32 characters."""
+        return digest(text.encode("utf-8", "surrogatepass"), key=self._salt).hex()[:32]
+
+    def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
+        """Write what was served, all or nothing; returns the queries written.
+
+        A query seen before (the same tenant, task and id) is merged: its candidates are joined, what is
+        new replaces what was known. Without texts, an id that is the text itself becomes its `text_id`.
+
+        Args:
+            served: Queries with their candidates.
+
+            judge: Fingerprint of who gave the candidates' rewards; needed where there are any.
+
+        Raises:
+            InputError: A name, vector or reward is not what was expected; nothing was written.
+        """
+        batch = Batch(served, checked_name("judge", judge, empty=True))
+        if not self._texts:
+            batch.without_texts(self.text_id)
+        with self._database.write("observing") as connection:
+            return observing.observe(connection, batch)
+
+    def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
+        """Write verdicts on pairs that were observed, all or nothing; returns how many.
+
+        Args:
+            judge: Fingerprint of who gave them.
+
+            rewards: In [0, 1], by (tenant, task, query id) and document id; a pair that is not there (any
+                more) is left out.
+        """
+        checked_name("judge", judge)
+        for given in rewards.values():
+            for value in given.values():
+                checked_reward("rewards", value)
+        with self._database.write("observing") as connection:
+            return observing.reward(connection, judge, rewards)
+
+    # Judging
+
+    def waiting(self, judge: str, *, tenant: str = "", limit: int = 1000) -> list[Observation]:
+        """Pairs with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
+
+        Newest queries come first. Ids are plain and the store's own: `judged` takes verdicts by them.
+        """
+        checked_name("judge", judge)
+        while True:
+            with self._database.read() as connection:
+                number = observing.judge_id(connection, judge)
+                found = [] if number is None else learning.waiting_for(connection, number, tenant, limit)
+                declined = self._declined(connection, judge, found)
+            if number is None:
+                with self._database.write("forgetting") as connection:
+                    observing.start_asking(connection, judge)
+            elif declined:
+                with self._database.write("observing") as connection:
+                    owner = rows.found(connection, schema.tenants, tenant)
+                    observing.reward_by_id(connection, judge, declined, tenant=owner)
+            else:
+                return found
+
+    def judged(self, judge: str, verdicts: Verdicts, *, tenant: str = "") -> int:
+        """Write what came of judging `waiting` pairs of *tenant*; returns the verdicts written.
+
+        Pairs that the judge declined are known from `answers`, and do not wait any more.
+        """
+        checked_name("judge", judge)
+        given = {
+            _row(query): {_row(document): checked_reward("verdicts", value) for document, value in said.items()}
+            for query, said in verdicts.rewards.items()
+        }
+        with self._database.write("observing") as connection:
+            owner = rows.found(connection, schema.tenants, tenant)
+            return observing.reward_by_id(connection, judge, given, tenant=owner)
+
+    def answers(self) -> answers.StoredAnswers:
+        """Where judges' paid answers are kept for all processes."""
+        return answers.StoredAnswers(self._database, self._salt)
+
+    def spent(self, day: date | None = None) -> Spend:
+        """What judges were paid on a day by UTC, today if none is named."""
+        with self._database.read() as connection:
+            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            return answers.spent(connection, day or today)
+
+    # Learning
+
+    def rewards(
+        self,
+        judge: str,
+        *,
+        tenant: str = "",
+        embedder: str | None = None,
+        last: int | None = None,
+        since: float | None = None,
+        before: float | None = None,
+    ) -> Rewards:
+        """Rewards of *judge*, ready for a fit; the same whatever the order they came in.
+
+        Args:
+            judge: Whose.
+
+            tenant: Of which tenant; "" also learns from tenants that share, whose ids then begin with
+                their tenant and a colon.
+
+            embedder: Of which embedding model; None is the model of the newest rewarded query.
+
+            last: Of the last served queries, how many; None is all.
+
+            since: Only of queries last served at this Unix second or later.
+
+            before: Only of queries last served before it.
+
+        Raises:
+            RewardError: There are none.
+        """
+        if last is not None and last < 1:
+            raise InputError(f"last: expected at least 1 query, got {last}")
+        wanted = learning.Selection(
+            judge=judge, tenant=tenant, embedder=embedder, last=last, since=since, before=before
+        )
+        with self._database.read() as connection:
+            return learning.rewards_of(connection, wanted)
+
+    def judges(self, *, tenant: str = "") -> list[tuple[str, int]]:
+        """Fingerprints of judges and how many rewards `rewards` has of them, the busiest first."""
+        with self._database.read() as connection:
+            return learning.judges_of(connection, tenant)
+
+    def counts(self, tenant: str | None = None) -> Counts:
+        """How much a tenant has, or all; counts rows, so it takes seconds where there are many."""
+        with self._database.read() as connection:
+            return learning.counts_of(connection, tenant, self._size(connection))
+
+    # Tenants
+
+    def tenants(self) -> list[str]:
+        """Every tenant that was ever named, sorted; the shared one, "", among them."""
+        with self._database.read() as connection:
+            return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
+
+    def share(self, tenant: str, allowed: bool, *, by: str) -> None:
+        """Allow the shared scope to learn from *tenant*, or no more; nothing flows up until it is allowed."""
+        checked_name("tenant", tenant)
+        checked_name("by", by)
+        values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
+        with self._database.write("publishing") as connection:
+            rows.ids_of(connection, schema.tenants, [tenant])
+            connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
+            rows.note(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
+
+    # Versions
+
+    def publish(
+        self,
+        offsets: Offsets,
+        *,
+        by: str,
+        tenant: str = "",
+        note: str = "",
+        embedder: str = "",
+        probe: str = "",
+        lease: Lease | None = None,
+        alias: Alias = "live",
+    ) -> Version:
+        """Keep *offsets* as a new version and serve them, at once for every reader.
+
+        Args:
+            offsets: What was learned.
+
+            by: Who publishes.
+
+            tenant: For whom; "" serves every tenant without a live version of its own.
+
+            note: Why.
+
+            embedder: Fingerprint of the model whose vectors they were learned from.
+
+            probe: JSON text to find again with the version.
+
+            lease: Under which the caller works; refused if somebody has taken it over.
+
+            alias: ``live``, or ``candidate`` to wait for `promote`.
+
+        Raises:
+            LeaseLost: Somebody has; nothing was changed.
+        """
+        if alias not in ("live", "candidate"):
+            raise InputError(f"alias: expected live or candidate, got {alias!r}")
+        facts = {
+            "by": checked_name("by", by),
+            "note": cleaned(note),
+            "embedder": checked_name("embedder", embedder, empty=True),
+            "probe": checked_json("probe", probe) if probe else "",
+        }
+        checked_name("tenant", tenant, empty=True)
+        with self._database.write("publishing") as connection:
+            publishing.check_lease(connection, lease)
+            return publishing.publish(connection, offsets, self._load, tenant=tenant, alias=alias, **facts)
+
+    def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
+        """Serve the candidate."""
+        with self._database.write("publishing") as connection:
+            publishing.check_lease(connection, lease)
+            return publishing.promote(
+                connection, self._load, tenant=_tenant(tenant), by=checked_name("by", by), why=cleaned(note)
+            )
+
+    def rollback(
+        self, *, by: str, tenant: str = "", note: str = "", to: int | None = None, lease: Lease | None = None
+    ) -> Version:
+        """Serve the previous version again, or version *to*; called twice, it goes back twice.
+
+        Raises:
+            StoreError: There is none.
+        """
+        with self._database.write("publishing") as connection:
+            publishing.check_lease(connection, lease)
+            return publishing.roll_back(
+                connection, self._load, tenant=_tenant(tenant), by=checked_name("by", by), why=cleaned(note), to=to
+            )
+
+    def version(self, which: str | int = "live", *, tenant: str = "") -> Version | None:
+        """The version of an alias (``live``, ``candidate``, ``previous``) or number; None if there is none."""
+        with self._database.read() as connection:
+            return publishing.version(connection, self._load, which, tenant)
+
+    def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
+        """The newest versions of a tenant, newest first."""
+        with self._database.read() as connection:
+            return publishing.versions(connection, self._load, tenant, limit)
+
+    def aliases(self, *, tenant: str = "") -> dict[str, int]:
+        """Aliases of a tenant with the numbers of the versions they stand for."""
+        with self._database.read() as connection:
+            return publishing.aliases(connection, tenant)
+
+    # Serving
+
+    def generation(self, *, tenant: str = "") -> int:
+        """A number that rises whenever what *tenant* is served may change; one look-up."""
+        with self._database.read() as connection:
+            return publishing.generation(connection, tenant)
+
+    def serving(self, *, tenant: str = "") -> Serving:
+        """What a process must serve to *tenant*, read in one moment."""
+        with self._database.read() as connection:
+            return publishing.serving(connection, self._load, tenant)
+
+    def halt(self, *, by: str, tenant: str | None = None, note: str = "") -> None:
+        """Serve base vectors, to one tenant or (None) to all, until `resume`."""
+        with self._database.write("publishing") as connection:
+            publishing.halt(connection, tenant=_tenants(tenant), by=checked_name("by", by), why=cleaned(note))
+
+    def resume(self, *, by: str, tenant: str | None = None, note: str = "") -> None:
+        """Serve again what is live; a halt of all and one of a tenant are resumed each by itself."""
+        with self._database.write("publishing") as connection:
+            publishing.resume(connection, tenant=_tenants(tenant), by=checked_name("by", by), why=cleaned(note))
+
+    def halted(self, *, tenant: str = "") -> str | None:
+        """Why base vectors are served to *tenant*, maybe empty; None if they are not."""
+        with self._database.read() as connection:
+            return publishing.halted(connection, tenant)
+
+    # The record
+
+    def audit(self, *, tenant: str | None = None, limit: int = 100) -> list[AuditLine]:
+        """The newest changes, newest first; of one tenant, or of all."""
+        table = schema.audit
+        chosen = select(table.c.at, table.c.tenant, table.c.by, table.c.action, table.c.detail)
+        if tenant is not None:
+            chosen = chosen.where(table.c.tenant == tenant)
+        with self._database.read() as connection:
+            return [AuditLine(*row) for row in connection.execute(chosen.order_by(table.c.id.desc()).limit(limit))]
+
+    def note(self, by: str, action: str, detail: str = "", *, tenant: str = "") -> None:
+        """Write an audit line of the caller's own."""
+        checked_name("by", by)
+        checked_name("action", action)
+        with self._database.write("observing") as connection:
+            rows.note(connection, by, action, cleaned(detail), _tenant(tenant))
+
+    def state(self, name: str, *, tenant: str = "") -> str | None:
+        """JSON text kept under a name; None where there is none."""
+        table = schema.states
+        with self._database.read() as connection:
+            owner = rows.found(connection, schema.tenants, tenant)
+            return connection.execute(
+                select(table.c.value).where(table.c.tenant == owner, table.c.name == name)
+            ).scalar()
+
+    def set_state(self, name: str, value: str | None, *, tenant: str = "") -> None:
+        """Keep JSON text under a name; None deletes it."""
+        checked_name("name", name)
+        table = schema.states
+        with self._database.write("observing") as connection:
+            owner = rows.ids_of(connection, schema.tenants, [checked_name("tenant", tenant, empty=True)])[tenant]
+            if value is None:
+                connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
+                return
+            kept = {"value": checked_json("value", value)}
+            made = rows.insert(connection, table).values(tenant=owner, name=name, **kept)
+            connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_=kept))
+
+    # Leases
+
+    def lease(self, name: str, owner: str, seconds: float) -> Lease | None:
+        """The right to do *name* alone for some seconds; None while another owner holds it.
+
+        An owner that asks again is given a new lease; the old one is lost.
+        """
+        checked_name("name", name)
+        checked_name("owner", owner)
+        with self._database.write("observing") as connection:
+            now = self._database.now(connection)
+            return leasing.take(connection, name, owner, now=now, seconds=_positive("seconds", seconds))
+
+    def renew(self, lease: Lease, seconds: float) -> Lease | None:
+        """The same lease, from now for some seconds; None if somebody has taken it over."""
+        with self._database.write("observing") as connection:
+            now = self._database.now(connection)
+            return leasing.renew(connection, lease, now=now, seconds=_positive("seconds", seconds))
+
+    def release(self, lease: Lease) -> None:
+        """Let others have it at once; nothing if somebody has taken it over."""
+        with self._database.write("observing") as connection:
+            leasing.release(connection, lease)
+
+    # Forgetting
+
+    def forget(self, *, tenant: str, query_id: str | None = None, by: str) -> Forgotten:
+        """Delete a query, in all its tasks, or all of a tenant, and whatever was learned from it.
+
+        Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
+        what it would be had the deleted never been seen. On SQLite no byte of it stays in the file, which is
+        written anew for that and needs its own size of free disk; on PostgreSQL its space is free to be
+        overwritten.
+
+        Raises:
+            StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
+        """
+        checked_name("by", by)
+        with self._database.write("forgetting") as connection:
+            gone = forgetting.forget(connection, self._salt, tenant=tenant, query_id=query_id, by=by)
+        self._database.scrub()
+        return gone
+
+    def expire(self, before: float, *, by: str) -> int:
+        """Delete queries last served before a Unix second, and paid answers as old; returns the queries.
+
+        Versions learned from them stay: this is about age, `forget` about consent.
+        """
+        checked_name("by", by)
+        with self._database.write("forgetting") as connection:
+            return forgetting.expire(connection, before, by=by)
+
+    def _load(self, number: int) -> Offsets:
+        with self._database.read() as connection:
+            return publishing.load(connection, number)
+
+    def _declined(
+        self, connection: Connection, judge: str, observations: Iterable[Observation]
+    ) -> dict[int, dict[int, float | None]]:
+        """The pairs that *judge* answered without a score, by the ids of rows."""
+        pairs = {
+            pair_key(judge, one.query, text): (_row(one.query_id), _row(document))
+            for one in observations
+            for document, text in one.candidates
+        }
+        found: dict[int, dict[int, float | None]] = {}
+        for key, paid in answers.known(connection, self._salt, list(pairs)).items():
+            if paid.score is None:
+                query, document = pairs[key]
+                found.setdefault(query, {})[document] = None
+        return found
+
+    def _size(self, connection: Connection) -> int:
+        if self._database.is_sqlite:
+            pages, size = (
+                connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in ("page_count", "page_size")
+            )
+            return int(pages * size)
+        return int(connection.execute(select(func.pg_database_size(func.current_database()))).scalar_one())
+
+
+def _keeps_texts(database: Database, *, wanted: bool) -> bool:
+    """Whether a store keeps texts: one that was made without them stays so."""
+    with database.read() as connection:
+        if rows.fact(connection, _NO_TEXTS) is not None:
+            return False
+        if wanted:
+            return True
+    with database.write("forgetting") as connection:
+        for table in (schema.queries, schema.documents):
+            if connection.execute(select(table.c.id).where(table.c.text.is_not(None)).limit(1)).scalar() is not None:
+                raise StoreError(
+                    f"{database.name}: expected a store without texts, found some (forget them, or use another)"
+                )
+        rows.set_fact(connection, _NO_TEXTS, str(int(time.time())))
+    return False
+
+
+def _tenant(tenant: str) -> str:
+    return checked_name("tenant", tenant, empty=True)
+
+
+def _tenants(tenant: str | None) -> str | None:
+    return None if tenant is None else _tenant(tenant)
+
+
+def _positive(argument: str, seconds: float) -> float:
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"{argument}: expected a positive number, got {seconds}")
+    return seconds
+
+
+def _row(name: str) -> int:
+    """The id of a row from the id that `Store.waiting` gave it."""
+    if not (name[1:].isdecimal() and name[:1] in ("q", "d")):
+        raise InputError(f"verdicts: expected ids of Store.waiting, got {name!r:.40}")
+    return int(name[1:])

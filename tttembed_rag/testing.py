@@ -1,0 +1,583 @@
+"""The test suite of a store, for whoever runs one on a database of their own.
+
+In a test file of pytest, subclass `StoreSuite` and name a database without tables, another for each test:
+
+    class TestMyStore(StoreSuite):
+        @pytest.fixture
+        def store_url(self):
+            return "postgresql+psycopg://..."
+
+`pytest.register_assert_rewrite("tttembed_rag.testing")` in conftest.py makes its failures readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from threading import Barrier, Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tttembed_rag.errors import (
+    InputError,
+    LeaseLost,
+    RewardError,
+    StoreError,
+    StoreUnavailable,
+    TTTEmbedError,
+    VectorError,
+)
+from tttembed_rag.gate import fit
+from tttembed_rag.judges.cache import Paid, pair_key
+from tttembed_rag.judging import Progress, Verdicts
+from tttembed_rag.offsets import Offsets
+from tttembed_rag.stores import Candidate, Served, Spend, Store, open_store
+
+JUDGE = "judge-a"
+
+
+def traffic(count: int, *, first: int = 0, tenant: str = "", depth: int = 4, texts: bool = True) -> list[Served]:
+    """Served queries number *first* on, rewarded by a judge; the same whenever they are asked for.
+
+    Query n was served at second n to *tenant*, with documents of a pool of 20.
+    """
+    pool = np.random.default_rng(1).standard_normal((20, 8)).astype(np.float32)
+    served = []
+    for number in range(first, first + count):
+        rng = np.random.default_rng(number)
+        vector = rng.standard_normal(8).astype(np.float32)
+        candidates = [
+            Candidate(f"d{row}", pool[row], f"document {row} of {tenant}" if texts else None, float(rng.random()))
+            for row in rng.choice(20, depth, replace=False).tolist()
+        ]
+        asked = f"question {number} of {tenant}" if texts else None
+        served.append(Served(f"q{number}", vector, candidates, asked, f"t{number % 2}", tenant, float(number), "e"))
+    return served
+
+
+def unrewarded(served: list[Served]) -> list[Served]:
+    """The same before a judge has seen them."""
+    return [replace(one, candidates=[replace(shown, reward=None) for shown in one.candidates]) for one in served]
+
+
+def learned(store: Store, tenant: str = "") -> Offsets:
+    """What the store's rewards teach, by the plain rule."""
+    return fit(store.rewards(JUDGE, tenant=tenant), scope="task", gate=False)
+
+
+def facts(offsets: Offsets) -> list[Any]:
+    """All that an `Offsets` says, to compare."""
+    return [
+        (key, one.vector.tobytes(), one.alpha, one.n, one.evidence, one.certificate) for key, one in offsets.items()
+    ]
+
+
+class StoreSuite:
+    """What every store must do; a subclass brings the fixture `store_url`."""
+
+    @pytest.fixture
+    def store(self, store_url: str) -> Iterator[Store]:
+        """An open store without content."""
+        with open_store(store_url) as store:
+            yield store
+
+    # Observing
+
+    def test_rewards_come_back_as_they_were_observed(self, store: Store) -> None:
+        """Vectors, rewards, tasks and ids survive the way through the database."""
+        served = traffic(3)
+
+        store.observe(served, judge=JUDGE)
+        found = store.rewards(JUDGE)
+
+        assert [f"q{number}" for number in (0, 2, 1)] == found.query_ids.tolist()
+        assert found.tasks.tolist() == ["t0", "t0", "t1"]
+        assert found.judge == JUDGE
+        for row, one in enumerate([served[0], served[2], served[1]]):
+            mine = slice(found.starts[row], found.starts[row + 1])
+            shown = {
+                (tuple(doc), reward)
+                for doc, reward in zip(
+                    found.doc_vectors[found.candidates[mine]].tolist(), found.values[mine].tolist(), strict=True
+                )
+            }
+            assert one.vector is not None
+            assert one.vector.tolist() == found.query_vectors[row].tolist()
+            assert {(tuple(c.vector.tolist()), c.reward) for c in one.candidates if c.vector is not None} == shown
+
+    def test_a_batch_is_written_whole_or_not_at_all(self, store: Store) -> None:
+        """One bad vector leaves nothing of its batch behind."""
+        batch = [*traffic(3), replace(traffic(1, first=9)[0], vector=np.ones(5))]
+
+        with pytest.raises(VectorError, match="width"):
+            store.observe(batch, judge=JUDGE)
+
+        assert store.counts().queries == 0
+
+    def test_a_query_seen_again_is_merged(self, store: Store) -> None:
+        """Its candidates are joined, a new verdict replaces the old one, and it counts once."""
+        one = traffic(1)[0]
+        again = replace(
+            one, candidates=[replace(one.candidates[0], reward=1.0), Candidate("new", np.ones(8), None, 0.5)]
+        )
+
+        store.observe([one], judge=JUDGE)
+        store.observe([again], judge=JUDGE)
+
+        assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (1, 5, 5)
+        assert {1.0, 0.5} <= set(store.rewards(JUDGE).values.tolist())
+
+    def test_documents_are_kept_once(self, store: Store) -> None:
+        """However many queries a document was shown for."""
+        store.observe(traffic(50), judge=JUDGE)
+
+        assert (store.counts().queries, store.counts().documents, store.counts().pairs) == (50, 20, 200)
+
+    def test_later_verdicts_find_their_pairs(self, store: Store) -> None:
+        """`reward` writes what was observed and leaves out what was not."""
+        store.observe(unrewarded(traffic(2)))
+        shown = [one.doc_id for one in traffic(1)[0].candidates]
+
+        written = store.reward(
+            JUDGE, {("", "t0", "q0"): {shown[0]: 0.25, "absent": 1.0}, ("x", "t0", "q0"): {"d": 1.0}}
+        )
+
+        assert written == 1
+        assert store.rewards(JUDGE).values.tolist() == [0.25]
+
+    def test_names_are_data(self, store: Store) -> None:
+        """Whatever a tenant, task, query, document, judge or embedder is called."""
+        names = ["'; DROP TABLE queries; --", 'a"b`c', "%s :x ? $1", "ü\U0001f600 \u202e", "../../x\n"]
+        for name in names:
+            one = replace(traffic(1)[0], query_id=name, task=name, tenant=name, embedder=name)
+            store.observe([replace(one, candidates=[replace(one.candidates[0], doc_id=name)])], judge=name)
+        found = [store.rewards(name, tenant=name, embedder=name) for name in names]
+
+        assert [[name] for name in names] == [rewards.query_ids.tolist() for rewards in found]
+        assert [[name] for name in names] == [rewards.tasks.tolist() for rewards in found]
+        assert sorted(["", *names]) == store.tenants()
+
+    def test_names_no_database_can_hold_are_refused(self, store: Store) -> None:
+        """With the name of the argument, and nothing written."""
+        for name in ("", "a\0b", "\ud800", "x" * 513, "ü" * 257):
+            with pytest.raises(InputError, match="query_id"):
+                store.observe([*traffic(1), replace(traffic(1)[0], query_id=name)], judge=JUDGE)
+
+        assert store.counts().queries == 0
+
+    def test_rewards_off_their_scale_are_refused(self, store: Store) -> None:
+        """By `observe` as by `reward`; what was there stays."""
+        one = traffic(1)[0]
+        store.observe([one], judge=JUDGE)
+        before = store.rewards(JUDGE).values.tolist()
+
+        for reward in (-0.1, 1.1, float("nan"), float("inf")):
+            with pytest.raises(RewardError, match=r"\[0, 1\]"):
+                store.observe([replace(one, candidates=[replace(one.candidates[0], reward=reward)])], judge=JUDGE)
+            with pytest.raises(RewardError, match=r"\[0, 1\]"):
+                store.reward(JUDGE, {("", "t0", "q0"): {one.candidates[0].doc_id: reward}})
+
+        assert store.rewards(JUDGE).values.tolist() == before
+
+    def test_texts_may_hold_what_databases_cannot(self, store: Store) -> None:
+        """NUL and lone surrogates of a query are replaced, not refused."""
+        store.observe(unrewarded([replace(traffic(1)[0], query="a\0b\ud800c")]))
+
+        assert [one.query for one in store.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
+
+    def test_what_no_database_can_look_up_is_refused(self, store: Store) -> None:
+        """In one line, whoever asks."""
+        for ask in (
+            lambda: store.waiting(JUDGE, tenant="\ud800"),
+            lambda: store.state("\ud800"),
+            lambda: store.version(10**30),
+            lambda: store.observe([replace(traffic(1)[0], at=float("nan"))], judge=JUDGE),
+        ):
+            with pytest.raises(TTTEmbedError) as refused:
+                ask()
+
+            assert not isinstance(refused.value, StoreUnavailable)
+            assert len(str(refused.value).splitlines()) == 1
+
+    # Learning
+
+    def test_the_last_queries_are_chosen_by_when_they_were_served(self, store: Store) -> None:
+        """`last`, `since` and `before` select by time, whatever order queries came in."""
+        store.observe(reversed(traffic(10)), judge=JUDGE)
+
+        assert {"q8", "q9"} == set(store.rewards(JUDGE, last=2).query_ids.tolist())
+        assert {"q3", "q4"} == set(store.rewards(JUDGE, since=3.0, before=5.0).query_ids.tolist())
+
+    def test_the_order_of_arrival_teaches_nothing(self, store: Store) -> None:
+        """The rewards read back are equal, bit for bit, however they were written."""
+        store.observe(traffic(12, tenant="a"), judge=JUDGE)
+        for one in reversed(traffic(12, tenant="b")):
+            store.observe([one], judge=JUDGE)
+        a, b = store.rewards(JUDGE, tenant="a"), store.rewards(JUDGE, tenant="b")
+
+        assert a.query_vectors.tobytes() == b.query_vectors.tobytes()
+        assert a.doc_vectors.tobytes() == b.doc_vectors.tobytes()
+        assert (a.candidates.tolist(), a.values.tolist()) == (b.candidates.tolist(), b.values.tolist())
+
+    def test_embedders_do_not_mix(self, store: Store) -> None:
+        """Each has its own vectors and width; the newest is the default."""
+        wider = [
+            replace(
+                one,
+                vector=np.ones(12),
+                embedder="new",
+                at=100.0,
+                candidates=[replace(shown, vector=np.ones(12)) for shown in one.candidates],
+            )
+            for one in traffic(2)
+        ]
+
+        store.observe(traffic(5), judge=JUDGE)
+        store.observe(wider, judge=JUDGE)
+
+        assert (store.rewards(JUDGE, embedder="e").width, len(store.rewards(JUDGE, embedder="e"))) == (8, 5)
+        assert (store.rewards(JUDGE).width, len(store.rewards(JUDGE))) == (12, 2)
+
+    def test_a_document_without_a_vector_waits_for_it(self, store: Store) -> None:
+        """It takes part in no fit until its vector is known."""
+        one = traffic(1)[0]
+        blind = replace(one, candidates=[replace(one.candidates[0], vector=None), *one.candidates[1:]])
+
+        store.observe([blind], judge=JUDGE)
+        before = store.rewards(JUDGE).budget
+        store.observe([one], judge=JUDGE)
+
+        assert (before, store.rewards(JUDGE).budget) == (3, 4)
+
+    def test_nothing_judged_is_said_in_one_line(self, store: Store) -> None:
+        """There is nothing to learn from, and who is meant."""
+        store.observe(unrewarded(traffic(1)))
+
+        with pytest.raises(RewardError, match="judge-a"):
+            store.rewards(JUDGE)
+
+    # Judging
+
+    def test_what_waits_is_what_was_not_answered(self, store: Store) -> None:
+        """Newest queries first, until each pair has a verdict."""
+        store.observe(traffic(2), judge="another judge")
+        store.observe(unrewarded(traffic(2, first=2)))
+
+        newest = store.waiting(JUDGE, limit=3)
+        verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in newest}
+        written = store.judged(JUDGE, Verdicts(verdicts, 0, Progress()))
+
+        assert [one.query for one in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
+        assert written == 12
+        assert [one.query for one in store.waiting(JUDGE)] == ["question 0 of "]
+
+    def test_new_candidates_of_a_judged_query_wait(self, store: Store) -> None:
+        """And only they."""
+        store.observe(traffic(1), judge=JUDGE)
+        before = store.waiting(JUDGE)
+
+        store.observe([replace(traffic(1)[0], candidates=[Candidate("new", None, "text")])])
+
+        assert before == []
+        assert [[text for _, text in one.candidates] for one in store.waiting(JUDGE)] == [["text"]]
+
+    def test_a_text_that_comes_later_makes_its_pairs_wait(self, store: Store) -> None:
+        """Also for queries that were not served again."""
+        one = unrewarded(traffic(1))[0]
+        store.observe([replace(one, candidates=[replace(shown, text=None) for shown in one.candidates])])
+        before = store.waiting(JUDGE)
+
+        store.observe([replace(one, query_id="other", candidates=[one.candidates[0]])])
+
+        assert before == []
+        assert [len(waiting.candidates) for waiting in store.waiting(JUDGE)] == [1, 1]
+
+    def test_a_declined_pair_does_not_wait(self, store: Store) -> None:
+        """A paid answer without a score is an answer."""
+        store.observe(unrewarded(traffic(1)))
+        (one,) = store.waiting(JUDGE)
+        declined = one.candidates[0][1]
+
+        store.answers().put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
+
+        assert len(store.waiting(JUDGE)[0].candidates) == 3
+        assert declined not in [text for _, text in store.waiting(JUDGE)[0].candidates]
+
+    def test_tenants_wait_apart(self, store: Store) -> None:
+        """What one tenant asked is not shown to the judge of another, nor judged by its ids."""
+        store.observe(unrewarded(traffic(1, tenant="a")))
+        (one,) = store.waiting(JUDGE, tenant="a")
+
+        written = store.judged(JUDGE, Verdicts({one.query_id: {one.candidates[0][0]: 1.0}}, 0, Progress()), tenant="b")
+
+        assert store.waiting(JUDGE, tenant="b") == []
+        assert written == 0
+
+    def test_a_first_answer_stays_and_all_are_paid(self, store: Store) -> None:
+        """Two processes that asked for the same pair paid twice, and know one answer."""
+        answers, key = store.answers(), pair_key(JUDGE, "query", "document")
+
+        answers.put(JUDGE, {key: Paid(0.5, 10.0, 0.25)})
+        answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
+
+        assert {key: Paid(0.5, 10.0, 0.25)} == answers.get([key, b"unknown"])
+        assert Spend(2, 20.0, 0.5) == store.spent()
+        assert Spend() == store.spent(datetime.now(UTC).date() - timedelta(days=2))
+
+    # Tenants
+
+    def test_nothing_flows_up_unless_it_is_allowed(self, store: Store) -> None:
+        """The shared scope learns from a tenant while that shares, and other tenants never do."""
+        store.observe(traffic(2, tenant="a"), judge=JUDGE)
+        store.observe(traffic(2, tenant="b"), judge=JUDGE)
+
+        with pytest.raises(RewardError, match="none"):
+            store.rewards(JUDGE)
+        store.share("a", True, by="owner")
+        shared, other = store.rewards(JUDGE), store.rewards(JUDGE, tenant="b")
+        store.share("a", False, by="owner")
+
+        assert shared.query_ids.tolist() == ["a:q0", "a:q1"]
+        assert other.query_ids.tolist() == ["q0", "q1"]
+        with pytest.raises(RewardError, match="none"):
+            store.rewards(JUDGE)
+
+    # Versions
+
+    def test_what_is_published_is_served(self, store: Store) -> None:
+        """With the facts it was published with; the generation tells of it."""
+        store.observe(traffic(6), judge=JUDGE)
+        before = store.generation()
+
+        version = store.publish(learned(store), by="me", note="first", embedder="e", probe='{"x": 1}')
+        serving = store.serving()
+
+        assert (version, store.generation(), None) == (serving.version, serving.generation, serving.halted)
+        assert before < store.generation()
+        assert (
+            version.by,
+            version.note,
+            version.embedder,
+            version.probe,
+            version.rewarded,
+            version.served,
+        ) == ("me", "first", "e", '{"x": 1}', 6, 2)
+        assert facts(learned(store)) == facts(version.offsets)
+
+    def test_the_way_back_is_walked_step_by_step(self, store: Store) -> None:
+        """Rolling back twice goes back twice, then says that nothing is left; a candidate is no step."""
+        offsets = Offsets([], width=8)
+        first, second = (store.publish(offsets, by="me") for _ in range(2))
+        store.publish(offsets, by="me", alias="candidate")
+        third = store.promote(by="me")
+
+        assert [second, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        with pytest.raises(StoreError, match="previous"):
+            store.rollback(by="me")
+        assert third == store.rollback(by="me", to=third.number)
+        assert [third, second, first] == store.versions()
+
+    def test_a_candidate_is_not_served(self, store: Store) -> None:
+        """Until it is promoted; without one there is nothing to promote."""
+        candidate = store.publish(Offsets([], width=8), by="me", alias="candidate")
+
+        assert (None, candidate) == (store.version(), store.version("candidate"))
+        assert candidate == store.promote(by="me") == store.version()
+        with pytest.raises(StoreError, match="candidate"):
+            store.promote(by="me")
+
+    def test_a_version_of_another_tenant_cannot_be_reached(self, store: Store) -> None:
+        """Neither read nor rolled back to; the shared one is served where a tenant has none."""
+        mine = store.publish(Offsets([], width=8), by="me", tenant="a")
+        shared = store.publish(Offsets([], width=8), by="me")
+
+        assert (mine, shared) == (store.serving(tenant="a").version, store.serving(tenant="b").version)
+        assert None is store.version(mine.number, tenant="b")
+        with pytest.raises(StoreError, match=str(mine.number)):
+            store.rollback(by="me", tenant="b", to=mine.number)
+
+    def test_a_halt_is_told_and_lifted(self, store: Store) -> None:
+        """Of all or of one tenant; readers see it in the generation."""
+        generations = [store.generation(tenant="a")]
+        store.halt(by="me", note="all wrong")
+        generations.append(store.generation(tenant="a"))
+        everywhere = [store.halted(tenant="a"), store.serving(tenant="b").halted]
+        store.resume(by="me")
+        store.halt(by="me", tenant="a", note="wrong here")
+        generations.append(store.generation(tenant="a"))
+
+        assert everywhere == ["all wrong", "all wrong"]
+        assert (store.serving(tenant="a").halted, store.halted(tenant="b")) == ("wrong here", None)
+        assert sorted(set(generations)) == generations
+
+    def test_publishing_and_rolling_back_at_once(self, store: Store) -> None:
+        """Versions rise, and aliases name versions that exist, whoever was first."""
+        offsets, start = Offsets([], width=8), Barrier(3)
+        seen: list[list[int]] = [[], []]
+
+        def publish(mine: list[int]) -> None:
+            start.wait()
+            mine.extend(store.publish(offsets, by="publisher").number for _ in range(8))
+
+        threads = [Thread(target=publish, args=(mine,)) for mine in seen]
+        for thread in threads:
+            thread.start()
+        start.wait()
+        while any(thread.is_alive() for thread in threads):
+            try:
+                store.rollback(by="guard")
+            except StoreError as error:
+                assert "previous" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
+            assert set(store.aliases().values()) <= {version.number for version in store.versions()}
+        for thread in threads:
+            thread.join()
+
+        assert [sorted(mine) for mine in seen] == seen
+        assert len({*seen[0], *seen[1]}) == 16
+
+    # Leases
+
+    def test_a_lease_is_held_by_one(self, store: Store) -> None:
+        """Until it is released or expires."""
+        first = store.lease("worker", "a", 60.0)
+        assert first is not None
+
+        assert None is store.lease("worker", "b", 60.0)
+        store.release(first)
+        second = store.lease("worker", "b", 1e-6)
+        assert second is not None
+        third = store.lease("worker", "a", 60.0)
+        assert third is not None
+        assert first.token < second.token < third.token
+
+    def test_who_lost_a_lease_cannot_publish(self, store: Store) -> None:
+        """Nor renew it, nor take it from its new owner by releasing it."""
+        lost = store.lease("worker", "a", 1e-6)
+        assert lost is not None
+        held = store.lease("worker", "b", 60.0)
+
+        with pytest.raises(LeaseLost, match="worker"):
+            store.publish(Offsets([], width=8), by="a", lease=lost)
+        store.release(lost)
+
+        assert None is store.renew(lost, 60.0)
+        assert store.versions() == []
+        assert store.publish(Offsets([], width=8), by="b", lease=held).number == 1
+
+    # Forgetting
+
+    @pytest.mark.parametrize("query_id", ["q3", None])
+    def test_what_is_forgotten_teaches_nothing(self, store: Store, query_id: str | None) -> None:
+        """What is learned afterwards equals, bit for bit, what a store learns that never saw it."""
+        kept = [one for one in traffic(8, tenant="a") if query_id not in (None, one.query_id)]
+        store.observe(traffic(8, tenant="a"), judge=JUDGE)
+        store.observe([replace(one, tenant="never saw it") for one in kept] or traffic(1, tenant="b"), judge=JUDGE)
+        store.publish(learned(store, "a"), by="me", tenant="a")
+
+        gone = store.forget(tenant="a", query_id=query_id, by="me")
+
+        assert (8 - len(kept), 1) == (gone.queries, gone.versions)
+        assert None is store.serving(tenant="a").version
+        if kept:
+            assert facts(learned(store, "never saw it")) == facts(learned(store, "a"))
+            assert replace(store.counts("never saw it"), bytes=0) == replace(store.counts("a"), bytes=0)
+        else:
+            assert (
+                store.counts("a").queries,
+                store.counts("a").documents,
+                store.counts("a").pairs,
+                store.counts("a").rewards,
+            ) == (0, 0, 0, 0)
+
+    def test_forgetting_reaches_the_shared_scope(self, store: Store) -> None:
+        """Shared versions go if the tenant ever shared; other tenants keep theirs."""
+        store.observe(traffic(4, tenant="a"), judge=JUDGE)
+        store.share("a", True, by="owner")
+        store.publish(learned(store), by="me")
+        store.share("a", False, by="owner")
+        other = store.publish(Offsets([], width=8), by="me", tenant="b")
+
+        store.forget(tenant="a", query_id="q1", by="me")
+
+        assert (None, other) == (store.version(), store.version(tenant="b"))
+
+    def test_answers_about_the_forgotten_are_gone(self, store: Store) -> None:
+        """Its paid answers too; what was spent stays counted."""
+        store.observe(unrewarded(traffic(2)))
+        observations = store.waiting(JUDGE)
+        keys = [pair_key(JUDGE, one.query, one.candidates[0][1]) for one in observations]
+        store.answers().put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
+
+        store.forget(tenant="", query_id="q1", by="me")
+
+        assert [keys[1]] == list(store.answers().get(keys))
+        assert store.spent().pairs == 2
+
+    def test_what_is_old_expires(self, store: Store) -> None:
+        """Queries by when they were last served, and documents with the last of them."""
+        store.observe(traffic(5), judge=JUDGE)
+        store.observe(unrewarded([replace(traffic(1)[0], at=50.0)]))
+
+        assert store.expire(4.0, by="me") == 3
+        assert {"q0", "q4"} == set(store.rewards(JUDGE).query_ids.tolist())
+        assert (
+            len({shown.doc_id for number in (0, 4) for shown in traffic(5)[number].candidates})
+            == store.counts().documents
+        )
+
+    def test_a_store_without_texts_keeps_none(self, store_url: str) -> None:
+        """Also if it is opened as one with texts; ids that are texts become keyed hashes."""
+        one = traffic(1)[0]
+        telling = replace(
+            one, query_id=one.query or "", candidates=[replace(c, doc_id=c.text or "") for c in one.candidates]
+        )
+        with open_store(store_url, texts=False):
+            pass
+
+        with open_store(store_url) as store:
+            store.observe([telling], judge=JUDGE)
+
+            assert not store.texts
+            assert store.waiting("another judge") == []
+            assert [store.text_id(telling.query_id)] == store.rewards(JUDGE).query_ids.tolist()
+
+    # The record
+
+    def test_every_change_leaves_a_line(self, store: Store) -> None:
+        """Newest first, with who did it."""
+        store.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
+        store.halt(by="operator", note="stop")
+        store.note("guard", "drift", "0.3", tenant="a")
+
+        assert [(line.by, line.action, line.detail) for line in store.audit()] == [
+            ("guard", "drift", "0.3"),
+            ("operator", "halt", "stop"),
+            ("worker", "publish", "version 1 is live: why"),
+        ]
+        assert [line.action for line in store.audit(tenant="a")] == ["drift", "publish"]
+
+    def test_state_is_kept_by_tenant_and_name(self, store: Store) -> None:
+        """Until it is deleted; only JSON is taken."""
+        store.set_state("drift", '{"mean": 0.5}', tenant="a")
+        store.set_state("drift", "[1]", tenant="a")
+
+        assert (store.state("drift", tenant="a"), store.state("drift")) == ("[1]", None)
+        store.set_state("drift", None, tenant="a")
+        assert None is store.state("drift", tenant="a")
+        with pytest.raises(InputError, match="JSON"):
+            store.set_state("drift", "not JSON")
+
+    def test_all_of_it_is_there_after_reopening(self, store: Store, store_url: str) -> None:
+        """Another process finds what this one was told is written."""
+        store.observe(traffic(4), judge=JUDGE)
+        version = store.publish(learned(store), by="me")
+
+        with open_store(store_url) as other:
+            assert (store.counts(), version, facts(version.offsets)) == (
+                other.counts(),
+                other.version(),
+                facts(learned(other)),
+            )
