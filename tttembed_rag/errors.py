@@ -7,6 +7,9 @@ TTTEmbedError
 ├── DataError (also ValueError)       a data set on disk lacks a part or is malformed
 ├── OffsetFileError (also ValueError) not an offsets file, damaged, or from a newer format
 ├── JudgeError (also RuntimeError)    a reward model cannot be asked, or cannot judge
+├── StoreError (also RuntimeError)    a store cannot be opened, or cannot do what was asked
+│   ├── StoreUnavailable              not now: locked, full or out of reach; try again later
+│   └── LeaseLost                     somebody else took the lease over; nothing was changed
 └── MissingExtraError (also ImportError)  an optional library is not installed
 """
 
@@ -42,6 +45,18 @@ class OffsetFileError(TTTEmbedError, ValueError):
 
 class JudgeError(TTTEmbedError, RuntimeError):
     """A reward model cannot be asked, answers nonsense, or cannot tell good from bad."""
+
+
+class StoreError(TTTEmbedError, RuntimeError):
+    """A store cannot be opened, or cannot do what was asked."""
+
+
+class StoreUnavailable(StoreError):  # noqa: N818 (a state of the store, not a mistake)
+    """The store cannot be used now (locked, full, out of reach); the same call may succeed later."""
+
+
+class LeaseLost(StoreError):  # noqa: N818 (the same)
+    """Somebody else took the lease over; nothing was changed."""
 
 
 class MissingExtraError(TTTEmbedError, ImportError):
