@@ -254,6 +254,10 @@ class Gain:
         """How far the mean may lie below what was seen: the lower bound at one-sided *level*."""
         return self.mean - self._reach(level)
 
+    def above(self, level: float) -> float:
+        """How far the mean may lie above what was seen: the upper bound at one-sided *level*."""
+        return self.mean + self._reach(level)
+
     @property
     def interval(self) -> tuple[float, float]:
         """The 90 % interval of the mean."""

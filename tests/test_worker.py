@@ -1,0 +1,858 @@
+"""The worker: judge, fit, gate and publish on new evidence, through budgets, breakdowns and kills."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from tttembed_rag import InputError, Scale
+from tttembed_rag.errors import LeaseLost
+from tttembed_rag.guards import Probe
+from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
+from tttembed_rag.judges.feedback import FeedbackJudge
+from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.worker import Worker
+
+QUICK = Patience(attempts=1, first_wait=0.01)
+
+
+class World:
+    """Queries that all lack one direction, with texts, and rewards that know better."""
+
+    def __init__(self, rewards):
+        self.rewards = rewards
+        self.table = {
+            (f"query {i}", f"document {j}"): float(rewards.values[j])
+            for i in range(len(rewards))
+            for j in self.shown(i)
+        }
+
+    def shown(self, i):
+        """Rows of the documents of query i."""
+        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
+
+    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
+        """What was served, with its rewards or to be judged."""
+        values = self.rewards.values if values is None else values
+        for i in rows:
+            candidates = [
+                Candidate(
+                    f"d{j}",
+                    self.rewards.doc_vectors[j],
+                    f"document {j}" if text else None,
+                    float(values[j]) if judged else None,
+                )
+                for j in self.shown(i)
+            ]
+            yield Served(
+                f"{name}{i}", self.rewards.query_vectors[i], candidates, f"query {i}" if text else None, **facts
+            )
+
+    def best(self, rows, offsets=None):
+        """Mean reward of the first document of some queries, under offsets."""
+        found = []
+        for i in rows:
+            query = self.rewards.query_vectors[i]
+            query = query if offsets is None else offsets.apply(query)
+            shown = list(self.shown(i))
+            found.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
+        return np.mean(found)
+
+
+@pytest.fixture(scope="session")
+def world(planted):
+    """120 queries with 8 candidates each."""
+    return World(planted(120, strength=0.9, dtype=np.float32))
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Where the store is."""
+    return f"sqlite:///{tmp_path}/ttt.db"
+
+
+@pytest.fixture
+def store(url):
+    """An empty store."""
+    with open_store(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def reranker(world):
+    """Starts servers that speak Cohere's rerank protocol: `reranker(answer)`, answer(scores, n) -> what is said."""
+    running = []
+
+    def start(answer=None):
+        asked = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                with lock:
+                    asked.append((body["query"], tuple(body["documents"])))
+                    number = len(asked)
+                scores = scored(world, body["query"], body["documents"])
+                said = answer(scores, number) if answer else scores
+                status = 200
+                if isinstance(said, int):
+                    status, data = said, b"{}"
+                elif isinstance(said, bytes):
+                    data = said
+                else:
+                    items = [{"index": i, "relevance_score": score} for i, score in enumerate(said)]
+                    data = json.dumps({"results": items, "meta": {"billed_units": {"search_units": 1}}}).encode()
+                self.send_response(status)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_):
+                """Say nothing."""
+
+        lock = threading.Lock()
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        running.append((server, thread))
+        return f"127.0.0.1:{server.server_port}", asked
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def scored(world, query, documents):
+    """What the world's judge says; of other texts, the share of the query's words they have."""
+
+    def overlap(document):
+        words, others = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
+        return len(words & others) / len(words)
+
+    return [world.table.get((query, document), overlap(document)) for document in documents]
+
+
+def http_judge(host):
+    """The judge behind such a server."""
+    return HttpJudge(f"http://{host}", "cohere", patience=QUICK)
+
+
+def actions(rounds):
+    """What was done, over all tenants."""
+    return [action for one in rounds for action in one.actions]
+
+
+def shuffled(rewards, seed=0):
+    """Rewards that mean nothing any more."""
+    return np.random.default_rng(seed).permutation(rewards.values)
+
+
+class TestOneRound:
+    """From what was served to what is served next."""
+
+    def judge(self, kind, world, reranker):
+        """A judge of that kind that says what the world knows."""
+        if kind == "feedback":
+            return FeedbackJudge(world.table, Scale("probability"))
+        if kind == "http":
+            return http_judge(reranker()[0])
+
+        def complete(prompt):
+            query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
+            return f"Score: {round(5 * scored(world, query, [document])[0])}"
+
+        return RubricJudge(complete, model="function")
+
+    @pytest.mark.parametrize("kind", ["feedback", "rubric", "http"])
+    def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store, reranker):
+        """Held-out queries find better documents after one round, whoever judged."""
+        store.observe(world.served(range(40)))
+        rounds = Worker(store, self.judge(kind, world, reranker)).round()
+        live = store.serving().version
+
+        assert actions(rounds) == ["judged", "published"]
+        assert (rounds[-1].version, live.by) == (live.number, "worker")
+        assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
+
+    def test_rewards_that_came_along_need_no_judge(self, world, store):
+        """Without a judge, rewards that were observed are learned from."""
+        store.observe(world.served(range(40), judged=True, text=False), judge="clicks")
+
+        assert actions(Worker(store).round()) == ["published"]
+        assert "clicks" in store.version().note
+
+    def test_rewards_that_mean_nothing_are_not_served(self, world, store):
+        """Shuffled rewards end in an abstention that says why, in the audit too."""
+        store.observe(world.served(range(40), judged=True, values=shuffled(world.rewards)), judge="dice")
+        (one,) = Worker(store, scope="task").round()
+
+        assert one.actions == ("abstained",)
+        assert store.version() is None
+        assert [line.detail for line in store.audit()] == [one.steps[0].detail]
+
+    def test_only_new_evidence_is_learned_from(self, world, store):
+        """A round without news fits nothing, one with too little news says how much is needed."""
+        worker = Worker(store, min_new=50)
+        store.observe(world.served(range(40), judged=True), judge="j")
+        first = actions(worker.round())
+        again = worker.round()[0].steps[0].detail
+        store.observe(world.served(range(40, 46), judged=True), judge="j")
+        little = worker.round()[0].steps[-1].detail
+        store.observe(world.served(range(46, 47), judged=True), judge="j")
+
+        assert first == ["published"]
+        assert again == "nothing is new, 320 rewards as before"
+        assert little == "48 rewards are new, 50 are needed"
+        assert actions(worker.round())[-1] == "published"
+
+    def test_judges_are_never_mixed(self, world, store):
+        """The busiest judge is learned from, or the one that is named; the other's rewards change nothing."""
+        store.observe(world.served(range(40), judged=True), judge="good")
+        store.observe(world.served(range(60), judged=True, values=1 - world.rewards.values), judge="busy")
+        store.observe(world.served(range(40, 80), judged=True, tenant="one"), judge="good")
+        busiest = actions(Worker(store, scope="task", tenants=[""]).round())
+        named = Worker(store, scope="task", tenants=[""], rewards_of="good").round()
+
+        assert busiest == ["abstained"]
+        assert actions(named) == ["published"]
+        assert "learned from 40 queries" in named[0].steps[0].detail
+
+    def test_a_round_after_forgetting_learns_anew(self, world, store):
+        """What is forgotten is taken out of service, and out of what is learned from the rest."""
+        store.observe(world.served(range(60), judged=True), judge="j")
+        worker = Worker(store, scope="task")
+        worker.round()
+        store.forget(tenant="", query_id="q7", by="test")
+        store.observe(world.served([60], judged=True), judge="j")  # as many rewards as before
+
+        assert store.version() is None
+        assert actions(worker.round()) == ["published"]
+        assert "learned from 60 queries" in store.version().note
+        assert actions(worker.round()) == ["learned nothing"]
+
+    def test_each_tenant_has_its_own(self, world, store):
+        """A tenant is served what it taught; the shared one learns only from those that allow it."""
+        store.observe(world.served(range(40), judged=True, tenant="open"), judge="j")
+        store.observe(world.served(range(40, 80), judged=True, tenant="closed"), judge="j")
+        store.share("open", True, by="test")
+        Worker(store, scope="global").round()
+        versions = {tenant: store.version(tenant=tenant) for tenant in ("", "open", "closed")}
+
+        assert [version.rewarded for version in versions.values()] == [40, 40, 40]
+        assert store.serving(tenant="newcomer").version.number == versions[""].number
+        np.testing.assert_allclose(
+            versions[""].offsets["global"].vector, versions["open"].offsets["global"].vector, atol=1e-4
+        )
+
+    def test_a_damaged_version_is_replaced(self, world, store, tmp_path):
+        """Offsets that cannot be read are no obstacle to better ones."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task").round()
+        with sqlite3.connect(tmp_path / "ttt.db") as bare:
+            bare.execute("UPDATE versions SET content = substr(content, 1, 100)")
+        bare.close()
+        store.observe(world.served(range(40, 80), judged=True), judge="j")
+
+        assert actions(Worker(store, scope="task").round()) == ["published"]
+        assert store.version().offsets["task:default"].served
+
+    @pytest.mark.parametrize(
+        ("options", "named"),
+        [
+            ({"min_new": 0}, "min_new"),
+            ({"lease_seconds": 0}, "lease_seconds"),
+            ({"scope": "all"}, "scope"),
+            ({"tenants": "acme"}, "tenants"),
+        ],
+    )
+    def test_bad_options_are_named(self, store, options, named):
+        """An option that makes no sense is refused at once."""
+        with pytest.raises(InputError, match=named):
+            Worker(store, **options)
+
+
+class TestBudget:
+    """What a day may cost."""
+
+    def test_pairs_are_capped_over_restarts(self, world, store, reranker):
+        """Whoever starts again today has what is left of the day, and the probe counts too."""
+        host, asked = reranker()
+        store.observe(world.served(range(40)))
+        said = [Worker(store, http_judge(host), budget=Budget(pairs=50)).round()[0].steps[0].detail for _ in range(3)]
+
+        assert store.spent().pairs == 50
+        assert sum(len(documents) for _, documents in asked) == 50
+        assert said[0] == "48 pairs scored; budget: 50 pairs of today are spent"
+        assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
+
+    def test_money_is_capped_over_restarts(self, world, store, reranker):
+        """At a cent a request, 25 cents buy 24 requests (one for the probe), however often it is started."""
+        host, asked = reranker()
+        store.observe(world.served(range(40)))
+        for _ in range(3):
+            Worker(store, http_judge(host), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
+
+        assert len(asked) == 24
+        assert store.spent().usd == pytest.approx(0.24)
+
+    def test_a_cap_on_money_needs_a_price(self, store, reranker):
+        """Without a price nobody knows what is spent."""
+        with pytest.raises(InputError, match="price"):
+            Worker(store, http_judge(reranker()[0]), budget=Budget(usd=1))
+
+    def test_garbage_that_was_paid_for_counts(self, world, store):
+        """A model that bills for grades off its scale uses up its budget, and is left alone then."""
+        careful = RubricJudge(lambda prompt: f"Score: {5 if 'Paris' in prompt else 0}", model="careful")
+
+        class Garbled:
+            scale, fingerprint, score = careful.scale, "garbled@1", careful.score
+            documents_per_call, forecast = careful.documents_per_call, careful.forecast
+
+            async def ascore(self, query, documents):
+                await careful.ascore(query, documents)
+                return [99.0] * len(documents)
+
+        store.observe(world.served(range(40)))
+        for _ in range(9):
+            Worker(store, Garbled(), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
+
+        assert 0.2 < store.spent().usd < 0.2501
+
+
+class TestBrokenJudges:
+    """A judge that breaks down ends in "not judged", never in a lost reward or a crash."""
+
+    def broken(self, kind, reranker):
+        """A judge that breaks down in that way after four answers."""
+        host = reranker(
+            {
+                "busy": lambda scores, n: scores if n < 5 else 429,
+                "error": lambda scores, n: scores if n < 5 else 500,
+                "garbage": lambda scores, n: scores if n < 5 else b"<html>",
+                "NaN": lambda scores, n: scores if n < 5 else [float("nan")] * len(scores),
+                "off the scale": lambda scores, n: scores if n < 5 else [17.0] * len(scores),
+            }.get(kind)
+        )[0]
+        if kind == "down":
+            host = "127.0.0.1:9"
+        return http_judge(host)
+
+    @pytest.mark.parametrize("kind", ["busy", "error", "garbage", "NaN", "off the scale", "down"])
+    def test_what_it_said_before_is_kept(self, kind, world, store, reranker):
+        """The round says why, keeps every sensible verdict, and another day finds the rest waiting."""
+        judge = self.broken(kind, reranker)
+        store.observe(world.served(range(40)))
+        rounds = Worker(store, judge, concurrency=1).round()
+        (_, kept), *_ = store.judges() or [("", 0)]
+        waits = sum(len(one.candidates) for one in store.waiting(judge.fingerprint))
+
+        assert actions(rounds)[0] == "not judged"
+        assert kept == (0 if kind == "down" else 3 * 8)
+        assert kept + waits == 320
+
+    def test_nonsense_about_one_document_is_declined(self, world, store, reranker):
+        """NaN for one of eight documents leaves seven verdicts, and the one is not asked about again."""
+        host, asked = reranker(lambda scores, n: scores if n == 1 else [*scores[:-1], float("nan")])
+        store.observe(world.served(range(40)))
+        worker = Worker(store, http_judge(host))
+        worker.round()
+        before = len(asked)
+        worker.round()
+
+        assert store.judges()[0][1] == 40 * 7
+        assert before == len(asked) == 41
+
+    def test_an_error_of_any_kind_is_told(self, world, store):
+        """A judge of one's own that raises what it likes breaks nothing else."""
+
+        class Raising:
+            scale, fingerprint = Scale("probability"), "raising@1"
+
+            def score(self, query, documents):
+                return [0.9, 0.1]
+
+            async def ascore(self, query, documents):
+                raise ZeroDivisionError("no documents today")
+
+        store.observe(world.served(range(40)))
+        store.observe(world.served(range(40, 80), judged=True), judge="other")
+        rounds = Worker(store, Raising(), rewards_of="other").round()
+
+        assert actions(rounds) == ["not judged", "published"]
+        assert "ZeroDivisionError: no documents today" in rounds[0].steps[0].detail
+
+    def test_a_judge_that_hangs_is_left_behind(self, world, store):
+        """A judge without an answer holds a round up for so long, and no later one."""
+        free = threading.Event()
+
+        class Hanging:
+            scale, fingerprint = Scale("probability"), "hanging@1"
+
+            def score(self, query, documents):
+                free.wait(20)
+                return [0.9, 0.1]
+
+            async def ascore(self, query, documents):
+                return scored(world, query, documents)
+
+        store.observe(world.served(range(40)))
+        worker = Worker(store, Hanging(), judge_seconds=0.3)
+        details = [worker.round()[0].steps[0].detail for _ in range(2)]
+        free.set()
+
+        assert "no answer within 0.3 s" in details[0]
+        assert "is asked again in" in details[1]
+
+    def test_it_is_asked_again_later(self, world, store, reranker):
+        """The next worker judges what is left, and pays for nothing twice."""
+        host, asked = reranker(lambda scores, n: 503 if 5 <= n < 8 else scores)
+        store.observe(world.served(range(40)))
+        first = actions(Worker(store, http_judge(host), concurrency=1).round())
+        second = actions(Worker(store, http_judge(host), concurrency=1).round())
+
+        assert (first[0], second) == ("not judged", ["judged", "published"])
+        assert store.judges()[0][1] == 320
+        assert store.spent().pairs == 320 + 2
+        assert len(asked) == 1 + 40 + 3
+
+
+class TestLease:
+    """One worker is active per store."""
+
+    def test_the_second_stands_by(self, world, store):
+        """While one works the other does nothing; when it ends the other takes over."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        first, second = Worker(store), Worker(store)
+        told, stop = [], threading.Event()
+        thread = threading.Thread(target=first.run, kwargs={"every": 60, "stop": stop, "watch": told.append})
+        thread.start()
+        wait_for(lambda: told)
+        standing_by = actions(second.round())
+        stop.set()
+        thread.join(10)
+
+        assert [step.action for step in told] == ["published"]
+        assert standing_by == ["standby"]
+        assert actions(second.round()) == ["learned nothing"]
+
+    def test_it_is_renewed_while_work_goes_on(self, world, store):
+        """A lease of a moment lasts as long as the judge needs."""
+        slow = RubricJudge(lambda _: time.sleep(0.3) or ("Score: 5" if "Paris" in _ else "Score: 0"), model="slow")
+        store.observe(world.served(range(6)))
+        worker = threading.Thread(target=Worker(store, slow, lease_seconds=0.6).round)
+        worker.start()
+        held = []
+        while worker.is_alive():
+            time.sleep(0.2)
+            held.append(store.lease("worker", "thief", 1) is None)
+        worker.join()
+
+        assert len(held) > 4
+        assert all(held[1:-2])
+
+    def test_who_lost_it_publishes_nothing(self, world, store):
+        """A worker whose lease was taken over while it learned stops before it publishes."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker, other = Worker(store, lease_seconds=60), "another"
+
+        def steal():
+            with sqlite3.connect(store.name.removeprefix("sqlite:///")) as bare:
+                bare.execute("UPDATE leases SET owner = ?, token = token + 1", [other])
+            bare.close()
+            return Probe.of(lambda _: [1.0, 2.0])
+
+        worker = Worker(store, probe=steal)
+
+        with pytest.raises(LeaseLost, match="another"):
+            worker.round()
+        assert store.version() is None
+
+
+class TestWithdrawing:
+    """What happens to a live version when evidence turns."""
+
+    def turned(self, world, store):
+        """A store with a live version, and twice as many rewards that mean nothing since."""
+        store.observe(world.served(range(20), judged=True), judge="j")
+        worker = Worker(store, scope="task", min_new=8)
+        assert actions(worker.round()) == ["published"]
+        return worker
+
+    def test_takes_two_fits_in_a_row(self, world, store):
+        """The first fit that supports nothing leaves the live version alone, the second serves base vectors."""
+        worker = self.turned(world, store)
+        dice = shuffled(world.rewards)
+        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
+        first, live = actions(worker.round()), store.version()
+        store.observe(world.served(range(30, 40), judged=True, values=dice), judge="j")
+        second = actions(worker.round())
+
+        assert (first[-1], live.number) == ("kept", 1)
+        assert second[-1] == "withdrawn"
+        assert store.version().served == 0
+
+    def test_evidence_in_between_ends_the_doubt(self, world, store):
+        """A fit that supports what is live starts the count anew."""
+        worker = self.turned(world, store)
+        dice = shuffled(world.rewards)
+        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
+        worker.round()
+        store.observe(world.served(range(60), judged=True), judge="j")
+        good = actions(worker.round())
+        store.observe(world.served(range(60), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(60, 90), judged=True, values=dice), judge="j")
+
+        assert good[-1] == "published"
+        assert actions(worker.round())[-1] in ("kept", "rolled back")
+
+
+def harmful(world):
+    """Rewards under which what was learned from the world's own rewards is wrong."""
+    base = np.einsum("nkd,nd->nk", world.rewards.doc_vectors.reshape(120, 8, -1), world.rewards.query_vectors)
+    drawn = 2 * base - 0.5 * world.rewards.values.reshape(base.shape)
+    return (1 / (1 + np.exp(-4 * (drawn - drawn.mean())))).ravel()
+
+
+class TestRollback:
+    """Fresh rewards of live traffic have the last word."""
+
+    def test_what_fresh_rewards_contradict_is_taken_back(self, world, store):
+        """A version that lowers what users now want is gone after two looks, and base vectors are served."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker = Worker(store, scope="task", min_new=10_000)
+        Worker(store, scope="task").round()
+        bad, seen = harmful(world), []
+        for start in range(40, 120, 20):
+            store.observe(world.served(range(start, start + 20), judged=True, values=bad), judge="j")
+            seen += [action for action in actions(worker.round()) if action != "drifted"]
+
+        assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
+        assert store.version().served == 0
+        assert "contradicted" in store.audit()[0].detail
+
+    def test_the_same_evidence_does_not_publish_it_again(self, world, store):
+        """Until there is twice as much evidence, only what was served since the version's trial began counts."""
+        store.observe(world.served(range(60), judged=True), judge="j")
+        worker, patient = (Worker(store, scope="task", min_new=n) for n in (8, 10_000))
+        worker.round()
+        bad, seen = harmful(world), []
+        for rows in (range(60, 80), range(80, 100)):
+            store.observe(world.served(rows, judged=True, values=bad), judge="j")
+            seen += actions(patient.round())
+        store.observe(world.served(range(100, 119), judged=True, values=bad), judge="j")
+        (fewer,) = worker.round()
+        store.observe(world.served(range(60, 90), judged=True, values=bad, name="again"), judge="j")
+        (enough,) = worker.round()
+
+        assert seen[-2:] == ["rolled back", "learned nothing"]
+        assert "learned from 59 queries" in fewer.steps[-1].detail
+        assert "learned from 149 queries" in enough.steps[-1].detail
+
+    def test_a_version_that_helps_stays(self, world, store):
+        """Looks at a good version are told and change nothing; drift is on record."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task").round()
+        worker, seen, details = Worker(store, scope="task", min_new=10_000), [], []
+        for start in range(40, 120, 40):
+            store.observe(world.served(range(start - 5, start + 40), judged=True), judge="j")
+            (one,) = worker.round()
+            seen += one.actions
+            details.append(one.steps[0].detail)
+
+        assert seen == ["looked", "learned nothing"] * 2
+        assert [
+            f"on {n} queries it was not learned from" in detail for n, detail in zip((40, 80), details, strict=True)
+        ] == [True] * 2
+        assert store.version().number == 1
+        assert [sorted(entry) for entry in json.loads(store.state("drift"))] == [["at", "queries", "rewards"]] * 2
+
+    def test_another_traffic_is_noticed(self, world, store):
+        """Queries about something else are on record as drift."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task").round()
+        moved = replace(world.rewards, query_vectors=world.rewards.query_vectors + 0.5)
+        store.observe(World(moved).served(range(40, 80), judged=True), judge="j")
+
+        assert "drifted" in actions(Worker(store, scope="task").round())
+        assert "drift" in [line.action for line in store.audit()]
+
+    def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
+        """A bad version in between gives way to the good one before it."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        good = Worker(store, scope="task")
+        good.round()
+        offsets = store.version().offsets
+        turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
+        store.publish(type(offsets)(turned, width=offsets.width), by="somebody")
+        worker, seen = Worker(store, scope="task", min_new=10_000), []
+        store.observe(world.served([119], judged=True), judge="j")
+        for start in range(40, 100, 20):
+            seen += actions(worker.round())
+            store.observe(world.served(range(start, start + 20), judged=True), judge="j")
+        seen += actions(worker.round())
+
+        assert "rolled back" in seen
+        assert store.version().number == 1
+
+
+def model(seed):
+    """An embedding model that is another one for another seed."""
+    return lambda text: np.random.default_rng([seed, *text.encode()[:64]]).standard_normal(8)
+
+
+class TestProbe:
+    """A closed model that silently changes."""
+
+    def test_another_model_halts_until_enough_of_it_is_learned(self, world, store):
+        """Base vectors are served from the change on; rewards from before never mix with those after it."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        first = actions(worker.round())
+        now[0] = 2
+        changed, halted = actions(worker.round()), store.serving().halted
+        store.observe(world.served(range(40, 44), judged=True, name="new"), judge="j")
+        little = actions(worker.round())
+        store.observe(world.served(range(44, 80), judged=True, name="new"), judge="j")
+        enough = worker.round()
+
+        assert (first, changed, little) == (["published"], ["halted", "learned nothing"], ["learned nothing"])
+        assert halted.startswith("another embedding model")
+        assert actions(enough)[-2:] == ["published", "resumed"]
+        assert "learned from 40 queries" in enough[0].steps[-2].detail
+        assert store.serving().halted is None
+        assert store.version().rewarded == 40
+
+    def test_the_old_model_back_again_resumes(self, world, store):
+        """What was learned for it is right again."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        seen = []
+        for now[0] in (1, 2, 1, 1):
+            seen += actions(worker.round())
+
+        assert store.serving().halted is None
+        assert [action for action in seen if action != "learned nothing"] == [
+            "published",
+            "halted",
+            "halted",
+            "resumed",
+        ]
+
+    def test_a_halt_by_a_person_stays(self, world, store):
+        """Only a person undoes what a person did."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        store.halt(by="anna", tenant="", note="incident")
+        for now[0] in (2, 1, 1):
+            worker.round()
+
+        assert store.serving().halted == "incident"
+
+    def test_a_model_out_of_reach_ends_the_round(self, world, store):
+        """Nothing is learned for a model nobody could ask; nothing breaks either."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+
+        def refuse():
+            raise ConnectionError("refused")
+
+        (one,) = Worker(store, probe=refuse).round()
+
+        assert one.actions == ("not probed",)
+        assert "ConnectionError: refused" in one.steps[0].detail
+
+
+def command(*arguments):
+    """`tttembed worker` as a process of its own."""
+    return [sys.executable, "-m", "tttembed_rag", "worker", *map(str, arguments)]
+
+
+def wait_for(condition, seconds=30.0):
+    """Wait until *condition* holds."""
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "waited in vain"
+        time.sleep(0.02)
+
+
+class TestKilled:
+    """kill -9 at any moment loses nothing, repeats nothing."""
+
+    def test_while_it_judges(self, world, store, url, reranker):
+        """The next worker asks about what was not answered, and no answer is paid for twice."""
+        host, asked = reranker(lambda scores, _: time.sleep(0.03) or scores)
+        store.observe(world.served(range(40)))
+        arguments = (url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
+        process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
+        wait_for(lambda: len(asked) > 22)
+        process.kill()
+        process.communicate()
+        paid = store.spent().pairs
+        time.sleep(1.1)
+        again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+
+        assert again.returncode == 0, again.stderr
+        assert 0 < paid < 322
+        assert store.judges()[0][1] == 320
+        assert store.spent().pairs == 320 + 2
+        assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
+        assert "published" in again.stdout
+
+    def test_while_it_learns(self, world, store, url, tmp_path):
+        """Nothing of a fit that was killed is served; the next worker does it again."""
+        store.observe(world.served(range(120), judged=True), judge="j")
+        process = subprocess.Popen(command(url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
+        with sqlite3.connect(tmp_path / "ttt.db") as bare:
+            wait_for(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
+        bare.close()
+        time.sleep(0.15)
+        process.kill()
+        process.communicate()
+        before = store.version()
+        time.sleep(1.1)
+        again = subprocess.run(command(url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
+
+        assert before is None
+        assert (again.returncode, store.version().number) == (0, 1)
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_signal_ends_it_cleanly(self, world, store, url, number):
+        """Told to end it finishes, gives the lease back, and exits with 0."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        with subprocess.Popen(command(url, "--every", 60), stdout=subprocess.PIPE, text=True) as process:
+            line = process.stdout.readline()
+            process.send_signal(number)
+            code = process.wait(20)
+
+        assert "published" in line
+        assert code == 0
+        assert store.lease("worker", "next", 1) is not None
+
+
+def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
+    """A worker that is told to end while it judges keeps the verdicts of that step and begins nothing else."""
+    slow = RubricJudge(lambda prompt: time.sleep(0.02) or f"Score: {5 if 'Paris' in prompt else 0}", model="slow")
+    store.observe(world.served(range(40)))
+    stop = threading.Event()
+    threading.Timer(0.1, stop.set).start()
+    rounds = Worker(store, slow).round(stop=stop)
+
+    assert actions(rounds) == ["judged"]
+    assert store.judges()[0][1] == 16 * 8
+
+
+class TestCommand:
+    """`tttembed worker`."""
+
+    def run(self, *arguments):
+        """What the command did."""
+        return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
+
+    def test_tells_machines_in_json(self, world, store, url):
+        """One object a step, with what a script needs."""
+        store.observe(world.served(range(40), judged=True, tenant="acme"), judge="j")
+        done = self.run(url, "--once", "--json", "--tenant", "acme")
+        (step,) = map(json.loads, done.stdout.splitlines())
+
+        assert (step["tenant"], step["action"], step["version"]) == ("acme", "published", 1)
+        assert done.returncode == 0
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("mysql://host/db",),
+            ("sqlite:///{}/ttt.db", "--judge", "nobody:x"),
+            ("sqlite:///{}/ttt.db", "--judge", "feedback:x.csv"),
+            ("sqlite:///{}/ttt.db", "--budget", "pairs=many"),
+            ("sqlite:///{}/ttt.db", "--min-new", "0"),
+            ("sqlite:///{}/ttt.db", "--every", "0"),
+        ],
+    )
+    def test_bad_input_is_one_line_and_code_2(self, tmp_path, arguments):
+        """What cannot work is said before anything is done."""
+        done = self.run(*(argument.format(tmp_path) for argument in arguments))
+
+        assert done.returncode == 2
+        assert [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+        assert "Traceback" not in done.stderr
+
+    def test_a_judge_that_breaks_down_is_code_1(self, world, store, url, reranker):
+        """With --once a script can see that not all was judged."""
+        store.observe(world.served(range(40)))
+        done = self.run(url, "--once", "--judge", f"http+cohere://{reranker(lambda *_: 400)[0]}")
+
+        assert done.returncode == 1
+        assert "not judged" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    """A real PostgreSQL server."""
+    pgserver = pytest.importorskip("pgserver")
+    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
+    yield server
+    server.cleanup()
+
+
+@pytest.fixture
+def shared(postgres):
+    """An empty store in PostgreSQL."""
+    name = f"t{time.monotonic_ns()}"
+    postgres.psql(f"CREATE DATABASE {name};")
+    url = postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg://")
+    with open_store(url) as opened:
+        yield opened
+
+
+def test_the_same_on_postgresql(world, shared, reranker):
+    """Judge, learn and publish on PostgreSQL as on SQLite."""
+    with shared as store:
+        store.observe(world.served(range(40)))
+        rounds = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
+        offsets = store.serving().version.offsets
+
+        assert actions(rounds) == ["judged", "published"]
+        assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
+        assert store.spent().pairs == 322
+
+
+def test_a_database_that_is_gone_is_waited_for(world, shared, postgres):
+    """While the server is down the worker says so and tries again; when it is back it goes on."""
+    from pgserver._commands import pg_ctl
+
+    told, stop = [], threading.Event()
+    options = {"every": 0.05, "stop": stop, "watch": told.append}
+    thread = threading.Thread(target=Worker(shared, lease_seconds=2).run, kwargs=options)
+    thread.start()
+    wait_for(lambda: told)
+    pg_ctl(["-w", "-m", "fast", "stop"], pgdata=postgres.pgdata, user=postgres.system_user)
+    wait_for(lambda: told[-1].action == "failed")
+    postgres.ensure_postgres_running()
+    shared.observe(world.served(range(40), judged=True), judge="j")
+    wait_for(lambda: "published" in [step.action for step in told])
+    stop.set()
+    thread.join(10)
+
+    assert not thread.is_alive()
+    assert shared.version().number == 1

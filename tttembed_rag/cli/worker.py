@@ -1,0 +1,138 @@
+"""`tttembed worker`: the loop that judges, learns and publishes in production."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from dataclasses import replace
+from threading import Event
+from typing import TYPE_CHECKING
+
+import click
+
+from tttembed_rag.cli.group import main
+
+if TYPE_CHECKING:
+    from tttembed_rag.judges import Judge
+    from tttembed_rag.worker import Step
+
+# Steps that say the same every round are told once.
+_QUIET = ("learned nothing", "standby")
+
+
+@main.command()
+@click.argument("url", metavar="URL")
+@click.option("--judge", "spec", metavar="SPEC", help="Who judges what waits, as in `tttembed judge`.")
+@click.option(
+    "--rewards-of", metavar="JUDGE", help="Fingerprint of whose rewards count.  [default: --judge, or the busiest]"
+)
+@click.option("--once", is_flag=True, help="One round, for cron.")
+@click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between rounds.")
+@click.option("--budget", default="", metavar="CAPS", help="Per day (UTC): pairs=N,tokens=N,usd=N.")
+@click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
+@click.option("--tenant", "tenants", multiple=True, metavar="T", help="Whom to work for, any number.  [default: all]")
+@click.option("--scope", default="auto", show_default=True, type=click.Choice(["auto", "global", "task", "query"]))
+@click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
+@click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
+@click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of the newest query]")
+@click.option("--concurrency", default=8, show_default=True, help="Calls of the judge in flight at once.")
+@click.option(
+    "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a step.")
+def worker(
+    url: str,
+    spec: str | None,
+    rewards_of: str | None,
+    every: float,
+    budget: str,
+    price: str,
+    tenants: tuple[str, ...],
+    scope: str,
+    min_new: int,
+    last: int,
+    embedder: str | None,
+    concurrency: int,
+    lease: float,
+    *,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Judge what waits in a store, learn from what is new, publish what the evidence supports; again and again.
+
+    URL is sqlite:///FILE or postgresql+psycopg://...; one worker is active per store, others stand by.
+    Without --judge only rewards that come from elsewhere are learned from. SIGTERM and SIGINT end it after
+    the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
+    """
+    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.stores import open_store
+    from tttembed_rag.worker import Worker
+
+    caps, judge = Budget.parse(budget), None
+    if spec is not None:
+        judge, free = _open(spec)
+        if free and not price:
+            caps = replace(caps, usd=None)
+    told, stop = _Told(as_json=as_json), Event()
+    with open_store(url) as store:
+        worker = Worker(
+            store,
+            judge,
+            rewards_of=rewards_of,
+            tenants=tenants or None,
+            scope=scope,  # type: ignore[arg-type]  # one of the choices
+            budget=caps,
+            price=Price.parse(price),
+            min_new=min_new,
+            last=last,
+            embedder=embedder,
+            concurrency=concurrency,
+            lease_seconds=lease,
+        )
+
+        def end(number: int, _: object) -> None:
+            stop.set()
+            signal.signal(number, signal.SIG_DFL)  # a second one does not wait
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            if once:
+                worker.round(stop=stop, watch=told)
+            else:
+                worker.run(every=every, stop=stop, watch=told)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if once and told.failed:
+        raise click.exceptions.Exit(1)
+
+
+def _open(spec: str) -> tuple[Judge, bool]:
+    """The judge, and whether it costs nothing."""
+    from tttembed_rag.judges.specs import FREE, open_judge
+
+    kind = spec.partition(":")[0]
+    if kind == "feedback":
+        raise click.UsageError("--judge: expected who can be asked, got feedback (it goes in by Store.reward)")
+    return open_judge(spec, queries={}, documents={}), kind in FREE
+
+
+class _Told:
+    """Writes steps as lines, and remembers whether one failed."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._last: dict[str | None, str] = {}
+        self.failed = False
+
+    def __call__(self, step: Step) -> None:
+        self.failed |= step.action in ("not judged", "failed")
+        if step.action in _QUIET and self._last.get(step.tenant) == str(step):
+            return
+        self._last[step.tenant] = str(step)
+        if self._as_json:
+            record = {"at": round(time.time(), 3), "tenant": step.tenant, "action": step.action}
+            click.echo(json.dumps(record | {"version": step.version, "detail": step.detail}))
+        else:
+            click.echo(f"{time.strftime('%H:%M:%S')}  {step}")

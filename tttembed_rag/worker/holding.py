@@ -1,0 +1,79 @@
+"""A lease that is kept while work goes on: a thread renews it, and says when it is lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from threading import Event, Thread
+from types import TracebackType
+from typing import Self
+
+from tttembed_rag.errors import LeaseLost, StoreError
+from tttembed_rag.stores import Lease, Store
+
+_log = logging.getLogger(__name__)
+
+
+class Holding:
+    """A lease, renewed in the background until it is left.
+
+    Args:
+        store: Where it is held.
+
+        lease: The lease.
+
+        seconds: For how long it is renewed, three times as often.
+    """
+
+    def __init__(self, store: Store, lease: Lease, seconds: float) -> None:
+        self._store = store
+        self._lease = lease
+        self._seconds = seconds
+        self._left, self._lost = Event(), Event()
+        self._thread = Thread(target=self._renew, name="tttembed-lease", daemon=True)
+
+    @classmethod
+    def take(cls, store: Store, name: str, owner: str, seconds: float) -> Holding | None:
+        """The lease *name*; None while another owner holds it."""
+        lease = store.lease(name, owner, seconds)
+        return None if lease is None else cls(store, lease, seconds)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.set()
+        self._thread.join(self._seconds)
+        try:
+            self._store.release(self._lease)
+        except StoreError as exc:
+            _log.warning("the lease was not given back, it ends by itself in %g s: %s", self._seconds, exc)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease, to be shown with what is published under it.
+
+        Raises:
+            LeaseLost: Another worker has it.
+        """
+        if self._lost.is_set():
+            raise LeaseLost(f"lease {self._lease.name!r}: lost, another worker may be at work; nothing was changed")
+        return self._lease
+
+    def _renew(self) -> None:
+        renewed = time.monotonic()
+        while not self._left.wait(self._seconds / 3):
+            try:
+                lease = self._store.renew(self._lease, self._seconds)
+            except StoreError as exc:
+                _log.warning("the lease was not renewed: %s", exc)
+                lease = self._lease if time.monotonic() - renewed < self._seconds else None
+            else:
+                renewed = time.monotonic()
+            if lease is None:
+                self._lost.set()
+                return
+            self._lease = lease

@@ -1,0 +1,267 @@
+"""The worker: rounds over all tenants under one lease, as long as it is wanted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from threading import Event
+from uuid import uuid4
+
+from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, TTTEmbedError
+from tttembed_rag.gate import AnyScope
+from tttembed_rag.guards import Probe
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.stores import Store
+from tttembed_rag.worker.asking import Asked, Asking
+from tttembed_rag.worker.holding import Holding
+from tttembed_rag.worker.learning import Habits, Pass
+from tttembed_rag.worker.steps import Round, Step
+
+_log = logging.getLogger(__name__)
+
+_LEASE = "worker"
+# Seconds between attempts while the store or the judge is out of order: from the first to the longest, doubling.
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
+_LONGEST_JUDGE_WAIT = 3600.0
+
+
+class Worker:
+    """Judges what waits, learns from what is new and publishes what the gate supports, for every tenant of a store.
+
+    One worker is active per store; others stand by and take over when it ends or its lease does. It may
+    be killed at any moment: every verdict and version is there or not, and the next worker goes on.
+
+    Args:
+        store: What it works on.
+
+        judge: Who scores what waits. None judges nothing: rewards come with observations or from elsewhere.
+
+        rewards_of: Fingerprint of the judge whose rewards are learned from; None is *judge*, and without
+            one, per tenant, the judge with most rewards. Rewards of two judges never mix.
+
+        tenants: Whom it works for; None is everybody.
+
+        scope: What is fitted: ``auto``, ``global``, ``task`` or ``query``.
+
+        budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts.
+
+        price: What the judge's usage costs; needed where the budget caps money.
+
+        min_new: Rewards that must be new before something is learned again, >= 1; also a tenth of those known.
+
+        last: Queries learned from at most, the last served ones.
+
+        embedder: Fingerprint of the embedding model whose vectors are learned from; None is that of the
+            newest rewarded query.
+
+        probe: Asks the embedding model who it is, once a round: ``lambda: Probe.of(embed_query, ...)``.
+            Where it is another one than before, offsets are halted until enough of the new one is learned.
+
+        concurrency: Calls of the judge in flight at once.
+
+        judge_seconds: How long 16 queries may take to be judged before the judge counts as broken.
+
+        lease_seconds: How long others wait for a worker that was killed.
+
+    Raises:
+        InputError: An option is not what was expected.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        judge: Judge | None = None,
+        *,
+        rewards_of: str | None = None,
+        tenants: Sequence[str] | None = None,
+        scope: AnyScope = "auto",
+        budget: Budget | None = None,
+        price: Price | None = None,
+        min_new: int = 50,
+        last: int = 10_000,
+        embedder: str | None = None,
+        probe: Callable[[], Probe] | None = None,
+        concurrency: int = 8,
+        judge_seconds: float = 600.0,
+        lease_seconds: float = 30.0,
+    ) -> None:
+        if min_new < 1 or last < 2 or not lease_seconds > 0:
+            got = f"{min_new}, {last} and {lease_seconds:g}"
+            raise InputError(f"worker: expected min_new >= 1, last >= 2 and lease_seconds > 0, got {got}")
+        if scope not in ("auto", "global", "task", "query"):
+            raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
+        if isinstance(tenants, str):
+            raise InputError(f"tenants: expected a list of names, got the string {tenants!r}")
+        self._store = store
+        self._tenants = None if tenants is None else list(tenants)
+        self._asking = None
+        if judge is not None:
+            caps, cost = budget or Budget(), price or Price()
+            self._asking = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
+        self._habits = Habits(
+            judge=rewards_of or (judge.fingerprint if judge else None),
+            embedder=embedder,
+            scope=scope,
+            min_new=min_new,
+            last=last,
+        )
+        self._probe = probe
+        self._lease_seconds = lease_seconds
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._judge_wait = Backoff(_FIRST_WAIT * 30, _LONGEST_JUDGE_WAIT)
+
+    def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
+        """One pass over all tenants; returns what was done.
+
+        Args:
+            stop: Once it is set, the current step is finished and no other begun.
+
+            watch: Called with every step as soon as it is done.
+
+        Raises:
+            StoreUnavailable: The store is out of order; what was done stays done.
+
+            LeaseLost: Another worker took over in between; nothing was published since.
+        """
+        holding = Holding.take(self._store, _LEASE, self._owner, self._lease_seconds)
+        if holding is None:
+            return _gathered([_told(watch, Step("standby", "another worker is at work"))])
+        with holding:
+            return self._round(holding, stop or Event(), watch)
+
+    def run(
+        self,
+        *,
+        every: float = 60.0,
+        stop: Event | None = None,
+        watch: Callable[[Step], None] | None = None,
+    ) -> None:
+        """Rounds until *stop* is set; a store that is out of order is waited for.
+
+        Args:
+            every: Seconds between rounds, > 0.
+
+            stop: Ends it after the current step, at once where it waits. None runs forever.
+
+            watch: Called with every step as soon as it is done.
+        """
+        if not every > 0:
+            raise InputError(f"every: expected a number of seconds > 0, got {every:g}")
+        stop = stop or Event()
+        trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        while not stop.is_set():
+            try:
+                holding = Holding.take(self._store, _LEASE, self._owner, self._lease_seconds)
+                if holding is None:
+                    _told(watch, Step("standby", "another worker is at work"))
+                    stop.wait(min(every, self._lease_seconds / 2))
+                    continue
+                with holding:
+                    while not stop.is_set():
+                        self._round(holding, stop, watch)
+                        trouble.over()
+                        stop.wait(every)
+            except StoreUnavailable as exc:
+                wait = trouble.wait()
+                _told(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
+                stop.wait(wait)
+            except LeaseLost as exc:
+                _told(watch, Step("standby", str(exc)))
+
+    def _round(self, holding: Holding, stop: Event, watch: Callable[[Step], None] | None) -> list[Round]:
+        return _gathered([_told(watch, step) for step in self._steps(holding, stop)])
+
+    def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
+        tenants = self._tenants
+        if tenants is None:
+            tenants = sorted({"", *self._store.tenants()})
+        yield from self._judged(tenants, holding, stop)
+        probe = None
+        if self._probe is not None and not stop.is_set():
+            try:
+                probe = self._probe()
+            except Exception as exc:  # noqa: BLE001 (whatever an embedding client raises; the reason is told)
+                reason = f"{type(exc).__name__}: {exc}"
+                yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
+                return
+        for tenant in tenants:
+            if stop.is_set():
+                return
+            try:
+                yield from Pass(self._store, tenant, self._habits, holding, probe).steps()
+            except (StoreUnavailable, LeaseLost):
+                raise
+            except (TTTEmbedError, ValueError) as exc:
+                _log.exception("tenant %r was left out of this round", tenant)
+                yield Step("failed", f"{type(exc).__name__}: {exc}", tenant)
+
+    def _judged(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
+        """Have the judge score what waits; one that broke down is left alone for a while."""
+        if self._asking is None:
+            return
+        if (left := self._judge_wait.left) > 0:
+            yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
+            return
+        for tenant in tenants:
+            if stop.is_set():
+                return
+            _ = holding.lease  # who lost it has another worker asking already
+            asked = self._asking.judge(tenant, stop)
+            if asked.broken:
+                self._judge_wait.wait()
+                yield Step("not judged", _said(asked), tenant)
+                return
+            self._judge_wait.over()
+            if asked.scored or asked.stopped:
+                yield Step("judged", _said(asked), tenant)
+
+
+class Backoff:
+    """How long to wait after one failure after another.
+
+    Args:
+        first: Seconds after the first.
+
+        longest: Seconds at most; each wait is twice the one before.
+    """
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first, self._longest = first, longest
+        self._next, self._until = first, 0.0
+
+    @property
+    def left(self) -> float:
+        """Seconds that are still to be waited."""
+        return self._until - time.monotonic()
+
+    def wait(self) -> float:
+        """Count a failure; returns the seconds to wait, up to a fifth less so that many do not come at once."""
+        seconds = self._next * random.uniform(0.8, 1.0)
+        self._next = min(2 * self._next, self._longest)
+        self._until = time.monotonic() + seconds
+        return seconds
+
+    def over(self) -> None:
+        """Count a success."""
+        self._next, self._until = self._first, 0.0
+
+
+def _said(asked: Asked) -> str:
+    return "; ".join(part for part in (f"{asked.scored} pairs scored", asked.stopped) if part)
+
+
+def _told(watch: Callable[[Step], None] | None, step: Step) -> Step:
+    _log.info("%s", step)
+    if watch is not None:
+        watch(step)
+    return step
+
+
+def _gathered(steps: Sequence[Step]) -> list[Round]:
+    tenants = dict.fromkeys(step.tenant for step in steps)
+    return [Round(tenant, tuple(step for step in steps if step.tenant == tenant)) for tenant in tenants]
