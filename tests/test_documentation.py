@@ -115,12 +115,12 @@ def provide(parameters: dict[str, Any]) -> None:
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
     named = (parameters.get(name) for name in ("folder", "data", "source"))
     for folder in (*parameters.get("folders", ()), *named):
-        if folder is not None and not folder.exists():
+        if isinstance(folder, Path) and not folder.exists():
             write_folder(folder, vectors, judge)
-    kind, _, path = parameters.get("spec", "").partition(":")
+    kind, _, path = (parameters.get("spec") or "").partition(":")
     if kind == "feedback" and not Path(path).exists():
         Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
-    if (file := parameters.get("file")) is not None and not file.exists():
+    if isinstance(file := parameters.get("file"), Path) and not file.exists():
         write_offsets(file)
 
 

@@ -192,10 +192,12 @@ class TestOneRound:
 
     def test_rewards_that_came_along_need_no_judge(self, world, store):
         """Without a judge, rewards that were observed are learned from."""
-        store.observe(world.served(range(40), judged=True, text=False), judge="clicks")
+        served = world.served(range(40), judged=True, text=False)
+        store.observe((replace(one, embedder="model-7") for one in served), judge="clicks")
 
         assert actions(Worker(store).round()) == ["published"]
         assert "clicks" in store.version().note
+        assert store.version().embedder == "model-7"  # so that no other model is steered by it
 
     def test_rewards_that_mean_nothing_are_not_served(self, world, store):
         """Shuffled rewards end in an abstention that says why, in the audit too."""

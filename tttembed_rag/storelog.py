@@ -62,7 +62,7 @@ class Known:
     Attributes:
         vector: Its *base* vector (d,), without any offset.
 
-        document_vectors: (d,) for each document, in order; None for one that is not known.
+        document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
 
         query_id: Its id; None makes one of its text.
 
@@ -70,7 +70,7 @@ class Known:
     """
 
     vector: ArrayLike | None = None
-    document_vectors: Sequence[ArrayLike | None] | None = None
+    document_vectors: FloatArray | Sequence[ArrayLike | None] | None = None
     query_id: str | None = None
     doc_ids: Sequence[str] | None = None
 
@@ -285,7 +285,8 @@ class StoreLog:
 
         known, none = one.known, [None] * len(one.documents)
         rewards = none if one.scores is None else unit_rewards(self.scale, one.documents, one.scores)
-        columns = (known.doc_ids or none, known.document_vectors or none, rewards)
+        vectors = none if known.document_vectors is None else known.document_vectors
+        columns = (known.doc_ids or none, vectors, rewards)
         candidates = [
             Candidate(doc_id or store.text_id(text), _floats(vector), text, reward)
             for text, doc_id, vector, reward in zip(one.documents, *columns, strict=True)

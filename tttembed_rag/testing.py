@@ -240,6 +240,7 @@ class StoreSuite:
 
         assert (store.rewards(JUDGE, embedder="e").width, len(store.rewards(JUDGE, embedder="e"))) == (8, 5)
         assert (store.rewards(JUDGE).width, len(store.rewards(JUDGE))) == (12, 2)
+        assert (store.embedder(JUDGE), store.embedder("another judge")) == ("new", None)
 
     def test_a_document_without_a_vector_waits_for_it(self, store: Store) -> None:
         """It takes part in no fit until its vector is known."""

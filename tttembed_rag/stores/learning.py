@@ -115,9 +115,20 @@ def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
     return chosen
 
 
+def newest_embedder(connection: Connection, wanted: Selection) -> str | None:
+    """The fingerprint of the model that `rewards_of` takes where none is named."""
+    number = _newest(connection, _chosen(wanted, found(connection, schema.judges, wanted.judge)))
+    names = select(schema.embedders.c.name).where(schema.embedders.c.id == number)
+    return connection.execute(names).scalar()
+
+
 def _embedder(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
     if wanted.embedder is not None:
         return found(connection, schema.embedders, wanted.embedder)
+    return _newest(connection, chosen)
+
+
+def _newest(connection: Connection, chosen: Select[Any]) -> int | None:
     q, done = schema.queries, schema.progress
     newest = chosen.with_only_columns(q.c.embedder).where(q.c.embedder.is_not(None))
     return connection.execute(newest.order_by(done.c.at.desc(), done.c.query.desc()).limit(1)).scalar()

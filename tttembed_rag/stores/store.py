@@ -234,6 +234,11 @@ class Store:
         with self._database.read() as connection:
             return learning.rewards_of(connection, wanted)
 
+    def embedder(self, judge: str, *, tenant: str = "") -> str | None:
+        """Fingerprint of the embedding model that `rewards` of *judge* takes where none is named; None: no vectors."""
+        with self._database.read() as connection:
+            return learning.newest_embedder(connection, learning.Selection(judge=judge, tenant=tenant))
+
     def judges(self, *, tenant: str = "") -> list[tuple[str, int]]:
         """Fingerprints of judges and how many rewards `rewards` has of them, the busiest first."""
         with self._database.read() as connection:

@@ -82,6 +82,7 @@ class Pass:
     def __init__(self, store: Store, tenant: str, habits: Habits, holding: Holding, probe: Probe | None) -> None:
         self._store, self._tenant, self._habits = store, tenant, habits
         self._holding, self._probe = holding, probe
+        self._embedder = habits.embedder
         self._memory = Memory.read(store, tenant)
         self._live = store.version("live", tenant=tenant)
         # Gains of fresh queries under what was live at the beginning: a trial goes on under the next version.
@@ -104,6 +105,8 @@ class Pass:
         if (judge, count) == (self._memory.judge, self._memory.looked):
             yield self._step("learned nothing", f"nothing is new, {count} rewards as before")
             return
+        if self._embedder is None:
+            self._embedder = self._store.embedder(judge, tenant=self._tenant)
         try:
             rewards = self._rewards(judge)
         except RewardError as exc:
@@ -254,7 +257,7 @@ class Pass:
             by=BY,
             tenant=self._tenant,
             note=said,
-            embedder=self._habits.embedder or "",
+            embedder=self._embedder or "",
             probe="" if self._probe is None else self._probe.to_json(),
             lease=self._holding.lease,
         )
@@ -275,9 +278,9 @@ class Pass:
 
     def _rewards(self, judge: str, since: float = 0.0) -> Rewards:
         """The rewards of *judge* that belong to the present embedding model, from *since* on."""
-        habits, since = self._habits, max(since, self._memory.since)
+        since = max(since, self._memory.since)
         return self._store.rewards(
-            judge, tenant=self._tenant, embedder=habits.embedder, last=habits.last, since=since or None
+            judge, tenant=self._tenant, embedder=self._embedder, last=self._habits.last, since=since or None
         )
 
     def _readable(self, version: Version) -> Offsets | None:
