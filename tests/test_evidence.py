@@ -5,9 +5,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import stdtrit
 
 from tttembed_rag import Rewards
-from tttembed_rag.evidence import DEALS, Gain, same_queries, signal_of
+from tttembed_rag.evidence import (
+    DEALS,
+    SURFACED,
+    Gain,
+    cross_fitted,
+    displaced,
+    folds,
+    judged_ndcg,
+    same_queries,
+    signal_of,
+)
+from tttembed_rag.fitting import Recipe, shared_offset
+from tttembed_rag.neighbours import with_neighbours
+from tttembed_rag.problems import Grid
 
 
 def dealt(rewards, seed):
@@ -94,14 +108,14 @@ class TestGain:
         rng = np.random.default_rng(0)
         held = []
         for _ in range(1000):
-            gain = Gain.of(rng.normal(0.02, 0.1, n), np.full(n, 1 / n), np.arange(n))
+            gain = Gain.of(rng.normal(0.02, 0.1, n), np.zeros(n), np.full(n, 1 / n), np.arange(n))
             held.append(gain.interval[0] <= 0.02 <= gain.interval[1])
 
         assert 0.85 <= np.mean(held) <= 0.95
 
     def test_shrinks_by_one_trial_of_zero(self):
         """Four trials that gain 0.5 count as five, one of them zero, and are no certainty."""
-        gain = Gain.of(np.full(4, 0.5), np.full(4, 0.25), np.arange(4))
+        gain = Gain.of(np.full(4, 0.5), np.zeros(4), np.full(4, 0.25), np.arange(4))
 
         assert_allclose(0.4, gain.mean)
         assert gain.error > 0.05
@@ -109,11 +123,49 @@ class TestGain:
     def test_repeats_are_no_evidence(self):
         """A group of equal trials is one observation."""
         gains = np.array([0.1, 0.3, 0.2])
-        once = Gain.of(gains, np.full(3, 1 / 3), np.arange(3))
-        thrice = Gain.of(np.repeat(gains, 3), np.full(9, 1 / 9), np.repeat(np.arange(3), 3))
+        once = Gain.of(gains, np.zeros(3), np.full(3, 1 / 3), np.arange(3))
+        thrice = Gain.of(np.repeat(gains, 3), np.zeros(9), np.full(9, 1 / 9), np.repeat(np.arange(3), 3))
 
         assert_allclose([once.mean, once.error, once.freedom], [thrice.mean, thrice.error, thrice.freedom])
 
+    def test_interval_widens_with_what_is_displaced(self):
+        """Documents that surface unjudged make the change of the search less sure, not the gain that was seen."""
+        gains = np.random.default_rng(0).normal(0.05, 0.1, 40)
+        even, each = np.full(40, 1 / 40), np.arange(40)
+        still, moving = (Gain.of(gains, np.full(40, moved), even, each) for moved in (0.0, 0.5))
+        reach = stdtrit(40, 0.95) * np.hypot(still.error, SURFACED * 0.5)
+
+        assert_allclose(still.below(0.05), still.interval[0])
+        assert_allclose([still.mean - reach, still.mean + reach], moving.interval)
+        assert still.below(0.16) == moving.below(0.16)
+
     def test_one_trial_bounds_nothing(self):
         """A single observation has no interval."""
-        assert Gain.of(np.array([0.3]), np.ones(1), np.zeros(1, int)).below(0.16) == -np.inf
+        assert Gain.of(np.array([0.3]), np.zeros(1), np.ones(1), np.zeros(1, int)).below(0.16) == -np.inf
+
+
+class TestCrossFitting:
+    """Every query ranked by what others taught."""
+
+    def test_displaced_is_the_share_of_the_first_ten_that_gave_way(self, some_rewards):
+        """Twelve candidates of which the last two come first displace two of ten."""
+        grid = Grid.of(some_rewards(3, depths=[12, 12, 4]))
+        place = np.argsort(np.argsort(np.where(grid.present, -grid.base, np.inf), axis=1), axis=1)
+        lifted = grid.base + 9.0 * (place >= 10)
+
+        assert_allclose([0.2, 0.2, 0.0], displaced(grid, lifted))
+        assert_array_equal(np.zeros(3), displaced(grid, grid.base))
+
+    def test_gains_are_of_judged_candidates(self, planted):
+        """A fold's queries gain what the other folds' offset, told of neighbours, gains on what was judged."""
+        rewards = planted(20, strength=0.9)
+        groups = same_queries(rewards)
+        wide, fold = with_neighbours(rewards, groups), folds(rewards, groups)
+        gains, moved = cross_fitted(wide, rewards.depths, (Recipe(),), fold)
+        learned = shared_offset(wide.take(np.flatnonzero(fold != 0)), "global", None, Recipe())
+        tried = rewards.take(np.flatnonzero(fold == 0))
+        grid = Grid.of(tried)
+        scores = grid.base + learned.alpha * (tried.documents.unit @ learned.vector)[grid.slots]
+
+        assert_allclose(judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base), gains[0, fold == 0])
+        assert 0 < moved.mean() < 1

@@ -659,7 +659,7 @@ def test_fused_rows_change_believed_queries_alone(collection: Collection) -> Non
     """Rewarded queries with a private offset get its search fused with their rewards; the others keep raw."""
     plan = replace(PLAN, rewarded=(50,), seeds=(0,), scopes=(), baselines=("fused",))
     pool, _ = split(collection, 0, plan.holdout)
-    mine = pool[:50]
+    mine = pool[water_fill([len(pool)], 50)[0]]
     ids = collection.query_ids[mine].tolist()
     moved = fit(pooled_rewards([collection], [mine], 10)).apply(
         collection.query_vectors[mine], task="planted", query_id=ids

@@ -30,7 +30,7 @@ def test_judged_candidates_come_first_unchanged(some_rewards):
 
 
 def test_neighbours_are_the_nearest_unjudged_documents(some_rewards):
-    """Each query gets its most similar documents judged for others, three for each of its own."""
+    """Each query gets its most similar documents judged for others, two for each of its own."""
     rewards = some_rewards(8, depths=4)
     unit = rewards.doc_vectors / rewards.doc_norms[:, None]
     for q, ((judged, added), _) in enumerate(widened(rewards)):

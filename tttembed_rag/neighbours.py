@@ -15,9 +15,10 @@ import numpy as np
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors import FloatArray, IntArray
 
-# Unjudged candidates per judged one. On the development half of benchmarks/harm.py, at depth 10, the gate
-# kept 78 % of the gain worth having with none, 85 % with one, 90 % with three.
-SHARE = 3
+# Unjudged candidates per judged one. On the development half of benchmarks/harm.py, at depth 10, the default kept 86 %
+# of the gain worth having with two, 87 % with three, at 10 and 17 times the cost of a plain fit: three are too many
+# for Newton steps of private offsets.
+SHARE = 2
 # Queries whose judged documents are each other's neighbours: bounds the search at 256 queries' depth.
 _POOL = 256
 

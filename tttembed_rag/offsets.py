@@ -42,7 +42,8 @@ class Evidence:
 
         gain: Mean cross-fitted gain in reward-weighted nDCG@10; None where it was not measured.
 
-        interval: Confidence interval of the gain; None where it was not measured.
+        interval: 90 % interval of the change of nDCG@10 of the full search, where documents surface that nobody
+            judged: wider than the gain's own; None where it was not measured.
 
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
 
