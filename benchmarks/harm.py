@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from tttembed_rag import Offsets, Rewards, Scale, fit
+from tttembed_rag.evaluate.curves import area_weights
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.experiment import Collection, pooled_rewards, split
 
@@ -90,52 +90,24 @@ class Bench:
 
         unit_docs: (N, d).
 
-        grades: (M, N) relevance.
-
-        ideal: (M,) discounted gain of the best possible ten.
     """
 
     collection: Collection
     similarities: np.ndarray
     unit_docs: np.ndarray
-    grades: csr_array
-    ideal: np.ndarray
 
     @classmethod
     def of(cls, collection: Collection) -> Bench:
-        """The bench of a collection, its measure checked against the library's."""
+        """The bench of a collection."""
         docs, queries = _unit(collection.doc_vectors), _unit(collection.query_vectors)
-        number = {doc: i for i, doc in enumerate(collection.doc_ids.tolist())}
-        triples = [
-            (q, number[doc], grade)
-            for q, query in enumerate(collection.query_ids.tolist())
-            for doc, grade in collection.dataset.qrels[query].items()
-            if doc in number and grade > 0
-        ]
-        rows, columns, values = np.array(triples).T
-        shape = (len(queries), len(docs))
-        grades = csr_array((values.astype(float), (rows.astype(int), columns.astype(int))), shape=shape)
-        best = [
-            sorted((max(0, g) for g in collection.dataset.qrels[q].values()), reverse=True)[:10]
-            for q in collection.query_ids.tolist()
-        ]
-        ideal = np.array([_dcg(np.array(gains, float)) for gains in best])
-        bench = cls(collection, queries @ docs.T, docs, grades, ideal)
-        if not np.allclose(bench.of_lists(np.arange(len(queries)), collection.base[:, :10]), collection.raw):
-            raise SystemExit(f"{collection.dataset.name}: nDCG@10 differs from the library's")
-        return bench
+        return cls(collection, queries @ docs.T, docs)
 
     def ndcg(self, rows: np.ndarray, moved: np.ndarray | float) -> np.ndarray:
         """nDCG@10 of some queries, *moved* ((N,) or (rows, N)) added to their similarities."""
         scores = self.similarities[rows] + moved
         top = np.argpartition(-scores, min(10, scores.shape[1] - 1), axis=1)[:, :10]
         order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
-        return self.of_lists(rows, np.take_along_axis(top, order, axis=1))
-
-    def of_lists(self, rows: np.ndarray, top: np.ndarray) -> np.ndarray:
-        """nDCG@10 of some queries that are shown the documents *top* (rows, 10)."""
-        gains = self.grades[np.repeat(rows, top.shape[1]), top.ravel()].reshape(top.shape)
-        return np.where(self.ideal[rows] > 0, _dcg(gains) / np.maximum(self.ideal[rows], 1e-12), 0.0)
+        return self.collection.graded(rows, np.take_along_axis(top, order, axis=1))
 
     def under(self, offsets: Offsets, rows: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """nDCG@10 of some queries served by *offsets*; *raw* where nothing is served."""
@@ -155,10 +127,6 @@ class Bench:
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
     return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-
-
-def _dcg(gains: np.ndarray) -> np.ndarray:
-    return gains @ (1 / np.log2(np.arange(2, gains.shape[-1] + 2)))
 
 
 def embedded(data: Path, cache: Path, dataset: Dataset, embedder: str) -> tuple[np.ndarray, np.ndarray]:
@@ -339,9 +307,8 @@ class Curve:
         return np.max([*plain, np.zeros(len(self.breadths))], axis=0)
 
     def area(self, gain: np.ndarray) -> float:
-        """Mean of *gain* (b,) over log2 breadth."""
-        at = np.log2(self.breadths)
-        return float(np.trapezoid(gain, at) / (at[-1] - at[0]))
+        """Mean of *gain* (b,) over log breadth."""
+        return float(area_weights(self.breadths.tolist()) @ gain)
 
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> Iterator[Curve]:

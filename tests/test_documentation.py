@@ -113,6 +113,7 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
 def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
+    judge = judge[0] if isinstance(judge, tuple) else judge
     named = (parameters.get(name) for name in ("folder", "data", "source"))
     for folder in (*parameters.get("folders", ()), *named):
         if isinstance(folder, Path) and not folder.exists():

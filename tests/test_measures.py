@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import InputError
-from tttembed_rag.evaluate.measures import Evaluator, mean_interval
+from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import Evaluator, Graded
 
 GRADES = {"a": 3, "b": 1, "c": 0, "d": 2}
 
@@ -185,3 +186,31 @@ def test_no_differences_have_no_interval() -> None:
     low, high = mean_interval(np.empty(0))
 
     assert (math.isnan(low), math.isnan(high)) == (True, True)
+
+
+# nDCG@10 on rows of documents
+
+
+@given(seed=st.integers(0, 1000), depth=st.integers(1, 30))
+def test_rows_are_measured_like_names(seed: int, depth: int) -> None:
+    """On arrays of rows nDCG@10 is the library's: graded, negative and absent labels, short lists."""
+    rng = np.random.default_rng(seed)
+    docs, queries = [f"d{d}" for d in range(30)], ["a", "b", "c"]
+    qrels = {q: {f"d{d}": int(rng.integers(-1, 4)) for d in rng.permutation(40)[:12].tolist()} for q in queries}
+    ranked = np.array([rng.permutation(30)[:depth] for _ in queries])
+    expected = Evaluator(qrels)({q: [docs[d] for d in row] for q, row in zip(queries, ranked.tolist(), strict=True)})
+
+    assert expected["nDCG@10"] == pytest.approx(Graded.of(qrels, queries, docs)(np.arange(3), ranked))
+
+
+def test_rows_of_some_queries_are_measured() -> None:
+    """Which query a list is for is said by its row."""
+    graded = Graded.of({"a": {"x": 1}, "b": {"y": 1}}, ["a", "b"], ["x", "y"])
+
+    assert graded(np.array([1, 0]), np.array([[0], [0]])).tolist() == [0.0, 1.0]
+
+
+def test_fractional_grades_are_refused_on_rows_too() -> None:
+    """Grades are whole numbers."""
+    with pytest.raises(InputError, match=r"expected whole grades, got 0\.5"):
+        Graded.of({"a": {"x": 0.5}}, ["a"], ["x"])

@@ -19,7 +19,8 @@ from tttembed_rag.budget import water_fill
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.evaluate.baselines import direct_rerank, fused
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments, load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.measures import Evaluator, Float64, mean_interval
+from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import Float64, Graded
 from tttembed_rag.fitting import ObjectiveName, SolverName
 from tttembed_rag.gate import AnyScope, fit
 from tttembed_rag.indexes import FaissIndex
@@ -151,6 +152,12 @@ class Collection:
         query_vectors: (M, d).
 
         index: Search over *doc_vectors*.
+
+        graded: nDCG@10 of ranked documents.
+
+        base: (M, 100) rows of documents in base order.
+
+        raw: (M,) nDCG@10 of the base order.
     """
 
     dataset: Dataset
@@ -162,7 +169,7 @@ class Collection:
     doc_vectors: FloatArray
     query_vectors: FloatArray
     index: FaissIndex
-    evaluator: Evaluator
+    graded: Graded
     doc_ids: NDArray[np.str_]
     query_ids: NDArray[np.str_]
     base: IntArray
@@ -183,10 +190,9 @@ class Collection:
         index: Literal["flat", "hnsw"] = "flat",
     ) -> Collection:
         """Index and rank *dataset*; without *scores* its relevance labels act as the judge."""
-        top = max(1.0, *(max(grades.values()) for grades in dataset.qrels.values()))
         searched = FaissIndex.from_vectors(doc_vectors, kind=index)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
-        evaluator = Evaluator(dataset.qrels)
+        graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
         base = searched.search(query_vectors, _LISTED)[1]
         simulated = scores is None
         return cls(
@@ -195,15 +201,15 @@ class Collection:
             judge,
             dataset.qrels if scores is None else scores,
             simulated,
-            Scale("rubric", 0.0, top) if simulated else scale or Scale(),
+            label_scale(dataset) if simulated else scale or Scale(),
             doc_vectors,
             query_vectors,
             searched,
-            evaluator,
+            graded,
             doc_ids,
             query_ids,
             base,
-            evaluator(_named(base, doc_ids, query_ids))["nDCG@10"],
+            graded(np.arange(len(base)), base),
         )
 
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
@@ -247,9 +253,13 @@ class Collection:
         """nDCG@10 (M,) where each of *rows* is shown its list; the others keep raw."""
         measured = self.raw.copy()
         if rows.size:
-            named = _named(np.asarray(lists), self.doc_ids, self.query_ids[rows])
-            measured[rows] = self.evaluator(named)["nDCG@10"][rows]
+            measured[rows] = self.graded(rows, np.asarray(lists))
         return measured
+
+
+def label_scale(dataset: Dataset) -> Scale:
+    """The scale of the labels of *dataset* where they act as the judge."""
+    return Scale("rubric", 0.0, max(1.0, *(max(grades.values()) for grades in dataset.qrels.values())))
 
 
 def open_collection(
@@ -403,16 +413,18 @@ def _outcomes(
         yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
-        measured, published = _fuse(collection, fitted["auto", True].offsets, task, mine, plan.depth)
+        offsets = fitted["auto", True].offsets
+        believed = privately_served(collection, offsets, task, mine)
+        measured, published = served_and_fused(collection, offsets, task, believed, plan.depth), bool(believed.size)
         reason = "judged documents by reward order and new search, where auto serves a private offset"
         yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
     for scope, gated in plan.contestants:
         offsets, seconds = fitted[scope, gated].offsets, fitted[scope, gated].seconds
-        measured, published = _serve(collection, offsets, task)
+        measured, published = served(collection, offsets, task)
         yield _Outcome(scope, gated, measured, published, _reason(offsets, task), seconds, True)
 
 
-def _serve(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64, bool]:
+def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64, bool]:
     """nDCG@10 of every query under *offsets*, and whether any of them was moved."""
     ids = collection.query_ids.tolist()
     moved = np.flatnonzero([offsets.find(task, query_id) is not None for query_id in ids])
@@ -420,13 +432,16 @@ def _serve(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
     return collection.measure(vectors, moved), bool(moved.size)
 
 
-def _fuse(collection: Collection, offsets: Offsets, task: str, mine: IntArray, depth: int) -> tuple[Float64, bool]:
-    """nDCG@10 of every query where those of *mine* with a private offset are fused, and whether any has one."""
-    ids = collection.query_ids.tolist()
-    served = [offsets.find(task, ids[q]) for q in mine.tolist()]
-    believed = mine[[offset is not None and offset.scope == "query" for offset in served]]
-    vectors = offsets.apply(collection.query_vectors, task=task, query_id=ids)
-    return collection.measure_fused(vectors, believed, depth), bool(believed.size)
+def privately_served(collection: Collection, offsets: Offsets, task: str, rows: IntArray) -> IntArray:
+    """Those of the queries *rows* that *offsets* serve a private offset."""
+    found = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
+    return rows[np.array([offset is not None and offset.scope == "query" for offset in found], dtype=np.bool_)]
+
+
+def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:
+    """nDCG@10 of every query where *rows* are fused; the others keep raw."""
+    vectors = offsets.apply(collection.query_vectors, task=task, query_id=collection.query_ids.tolist())
+    return collection.measure_fused(vectors, rows, depth)
 
 
 def _reason(offsets: Offsets, task: str) -> str:
@@ -436,8 +451,3 @@ def _reason(offsets: Offsets, task: str) -> str:
     private = next((offset for offset in mine if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
     return "; ".join(parts) or "no offset for this task"
-
-
-def _named(rows: IntArray, doc_ids: NDArray[np.str_], query_ids: NDArray[np.str_]) -> dict[str, list[str]]:
-    """Ranked rows (m, k) as document ids by query id."""
-    return dict(zip(query_ids.tolist(), doc_ids[rows].tolist(), strict=True))

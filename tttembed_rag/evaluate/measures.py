@@ -1,20 +1,22 @@
-"""Retrieval measures per query (through ir-measures) and paired bootstrap intervals."""
+"""Retrieval measures per query: any of the field's through ir-measures, nDCG@10 on arrays of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.evaluate.datasets import Judgments
+from tttembed_rag.vectors import IntArray
 
 Float64: TypeAlias = NDArray[np.float64]
 
-_RESAMPLES = 1_000
+# Ranks that nDCG@10 looks at.
+_CUTOFF = 10
 
 
 class Evaluator:
@@ -30,8 +32,7 @@ class Evaluator:
         library = require("ir_measures", "eval")
         self._measures = [library.parse_measure(name) for name in measures]
         self._names = dict(zip(self._measures, measures, strict=True))
-        if wrong := next((g for docs in qrels.values() for g in docs.values() if g != int(g)), None):
-            raise InputError(f"qrels: expected whole grades, got {wrong}")
+        _check_whole(qrels)
         grades = {q: {d: max(0, int(grade)) for d, grade in docs.items()} for q, docs in qrels.items()}
         self._evaluator = library.evaluator(self._measures, grades)
         self._row = {query: row for row, query in enumerate(qrels)}
@@ -50,17 +51,55 @@ class Evaluator:
         return values
 
 
-def mean_interval(differences: Float64, *, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap percentile interval of the mean of paired differences (n,), over queries."""
-    if not differences.size:
-        return float("nan"), float("nan")
-    means = _resampling(len(differences)) @ differences
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+@dataclass(frozen=True, slots=True, eq=False)
+class Graded:
+    """nDCG@10, linear gains, of ranked rows of documents, for a collection whose labels were read once.
+
+    Attributes:
+        grades: (M, N) relevance of each document to each query, 0 where not labelled.
+
+        ideal: (M,) discounted gain of the best possible ten, 0 where nothing is relevant.
+    """
+
+    grades: Any
+    ideal: Float64
+
+    @classmethod
+    def of(cls, qrels: Judgments, query_ids: Sequence[str], doc_ids: Sequence[str]) -> Graded:
+        """The labels of *query_ids* over *doc_ids*; negative grades count as 0, absent documents for the ideal."""
+        from scipy.sparse import csr_array
+
+        column = {doc: i for i, doc in enumerate(doc_ids)}
+        _check_whole(qrels)
+        rows, columns, values = [], [], []
+        ideal = np.zeros(len(query_ids))
+        for row, query in enumerate(query_ids):
+            relevant = {doc: float(grade) for doc, grade in qrels[query].items() if grade > 0}
+            best = np.array(sorted(relevant.values(), reverse=True)[:_CUTOFF])
+            ideal[row] = best @ _discounts(len(best))
+            found = [doc for doc in relevant if doc in column]
+            rows += [row] * len(found)
+            columns += [column[doc] for doc in found]
+            values += [relevant[doc] for doc in found]
+        shape = (len(query_ids), len(column))
+        return cls(csr_array((values, (rows, columns)), shape=shape, dtype=np.float64), ideal)
+
+    def __call__(self, rows: IntArray, ranked: IntArray) -> Float64:
+        """nDCG@10 (m,) of the queries *rows* (m,) that are shown the documents *ranked* (m, k), best first."""
+        first = ranked[:, :_CUTOFF]
+        if not first.size:
+            return np.zeros(len(rows))
+        gains = self.grades[np.repeat(rows, first.shape[1]), first.ravel()]
+        dcg = np.asarray(gains).reshape(first.shape) @ _discounts(first.shape[1])
+        ideal = self.ideal[rows]
+        return np.divide(dcg, ideal, out=np.zeros(len(rows)), where=ideal > 0)
 
 
-@lru_cache(maxsize=3)
-def _resampling(n: int) -> NDArray[np.float32]:
-    """(resamples, n) weights of each observation in each resample; the same for every pairing of size n."""
-    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_RESAMPLES)
-    return (counts / n).astype(np.float32)
+def _discounts(ranks: int) -> Float64:
+    """1 / log2(rank + 1) of the first *ranks* ranks."""
+    return 1.0 / np.log2(np.arange(2, ranks + 2))
+
+
+def _check_whole(qrels: Judgments) -> None:
+    if wrong := next((g for docs in qrels.values() for g in docs.values() if g != int(g)), None):
+        raise InputError(f"qrels: expected whole grades, got {wrong}")

@@ -1,0 +1,162 @@
+"""`tttembed tables`: the experiments of the paper, and every rival, on your data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag import __version__
+from tttembed_rag.cli.group import Many, main
+from tttembed_rag.files import write_whole
+from tttembed_rag.rewards import Scale
+
+if TYPE_CHECKING:
+    from tttembed_rag.evaluate.studies.design import Options, Study
+    from tttembed_rag.evaluate.workload import Workload
+
+NAMES = ("budget", "transfer", "recovery", "breadth-depth", "dose", "judges", "objectives", "baselines")
+
+
+@main.command()
+@click.argument("name", type=click.Choice(NAMES))
+@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
+@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors: vectors/NAME.npz.")
+@click.option(
+    "--rewards",
+    multiple=True,
+    default=("qrels",),
+    show_default=True,
+    help="scores/NAME.tsv, or qrels (simulated judge); judges takes several.",
+)
+@click.option(
+    "--scale",
+    "scales",
+    multiple=True,
+    default=("probability",),
+    show_default=True,
+    help="probability, logit, rubric:LOW,HIGH or unbounded: of all --rewards, or of each in turn.",
+)
+@click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
+@click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Draws of rewarded queries.")
+@click.option("--breadths", default="", type=Many(int, "N,..."), help="Rewarded queries, instead of the study's own.")
+@click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd", show_default=True)
+@click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
+@click.option("--specialty", help="recovery: the set specialised on.  [default: the first DIR]")
+@click.option("--specialised", help="recovery: vectors/NAME.npz of a fine-tuned encoder.  [default: a linear stand-in]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
+)
+@click.option("--fresh", is_flag=True, help="Measure again what is already there.")
+def tables(
+    name: str,
+    folders: tuple[Path, ...],
+    vectors: str,
+    rewards: tuple[str, ...],
+    scales: tuple[str, ...],
+    specialty: str | None,
+    specialised: str | None,
+    out: Path,
+    *,
+    fresh: bool,
+    **options: Any,
+) -> None:
+    """Reproduce experiment NAME of the paper on BEIR folders with stored vectors.
+
+    Each DIR is a task, as for eval. Written to the result folder: NAME.txt, .csv, .tex, .json, .png and
+    .manifest.json (data by content, query ids, seeds, settings). Finished cells stay in its cells.sqlite, so a
+    run that was stopped goes on where it was, and experiments share what they have in common.
+    """
+    from tttembed_rag.evaluate.cells import CellStore, content_hash, measured
+    from tttembed_rag.evaluate.plots import plotted
+    from tttembed_rag.evaluate.studies.design import Options
+
+    if len(rewards) > 1 and name != "judges":
+        raise click.UsageError(f"--rewards: expected one for {name}, got {len(rewards)} (judges takes several)")
+    if len(scales) not in (1, len(rewards)):
+        raise click.UsageError(f"--scale: expected one, or one per --rewards ({len(rewards)}), got {len(scales)}")
+    declared = [Scale.parse(scale) for scale in (scales if len(scales) > 1 else scales * len(rewards))]
+    chosen = Options(**options)
+    study, workloads = _study(
+        name, folders, vectors, list(zip(rewards, declared, strict=True)), chosen, specialty, specialised
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    with closing(CellStore(out / "cells.sqlite")) as store:
+        hidden = not sys.stderr.isatty()
+        bar = click.progressbar(
+            measured(study.cells, store, fresh=fresh), len(study.cells), label=name, file=sys.stderr, hidden=hidden
+        )
+        with bar as cells:
+            report = study.report(list(cells))
+    settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(chosen)}
+    manifest = {
+        "experiment": name,
+        "version": __version__,
+        "seeds": list(chosen.seeds),
+        "options": asdict(chosen),
+        "settings_sha256": content_hash(settings),
+        "data": [part for workload in workloads for part in workload.manifest()],
+    }
+    files = {
+        "txt": report.text(),
+        "csv": "\n".join(table.csv() for table in report.tables),
+        "tex": "\n".join(table.latex() for table in report.tables),
+        "json": json.dumps({**report.as_dict(), "manifest": manifest}, indent=1) + "\n",
+        "manifest.json": json.dumps(manifest, indent=1) + "\n",
+    }
+    for ending, text in files.items():
+        write_whole(out / f"{name}.{ending}", text.encode())
+    plotted(report, out / f"{name}.png")
+    click.echo(report.text(), nl=False)
+
+
+def _study(
+    name: str,
+    folders: tuple[Path, ...],
+    vectors: str,
+    judges: list[tuple[str, Scale]],
+    options: Options,
+    specialty: str | None,
+    specialised: str | None,
+) -> tuple[Study, list[Workload]]:
+    """The experiment called *name*, and the workloads it is on."""
+    from tttembed_rag.evaluate.experiment import open_collection
+    from tttembed_rag.evaluate.studies import judges as of_judges
+    from tttembed_rag.evaluate.studies.allocation import breadth_depth
+    from tttembed_rag.evaluate.studies.baselines import baselines
+    from tttembed_rag.evaluate.studies.budget import budget
+    from tttembed_rag.evaluate.studies.dose import dose
+    from tttembed_rag.evaluate.studies.objectives import objectives
+    from tttembed_rag.evaluate.studies.recovery import recovery
+    from tttembed_rag.evaluate.studies.transfer import transfer
+    from tttembed_rag.evaluate.workload import Workload
+
+    if name == "judges":
+        workloads = of_judges.open_on_same_pairs(folders, vectors, judges)
+        return of_judges.judges(workloads, options), workloads
+    ((rewards, scale),) = judges
+
+    def opened(vectors: str) -> Workload:
+        return Workload.of(
+            [open_collection(folder, vectors=vectors, rewards=rewards, scale=scale) for folder in folders]
+        )
+
+    workload = opened(vectors)
+    if name == "recovery":
+        tuned = opened(specialised) if specialised else None
+        study = recovery(workload, options, specialty or workload.names[0], tuned)
+        return study, [workload, *([tuned] if tuned else [])]
+    simple = {
+        "budget": budget,
+        "transfer": transfer,
+        "breadth-depth": breadth_depth,
+        "dose": dose,
+        "objectives": objectives,
+        "baselines": baselines,
+    }
+    return simple[name](workload, options), [workload]

@@ -1,0 +1,116 @@
+"""How sure a mean over queries is: bootstrap intervals, paired tests, correction for many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.vectors import IntArray
+
+_RESAMPLES = 1_000
+# Numbers drawn at a time: what a resampling holds in memory does not grow with the queries.
+_DRAWN = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean and its 95 % interval; NaN where nothing was measured."""
+
+    mean: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Estimate:
+        """The same in another unit."""
+        return Estimate(self.mean * factor, self.low * factor, self.high * factor)
+
+
+def mean_interval(differences: Float64, *, level: float = 0.95) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean of paired differences (n,), over queries."""
+    if not differences.size:
+        return float("nan"), float("nan")
+    means = np.concatenate([differences[drawn].mean(axis=1) for drawn in _draws(len(differences), 0)])
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
+    """Means (C,) of *values* (C, S, N): over the queries of each task, then over tasks, tasks weighing the same.
+
+    The interval is a bootstrap over queries within their tasks and over seeds; the columns share its
+    resamples, so their differences are paired.
+
+    Args:
+        values: C columns of S seeds of N queries, NaN where a query is not of the population.
+
+        tasks: (N,) number of each query's task.
+    """
+    columns, seeds, _ = values.shape
+    shape = (2, columns, seeds)
+    picked = np.random.default_rng(0).integers(0, seeds, (_RESAMPLES, 1, seeds))
+    means, resampled = [], []
+    for task in np.unique(tasks).tolist():
+        mine = values[:, :, tasks == task]
+        known = np.isfinite(mine)
+        if not known.any():
+            continue
+        both = np.array([np.where(known, mine, 0.0), known], dtype=np.float64)
+        flat = both.reshape(-1, mine.shape[2]).T
+        drawn = np.concatenate([counts @ flat for counts in _counts(len(flat), task + 1)])
+        sums, sizes = np.moveaxis(drawn.reshape(_RESAMPLES, *shape), 1, 0)
+        with np.errstate(invalid="ignore"):
+            means.append(np.divide(*both.sum(axis=(2, 3))))
+            sums, sizes = (np.take_along_axis(part, picked, 2).sum(axis=2) for part in (sums, sizes))
+            resampled.append(sums / sizes)
+    if not means:
+        return [Estimate(np.nan, np.nan, np.nan)] * columns
+    over_tasks = np.mean(resampled, axis=0).T
+    return [_estimate(float(mean), drawn) for mean, drawn in zip(np.mean(means, axis=0), over_tasks, strict=True)]
+
+
+def _estimate(mean: float, resampled: Float64) -> Estimate:
+    """The mean with the quantiles of its resamples; one without any query of a small population says nothing."""
+    known = resampled[np.isfinite(resampled)]
+    if np.isnan(mean) or not known.size:
+        return Estimate(np.nan, np.nan, np.nan)
+    return Estimate(mean, *map(float, np.quantile(known, [0.025, 0.975])))
+
+
+def paired_p(differences: Float64, tasks: IntArray) -> float:
+    """Two-sided p of Student's paired test that the task-balanced mean of *differences* (N,) is zero."""
+    from scipy.stats import ttest_1samp
+
+    known = np.isfinite(differences)
+    found, task, count = np.unique(tasks[known], return_inverse=True, return_counts=True)
+    weighted = differences[known] * known.sum() / (len(found) * count[task])
+    if not np.ptp(weighted) > 0:
+        return 1.0 if not weighted.any() else 0.0
+    return float(ttest_1samp(weighted, 0.0).pvalue)
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """The p values, corrected for how many they are (Holm 1979)."""
+    order = np.argsort(p)
+    steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
+    corrected = np.empty(len(p))
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(steps))
+    return [float(value) for value in corrected]
+
+
+def _draws(n: int, seed: int) -> Iterator[IntArray]:
+    """Blocks (r, n) of which of n observations a resample draws, `_RESAMPLES` rows in all; the same each time."""
+    rng = np.random.default_rng([seed, n])
+    kind = np.uint16 if n <= 2**16 else np.uint32
+    step = max(1, _DRAWN // n)
+    for first in range(0, _RESAMPLES, step):
+        yield rng.integers(0, n, (min(step, _RESAMPLES - first), n), dtype=kind).astype(np.intp)
+
+
+def _counts(n: int, seed: int) -> Iterator[Float64]:
+    """The same as how often (r, n) each observation is drawn."""
+    for drawn in _draws(n, seed):
+        own_bins = drawn + np.arange(len(drawn))[:, None] * n
+        yield np.bincount(own_bins.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)
