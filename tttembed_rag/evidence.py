@@ -284,8 +284,8 @@ class Gain:
         return self.mean - self._student(level) * self.error if self.freedom else -math.inf
 
     def above(self, level: float) -> float:
-        """How far the mean may lie above what was seen: the upper bound at one-sided *level*."""
-        return self.mean + self._reach(level)
+        """How far it may lie above: the upper bound at one-sided *level*."""
+        return self.mean + self._student(level) * self.error if self.freedom else math.inf
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -368,7 +368,8 @@ class Trial:
             return self
         level = _FALSE_ALARMS / ((self.looks + 1) * (self.looks + 2))
         x = np.append(np.asarray(gains, dtype=np.float64), self.earlier)
-        gain = Gain.of(x, np.full(len(x), 1 / len(x)), np.append(group, np.arange(count, n)))
+        weights = np.full(len(x), 1 / len(x))
+        gain = Gain.of(x, np.zeros(len(x)), weights, np.append(group, np.arange(count, n)))
         upper = gain.above(level)
         against = self.against + 1 if upper < 0 else 0
         return replace(self, looks=self.looks + 1, queries=n, against=against, gain=gain.mean, upper=upper)
