@@ -1,0 +1,623 @@
+"""`tttembed report`: what it tells of a store that a worker has filled, and that it stays one harmless small page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tttembed_rag.cli import main
+from tttembed_rag.judges.cache import Paid
+from tttembed_rag.report import Report, drawing, gather, page_of
+from tttembed_rag.report.drawing import Mark
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores.database import Database
+from tttembed_rag.worker import Worker
+
+NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
+DAY = 86_400.0
+JUDGE = "judge<script>alert('judge')</script>"
+EVIL = "<script>alert(\"{}\")</script><img src=x onerror='alert(1)'>&amp;"
+VOID = {"meta", "br", "img", "link", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """What a page says, section by section, and which elements it is made of."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.html = html
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.sections: dict[str, str] = {"": ""}
+        self.unclosed: list[str] = []
+        self._heading: str | None = None
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the element and where it lies."""
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.unclosed.append(tag)
+        if tag == "h2":
+            self._heading = ""
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note an element of a drawing."""
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Check that it closes what was opened last."""
+        assert self.unclosed.pop() == tag
+        if tag == "h2" and self._heading is not None:
+            self.sections[self._heading] = ""
+            self._heading = None
+
+    def handle_data(self, data: str) -> None:
+        """Keep what is said, but not the style."""
+        if self._heading is not None:
+            self._heading += data
+        elif "style" not in self.unclosed:
+            name = list(self.sections)[-1]
+            self.sections[name] = " ".join(f"{self.sections[name]} {data}".split())
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every element of a kind."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def served(
+    rewards: Any, rows: Iterable[int], *, at: float, name: str = "q", texts: Callable[[str], str] | None = EVIL.format
+) -> list[Served]:
+    """Queries with rewarded candidates, served at a moment, by default with hostile names and texts everywhere."""
+    texts = texts or str
+    made = []
+    for i in rows:
+        shown = range(rewards.starts[i], rewards.starts[i + 1])
+        candidates = [
+            Candidate(texts(f"d{j}"), rewards.doc_vectors[j], texts(f"document {j}"), float(rewards.values[j]))
+            for j in shown
+        ]
+        query = texts(f"query {i}")
+        made.append(
+            Served(f"{name}{i}", rewards.query_vectors[i], candidates, query, texts("task"), at=at - i, embedder="e")
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def url(planted: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store in which a worker has published twice and compared fresh traffic once; every text is hostile."""
+    rewards = planted(80, strength=0.9, dtype=np.float32)
+    url = f"sqlite:///{tmp_path_factory.mktemp('store') / 'ttt.db'}"
+    with open_store(url) as store:
+        worker = Worker(store)
+        store.observe(served(rewards, range(40), at=NOON - 9 * DAY), judge=JUDGE)
+        worker.round()
+        store.observe(served(rewards, range(40, 80), at=NOON - DAY), judge=JUDGE)
+        worker.round()
+        store.answers().put(JUDGE, {bytes(32): Paid(0.5, 100.0, 1.25)})
+        store.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
+    return url
+
+
+@pytest.fixture(scope="module")
+def report(url: str) -> Report:
+    """What is told of it."""
+    return gather(url, at=NOON)
+
+
+@pytest.fixture(scope="module")
+def page(report: Report) -> Page:
+    """The same as a page."""
+    return Page(page_of(report))
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> str:
+    """The URL of an empty store."""
+    url = f"sqlite:///{tmp_path / 'fresh.db'}"
+    open_store(url).close()
+    return url
+
+
+def offset(key: str, vector: Iterable[float], evidence: Evidence) -> Offset:
+    """A shared offset of a task."""
+    return Offset("task", np.array(vector, np.float32), 1.0, 9, evidence, task=key)
+
+
+def turned(key: str = "default") -> Offsets:
+    """An offset in two dimensions that turns a query along the second."""
+    return Offsets([offset(key, [0.0, 2.0], Evidence(9, 0.1, (0.05, 0.15), "published", "steady"))], width=2)
+
+
+def fan(count: int = 6) -> list[Candidate]:
+    """Documents fanned out from the first dimension to the second, the farther the better rewarded."""
+    angles = np.linspace(0.0, np.pi / 2, count)
+    return [
+        Candidate(f"d{i}", np.array([np.cos(a), np.sin(a)]), f"text {i}", i / (count - 1)) for i, a in enumerate(angles)
+    ]
+
+
+def published(url: str, offsets: Offsets, **facts: Any) -> None:
+    """Publish *offsets*."""
+    with open_store(url) as store:
+        store.publish(offsets, by="me", **facts)
+
+
+def observed(url: str, query_id: str, candidates: list[Candidate] | None = None, **facts: Any) -> None:
+    """A query along the first dimension that was served."""
+    one = Served(query_id, np.array([1.0, 0.0]), fan() if candidates is None else candidates, **facts)
+    with open_store(url) as store:
+        store.observe([one], judge="j")
+
+
+# What is live, and why
+
+
+def test_what_is_live_is_told_first(report: Report, page: Page) -> None:
+    """Which version, since when, and how many of its offsets are served."""
+    version = report.live.version
+
+    assert version is not None
+    assert (version.number, version.aliases) == (2, ("live",))
+    since = datetime.fromtimestamp(version.at, UTC).strftime("%Y-%m-%d %H:%M")
+    told = f"Version 2 is live since {since}: {version.served} of {version.kept} offsets are served"
+    assert told in page.sections[""]
+
+
+def test_the_evidence_is_that_of_the_live_version(url: str, report: Report, page: Page) -> None:
+    """Each shared offset with gain, interval, dose, number and reason, and the gain on queries since."""
+    with open_store(url) as store:
+        live = store.version()
+        assert live is not None
+        shared = [one for one in live.offsets.values() if one.query_id is None]
+
+    assert len(shared) == 1
+    evidence = shared[0].evidence
+    assert evidence.gain is not None
+    assert evidence.interval is not None
+    low, high = evidence.interval
+    told = page.sections["Why"]
+    assert f"published {evidence.gain:+.3f} [{low:+.3f}, {high:+.3f}]" in told
+    assert f"{shared[0].n} {shared[0].alpha:.2f} {evidence.reason}" in told
+    assert "by worker" in told
+    assert f"Since then: {report.live.trial}." in told
+    assert "on 40 queries it was not learned from" in report.live.trial
+
+
+def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
+    """A version that is served again is live since then, not since it was published."""
+    published(fresh, turned())
+    published(fresh, turned())
+    with open_store(fresh) as store:
+        store.rollback(by="me", note="was better")
+        went_live = store.audit(limit=1)[0].at
+
+    live = gather(fresh).live
+
+    assert live.version is not None
+    assert (live.version.number, live.since) == (1, went_live)
+    assert live.version.at < went_live
+
+
+@pytest.mark.parametrize("tenant", [None, ""])
+def test_a_halt_is_told_with_its_reason(fresh: str, tenant: str | None) -> None:
+    """And since when, whether all tenants or this one is halted; after `resume` the version is live again."""
+    published(fresh, turned())
+    with open_store(fresh) as store:
+        store.halt(by="me", tenant=tenant, note="a drill")
+    halted = gather(fresh)
+    with open_store(fresh) as store:
+        store.resume(by="me", tenant=tenant)
+
+    assert re.search(
+        r"Halted since \d{4}-\d\d-\d\d \d\d:\d\d: every query is served its base vector \(a drill\)\. Version 1 waits",
+        Page(page_of(halted)).sections[""],
+    )
+    assert (halted.audit[0].action, halted.live.halted_since) == ("halt", halted.audit[0].at)
+    assert "Version 1 is live" in Page(page_of(gather(fresh))).sections[""]
+
+
+def test_a_version_that_withholds_all_serves_base_vectors(fresh: str) -> None:
+    """Which is said in so many words, with what would settle it."""
+    withheld = offset("billing", [0.0, 0.0], Evidence(9, 0.01, (-0.06, 0.08), "abstained", "too few", 30))
+    published(fresh, Offsets([withheld], width=2))
+
+    page = Page(page_of(gather(fresh)))
+
+    assert "serves none of its 1 offsets: every query is served its base vector" in page.sections[""]
+    assert "about 30 more would settle it if the gain holds" in page.sections["Why"]
+
+
+def test_a_tenant_without_a_version_is_served_the_shared_one(fresh: str) -> None:
+    """And the page says whose it is."""
+    published(fresh, turned())
+    observed(fresh, "q", tenant="shop")
+
+    told = Page(page_of(gather(fresh, tenant="shop"))).sections
+
+    assert "Version 1 of the shared tenant is live" in told[""]
+    assert "Of the last 1 queries with vectors, 1 get another order" in told["Documents that rose and fell"]
+
+
+def test_tenants_are_not_told_of_each_other(fresh: str) -> None:
+    """The report of one names nothing of another's: ids, versions, judges, changes."""
+    observed(fresh, "secret-query", tenant="secret")
+    published(fresh, turned("secret-task"), tenant="secret", note="secret-note")
+    observed(fresh, "my-query", tenant="shop")
+    published(fresh, turned(), tenant="shop", note="my-note")
+
+    html = page_of(gather(fresh, tenant="shop"))
+
+    assert [word for word in ("my-query", "my-note", "secret") if word in html] == ["my-query", "my-note"]
+
+
+def test_an_unknown_tenant_is_refused(url: str) -> None:
+    """A slip of the pen is not served a page of the shared tenant."""
+    with pytest.raises(InputError, match="expected one of the store, got 'shpo'"):
+        gather(url, tenant="shpo")
+
+
+def test_damaged_offsets_are_told(fresh: str) -> None:
+    """The rest of the page is there."""
+    published(fresh, turned())
+    database = Database(fresh)
+    with database.write("publishing") as connection:
+        connection.exec_driver_sql("UPDATE versions SET content = zeroblob(10)")
+    database.close()
+
+    page = Page(page_of(gather(fresh)))
+
+    assert "damaged" in page.sections["Why"]
+    assert "Audit trail" in page.sections
+
+
+def test_evidence_from_elsewhere_is_not_taken_on_trust(fresh: str) -> None:
+    """Numbers that are none are told as not measured, and draw nothing."""
+    odd: Any = Evidence(3, float("nan"), (float("-inf"), float("inf")), "published", "odd")
+    words: Any = Evidence(3, "<b>", ["<b>"], "published", 7, "<b>")  # type: ignore[arg-type]
+    published(fresh, Offsets([offset("a", [1, 0], odd), offset("b", [1, 0], words)], width=2))
+
+    page = Page(page_of(gather(fresh)))
+
+    assert page.sections["Why"].count("not measured") == 2
+    assert "Offsets over time" not in page.sections
+    assert page.all("b") == []
+
+
+# Over time
+
+
+def test_versions_are_told_newest_first(report: Report, page: Page) -> None:
+    """With what they were learned from and what stands for them."""
+    told = page.sections["Versions"]
+
+    assert [version.number for version in report.versions] == [2, 1]
+    assert told.index("2 live") < told.index("1 previous")
+    assert [version.rewarded for version in report.versions] == [80, 40]
+
+
+def test_an_offset_is_drawn_once_per_version(report: Report, page: Page) -> None:
+    """Filled where it was served; the course has one mark a version, the live version one whisker more."""
+    shared = [version.shared[0] for version in report.versions]
+    marks = [circle["class"] for circle in page.all("circle")][: len(shared) + 1]
+
+    assert [known.served for known in shared] == [True, True]
+    assert marks == ["filled"] * 3
+
+
+def test_days_count_what_was_served_on_them(fresh: str) -> None:
+    """Thirty days by UTC, the last one that of the report; what is older is not told."""
+    start = datetime(2026, 3, 20, tzinfo=UTC).timestamp()
+    for number, at in enumerate([start - 30 * DAY, start - 29 * DAY - 1, start - 29 * DAY, start - 1, start, NOON]):
+        observed(fresh, f"q{number}", at=at)
+
+    days = gather(fresh, at=NOON).days
+
+    assert [day.day for day in days] == [datetime(2026, 2, 19, tzinfo=UTC).date() + timedelta(d) for d in range(30)]
+    assert [day.queries for day in days] == [1, *[0] * 27, 1, 2]
+    assert [day.rewards for day in days] == [6, *[0] * 27, 6, 12]
+
+
+def test_shared_days_include_those_who_share(fresh: str) -> None:
+    """As the shared offsets learn from them, and from nobody who does not."""
+    observed(fresh, "q1", tenant="open", at=NOON)
+    observed(fresh, "q2", tenant="closed", at=NOON)
+    with open_store(fresh) as store:
+        store.share("open", allowed=True, by="me")
+
+    assert gather(fresh, at=NOON).days[-1].rewards == 6
+
+
+def test_spend_is_told_per_day(url: str) -> None:
+    """On the day that it was spent: what is paid now counts today."""
+    told = gather(url)
+
+    assert (told.days[-1].spend.pairs, told.days[-1].spend.tokens, told.days[-1].spend.usd) == (1, 100.0, 1.25)
+    assert "1.25" in Page(page_of(told)).sections["Rewards and spend per day"]
+
+
+def test_rewards_are_told_by_judge(page: Page) -> None:
+    """How many there are of each, and of the days."""
+    assert f"{JUDGE} 640" in page.sections["Rewards and spend per day"]
+
+
+def test_drift_is_told(url: str, page: Page) -> None:
+    """Each comparison that the worker made: the size of both drifts, their p, and on how many queries."""
+    with open_store(url) as store:
+        (drift,) = json.loads(store.state("drift") or "[]")
+    queries, rewards = drift["queries"], drift["rewards"]
+
+    told = f"{queries['effect']:.3f} {queries['p']:.3g} {rewards['effect']:.3f} {rewards['p']:.3g} 40 40"
+    assert told in page.sections["Drift"]
+
+
+def test_changes_are_told_newest_first(fresh: str) -> None:
+    """Those of the tenant and those of all tenants."""
+    with open_store(fresh) as store:
+        store.halt(by="me", note="all")
+        store.note("me", "checked", "another's", tenant="other")
+        store.note("me", "checked", "ours")
+
+    told = [line.detail for line in gather(fresh).audit]
+
+    assert told == ["ours", "all"]
+
+
+# Documents that rose and fell
+
+
+def test_moves_are_those_of_the_offset(fresh: str) -> None:
+    """A query turned past all its documents has them in reverse, each with rank, reward and text."""
+    published(fresh, turned())
+    observed(fresh, "q1", query="which?", at=NOON)
+
+    (example,) = gather(fresh).effect.examples
+
+    def ranks(moves: Any) -> list[tuple[str, int, int, float, str]]:
+        return [(move.document, move.rank_before, move.rank, move.reward, move.text) for move in moves]
+
+    # The turned query is at 63 degrees, documents every 18: d4, d3, d5, d2, d1, d0.
+    assert (example.query_id, example.query, example.offset) == ("q1", "which?", "task:default")
+    assert ranks(example.rose) == [
+        ("d4", 5, 1, 0.8, "text 4"),
+        ("d3", 4, 2, 0.6, "text 3"),
+        ("d5", 6, 3, 1.0, "text 5"),
+    ]
+    assert ranks(example.fell) == [
+        ("d2", 3, 4, 0.4, "text 2"),
+        ("d1", 2, 5, 0.2, "text 1"),
+        ("d0", 1, 6, 0.0, "text 0"),
+    ]
+
+
+def test_moves_for_better_and_worse_are_counted(fresh: str) -> None:
+    """By the reward of the first document; queries that nobody serves an offset, or that nothing moves, count too."""
+    published(fresh, turned())
+    observed(fresh, "better", at=NOON)
+    observed(fresh, "better too", at=NOON - 1)
+    worse = [Candidate(one.doc_id, one.vector, one.text, 1.0 - (one.reward or 0.0)) for one in fan()]
+    observed(fresh, "worse", worse, at=NOON + 1)
+    observed(fresh, "unmoved", [*fan()[:1], Candidate("far", np.array([-1.0, 0.0]))], at=NOON + 2)
+    observed(fresh, "unserved", task="another", at=NOON + 3)
+
+    effect = gather(fresh).effect
+
+    assert (effect.looked, effect.moved, effect.better, effect.worse) == (5, 3, 2, 1)
+    assert [example.query_id for example in effect.examples] == ["worse", "better", "better too"]
+
+
+def test_vectors_of_another_model_are_left_out(fresh: str) -> None:
+    """Of another width, or of another name than the version was learned from."""
+    published(fresh, turned(), embedder="new")
+    observed(fresh, "q1", embedder="old", at=NOON)
+    observed(fresh, "q2", embedder="new", at=NOON - 1)
+    wide = [Candidate("w1", np.ones(3)), Candidate("w2", np.arange(3.0))]
+    with open_store(fresh) as store:
+        store.observe([Served("q3", np.ones(3), wide, at=NOON + 1, embedder="wide")])
+
+    assert [example.query_id for example in gather(fresh).effect.examples] == ["q2"]
+
+
+def test_a_store_without_texts_tells_ids(tmp_path: Path) -> None:
+    """And no text of a query or document."""
+    url = f"sqlite:///{tmp_path / 'quiet.db'}"
+    with open_store(url, texts=False) as store:
+        candidates = [Candidate(one.doc_id, one.vector, "secret", one.reward) for one in fan()]
+        store.observe([Served("q1", np.array([1.0, 0.0]), candidates, "secret", at=NOON)], judge="j")
+        store.publish(turned(), by="me")
+
+    told = Page(page_of(gather(url)))
+
+    assert "q1" in told.html
+    assert "5 → 1, reward 0.80 : d4" in told.sections["Documents that rose and fell"]
+    assert "secret" not in told.html
+
+
+# The page
+
+
+def test_an_empty_store_says_so(fresh: str) -> None:
+    """One sentence, no sections."""
+    page = Page(page_of(gather(fresh)))
+
+    assert "The store is empty" in page.sections[""]
+    assert list(page.sections) == [""]
+
+
+def test_the_page_loads_nothing_and_runs_nothing(page: Page) -> None:
+    """No element or attribute that fetches or executes, and a policy that forbids both."""
+    tags = {tag for tag, _ in page.elements}
+    attributes = {name for _, given in page.elements for name in given}
+
+    assert tags & {"script", "link", "img", "iframe", "object", "embed", "form", "base", "a", "b", "i"} == set()
+    assert {name for name in attributes if name.startswith("on") or name in {"src", "href", "style", "srcset"}} == set()
+    assert [word for word in ("@import", "url(") if word in page.html] == []
+    assert {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"} in (
+        page.all("meta")
+    )
+
+
+def test_hostile_texts_are_shown_as_texts(page: Page) -> None:
+    """Queries, documents, tasks, judges, names and details of changes: all are there, none is markup."""
+    moved = page.sections["Documents that rose and fell"]
+
+    assert re.search(re.escape(EVIL).replace(r"\{\}", r"query \d+"), moved)
+    assert re.search(re.escape(EVIL).replace(r"\{\}", r"d\d+"), moved)
+    assert re.search(re.escape(EVIL).replace(r"\{\}", r"document \d+"), moved)
+    assert JUDGE in moved
+    assert f"task:{EVIL.format('task')}" in page.sections["Why"]
+    assert f"task:{EVIL.format('task')}" in page.sections["Offsets over time"]
+    assert " ".join(EVIL.format(part) for part in ("by", "action", "detail")) in page.sections["Audit trail"]
+    assert "<script" not in page.html
+    assert "<img" not in page.html
+
+
+def test_a_hostile_tenant_is_shown_as_text(fresh: str) -> None:
+    """In the title and in the headings."""
+    tenant = EVIL.format("tenant")
+    published(fresh, turned(), tenant=tenant)
+
+    page = Page(page_of(gather(fresh, tenant=tenant)))
+
+    assert f"Offsets of tenant {tenant} Offsets of tenant {tenant}" in page.sections[""]
+    assert "<script" not in page.html
+
+
+def test_the_page_can_be_read_by_everybody(page: Page) -> None:
+    """A language, a width for phones, headings in order, headers of tables, titles of drawings, nothing left open."""
+    levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
+    drawings, titles = page.all("svg"), page.all("title")
+
+    assert page.unclosed == []
+    assert page.all("html") == [{"lang": "en"}]
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    assert levels.count(1) == 1
+    assert {header["scope"] for header in page.all("th")} == {"col", "row"}
+    assert len(drawings) >= 5
+    assert len(titles) == len(drawings) + 1
+    assert {one["role"] for one in drawings} == {"img"}
+
+
+def test_the_same_store_gives_the_same_page(url: str, report: Report) -> None:
+    """Byte for byte, whoever reads it, as of a moment that may be given."""
+    html = page_of(report)
+
+    assert html == page_of(gather(url, at=NOON))
+    assert "read 2026-03-20 12:00" in html
+
+
+def test_the_page_stays_small(fresh: str) -> None:
+    """However much there is, and however long it is: under 1 MB."""
+    rng = np.random.default_rng(0)
+    quotes = '"' * 500
+    pool = rng.normal(size=(300, 2))
+    with open_store(fresh) as store:
+        for number in range(60):
+            candidates = [
+                Candidate(f"{quotes}{d}", pool[d], '"' * 20_000, float(rng.random())) for d in range(60 * (number < 9))
+            ]
+            one = Served(f"{quotes}{number}", np.array([1.0, 0.0]), candidates, '"' * 20_000, f"{quotes}t", at=NOON)
+            store.observe([one], judge=f"{quotes}{number}")
+            reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
+            tasks = [offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
+            store.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
+            store.note(quotes, quotes, '"' * 5000)
+        store.publish(turned(f"{quotes}t"), by=quotes)
+
+    report = gather(fresh)
+
+    assert (len(report.versions), len(report.audit), len(report.effect.examples)) == (20, 50, 5)
+    assert len(page_of(report).encode()) < 1_000_000
+
+
+# Drawings
+
+
+def test_a_whisker_lies_where_its_numbers_are() -> None:
+    """On an axis from -1 to 3 of 128 units after a margin of 6."""
+    svg = Page(drawing.whisker("a gain", Mark(1.0, (0.0, 2.0), filled=False), -1.0, 3.0))
+
+    assert [(line["class"], line["x1"], line["x2"]) for line in svg.all("line")[:2]] == [
+        ("zero", "38.00", "38.00"),
+        ("interval", "38.00", "102.00"),
+    ]
+    assert [(dot["cx"], dot["class"]) for dot in svg.all("circle")] == [("70.00", "hollow")]
+
+
+def test_all_that_is_drawn_is_within_the_axis() -> None:
+    """The axis reaches from the least to the greatest of values, ends of intervals and zero."""
+    assert drawing.extent([Mark(0.2, (0.1, 0.3)), Mark(0.4)]) == (0.0, 0.4)
+    assert drawing.extent([Mark(-0.2, (-0.5, 0.1))]) == (-0.5, 0.1)
+    assert drawing.extent([]) == (-1.0, 1.0)
+
+
+def test_bars_are_as_high_as_their_amounts() -> None:
+    """Half the amount, half the height; none for nothing."""
+    svg = Page(drawing.bars("amounts", [2.0, 0.0, 4.0], "4", "1 Mar", "3 Mar"))
+
+    heights = [float(bar["height"] or 0) for bar in svg.all("rect")]
+    assert [2 * heights[0]] == heights[1:]
+
+
+# The command
+
+
+def tttembed(*arguments: Any) -> Result:
+    """What the command does with *arguments*."""
+    return CliRunner().invoke(main, ["report", *(str(argument) for argument in arguments)])
+
+
+def test_the_command_writes_the_page(url: str, tmp_path: Path) -> None:
+    """And says where it is."""
+    out = tmp_path / "report.html"
+
+    result = tttembed("--store", url, "--html", out)
+
+    assert (result.exit_code, result.output) == (0, f"Report: {out}\n")
+    assert "Version 2 is live" in Page(out.read_text(encoding="utf-8")).sections[""]
+
+
+def test_the_command_prints_the_same_as_json(url: str, tmp_path: Path) -> None:
+    """One object, with the page or without it."""
+    out = tmp_path / "report.html"
+
+    told = json.loads(tttembed("--store", url, "--html", out, "--json").stdout)
+
+    assert (told["live"]["version"]["number"], told["judges"], len(told["days"])) == (2, [[JUDGE, 640]], 30)
+    assert out.exists()
+    assert json.loads(tttembed("--store", url, "--json").stdout)["live"] == told["live"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--store", "{url}"], "expected --html OUT.html, --json, or both"),
+        (["--store", "{url}", "--html", "{folder}/absent/out.html"], "expected a file in an existing folder"),
+        (["--store", "{url}", "--tenant", "nobody", "--json"], "got 'nobody'"),
+        (["--store", "sqlite:///{folder}/absent.db", "--json"], "found no file"),
+        (["--store", "mysql://user:secret@host/db", "--json"], "expected sqlite:///FILE"),
+    ],
+)
+def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], reason: str) -> None:
+    """With exit code 2, no trace, no password, and nothing made."""
+    result = tttembed(*(argument.format(url=url, folder=tmp_path) for argument in arguments))
+
+    assert result.exit_code == 2
+    (line,) = [line for line in result.output.splitlines() if line.startswith("Error")]
+    assert reason in line
+    assert "secret" not in result.output
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,263 @@
+"""What a report tells, as values; every text is short and every list is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+
+from tttembed_rag.evaluate.explaining import Move
+from tttembed_rag.guards import Drift
+from tttembed_rag.stores import AuditLine, Spend
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An offset without its vector.
+
+    Attributes:
+        key: Its key.
+
+        served: Whether it is served.
+
+        alpha: Its dose.
+
+        n: Rewarded queries it was learned from.
+
+        gain: Mean cross-fitted gain; None where it was not measured.
+
+        interval: Of the gain; None where it was not measured, or is unbounded.
+
+        verdict: Of the gate.
+
+        reason: The verdict in words.
+
+        needed: About how many more rewarded queries would settle it; None where nothing is open.
+    """
+
+    key: str
+    served: bool
+    alpha: float
+    n: int
+    gain: float | None
+    interval: tuple[float, float] | None
+    verdict: str
+    reason: str
+    needed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version and what its offsets were learned from.
+
+    Attributes:
+        number: Rises with every version of the store.
+
+        at: When it was published, in Unix seconds.
+
+        by: Who published it.
+
+        note: Why.
+
+        aliases: ``live``, ``previous`` and ``candidate``, where they stand for it.
+
+        embedder: Fingerprint of the embedding model; empty where it is not known.
+
+        width: Width d of its vectors.
+
+        rewarded: Rewarded queries it was learned from.
+
+        kept: Offsets it holds.
+
+        served: Offsets of it that are served.
+
+        shared: Shared offsets, served ones first, then by rewarded queries.
+
+        unlisted: Shared offsets that are not in that list.
+
+        private: Private offsets it holds.
+
+        private_served: Private offsets of it that are served.
+
+        damage: Why its offsets cannot be read; empty if they can.
+    """
+
+    number: int
+    at: float
+    by: str
+    note: str
+    aliases: tuple[str, ...]
+    embedder: str
+    width: int
+    rewarded: int
+    kept: int
+    served: int
+    shared: tuple[Known, ...] = ()
+    unlisted: int = 0
+    private: int = 0
+    private_served: int = 0
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What is served.
+
+    Attributes:
+        version: The live version; None serves base vectors.
+
+        since: When it went live, in Unix seconds; None without one.
+
+        shared: Whether it is the shared tenant's, for lack of one of the tenant's own.
+
+        halted: Why base vectors are served nevertheless; None if they are not.
+
+        halted_since: Since when, in Unix seconds; None if they are not.
+
+        trial: How it does on queries it was not learned from; empty before the first look.
+    """
+
+    version: Published | None = None
+    since: float | None = None
+    shared: bool = False
+    halted: str | None = None
+    halted_since: float | None = None
+    trial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day by UTC.
+
+    Attributes:
+        day: Which.
+
+        queries: Queries that were last served on it.
+
+        rewards: Rewards on them, of all judges.
+
+        spend: What the store's judges were paid on it, for all tenants.
+    """
+
+    day: date
+    queries: int
+    rewards: int
+    spend: Spend
+
+
+@dataclass(frozen=True, slots=True)
+class Drifted:
+    """A comparison of fresh traffic with what was learned from.
+
+    Attributes:
+        at: When, in Unix seconds.
+
+        queries: How far queries moved.
+
+        rewards: How far rewards moved.
+    """
+
+    at: float
+    queries: Drift
+    rewards: Drift
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A query, and which of its candidates an offset moved most.
+
+    Attributes:
+        query_id: Its id.
+
+        query: Its text; None where it is not kept.
+
+        task: Its task.
+
+        at: When it was last served, in Unix seconds.
+
+        offset: Key of the offset that serves it.
+
+        rose: Candidates that rank higher, best first.
+
+        fell: Candidates that rank lower, best first.
+    """
+
+    query_id: str
+    query: str | None
+    task: str
+    at: float
+    offset: str
+    rose: tuple[Move, ...]
+    fell: tuple[Move, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What the live version does to the order of stored candidates.
+
+    Attributes:
+        looked: Queries looked at, the last served ones.
+
+        moved: Queries of them that get another order.
+
+        better: Queries whose new first candidate has a higher reward than the old one.
+
+        worse: Queries whose new first candidate has a lower one.
+
+        judge: Whose rewards; empty where there are none.
+
+        examples: The last served queries that get another order.
+    """
+
+    looked: int = 0
+    moved: int = 0
+    better: int = 0
+    worse: int = 0
+    judge: str = ""
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a report tells of one tenant of a store.
+
+    Attributes:
+        store: URL of the store, without a password.
+
+        tenant: Whose; "" is the shared tenant.
+
+        at: When it was gathered, in Unix seconds.
+
+        texts: Whether the store keeps texts.
+
+        live: What is served.
+
+        versions: The newest versions, newest first, of whom the live one is.
+
+        judges: Judges and how many rewards of theirs count for the tenant, the busiest first.
+
+        days: The last days, oldest first.
+
+        drift: Comparisons of fresh traffic with what was learned from, oldest first.
+
+        effect: What the live version does to recent queries.
+
+        audit: The newest changes that concern the tenant, newest first.
+    """
+
+    store: str
+    tenant: str
+    at: float
+    texts: bool
+    live: Live
+    versions: tuple[Published, ...]
+    judges: tuple[tuple[str, int], ...]
+    days: tuple[Day, ...]
+    drift: tuple[Drifted, ...]
+    effect: Effect
+    audit: tuple[AuditLine, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to tell."""
+        served = any(day.queries for day in self.days)
+        return not (self.versions or self.judges or self.audit or served)

@@ -1,0 +1,88 @@
+"""Which stored candidates of recent queries an offset moves up and down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tttembed_rag.evaluate.explaining import Move
+from tttembed_rag.offsets import Offsets
+from tttembed_rag.report.facts import Effect, Example
+from tttembed_rag.stores import Served
+from tttembed_rag.vectors import unit
+
+# Characters of a text, and queries and candidates in each direction that are shown.
+_TEXT, _EXAMPLES, _MOVES = 160, 5, 5
+
+
+def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str) -> Effect:
+    """What *offsets* do to the order of candidates of *recent* queries, which are the last served, newest first.
+
+    Queries with fewer than two candidates are left out.
+    """
+    looked = moved = better = worse = 0
+    examples: list[Example] = []
+    for served in recent:
+        if len(served.candidates) < 2 or served.vector is None:
+            continue
+        looked += 1
+        offset = offsets.find(served.task, served.query_id)
+        if offset is None:
+            continue
+        moves = moves_of(offsets, served)
+        if all(move.rank == move.rank_before for move in moves):
+            continue
+        moved += 1
+        now, before = moves[0].reward, next(move.reward for move in moves if move.rank_before == 1)
+        if now is not None and before is not None:
+            better, worse = better + (now > before), worse + (now < before)
+        if len(examples) < _EXAMPLES:
+            shown = None if served.query is None else shortened(served.query)
+            examples.append(
+                Example(
+                    shortened(served.query_id),
+                    shown,
+                    shortened(served.task),
+                    served.at or 0.0,
+                    shortened(offset.key),
+                    rose=_farthest([move for move in moves if move.rank < move.rank_before]),
+                    fell=_farthest([move for move in moves if move.rank > move.rank_before]),
+                )
+            )
+    return Effect(looked, moved, better, worse, judge, tuple(examples))
+
+
+def moves_of(offsets: Offsets, served: Served) -> list[Move]:
+    """The candidates of a query in the order that *offsets* give them, those that stay among them."""
+    vectors = np.array([candidate.vector for candidate in served.candidates], dtype=np.float64)
+    base = np.asarray(served.vector, dtype=np.float64)
+    shifted = offsets.apply(base, task=served.task, query_id=served.query_id)
+    scores = unit(np.stack([base, shifted])) @ unit(vectors).T
+    order = np.argsort(-scores, axis=1, kind="stable")
+    ranks = np.argsort(order, axis=1) + 1
+    return [
+        Move(
+            document=shortened(candidate.doc_id),
+            text=shortened(candidate.text or ""),
+            rank_before=int(ranks[0, row]),
+            rank=int(ranks[1, row]),
+            score_before=float(scores[0, row]),
+            score=float(scores[1, row]),
+            reward=candidate.reward,
+        )
+        for row in order[1].tolist()
+        for candidate in [served.candidates[row]]
+    ]
+
+
+def shortened(text: str, width: int = _TEXT) -> str:
+    """*text* on one line of at most *width* characters."""
+    line = " ".join(text[: 4 * width].split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _farthest(moves: Sequence[Move]) -> tuple[Move, ...]:
+    """Of *moves* those over most ranks, in their order."""
+    kept = sorted(moves, key=lambda move: (-abs(move.rank - move.rank_before), move.rank))[:_MOVES]
+    return tuple(sorted(kept, key=lambda move: move.rank))

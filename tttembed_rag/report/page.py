@@ -1,0 +1,152 @@
+"""The HTML page of a report: one file, its drawings inside, nothing loaded from elsewhere, no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from importlib import resources
+from typing import Any
+
+from tttembed_rag.errors import require
+from tttembed_rag.report import drawing
+from tttembed_rag.report.drawing import Mark
+from tttembed_rag.report.facts import Day, Drifted, Known, Published, Report
+
+# Offsets whose course over time is drawn.
+_COURSES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """One offset through the versions: its drawing, and what is drawn, newest first."""
+
+    key: str
+    svg: str
+    versions: Sequence[tuple[Published, Known]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    title: str
+    svg: str
+
+
+def page_of(report: Report) -> str:
+    """The page, the same for the same report; texts are escaped, whatever they contain."""
+    jinja2 = require("jinja2", "report")
+    markup = require("markupsafe", "report").Markup
+    files = resources.files("tttembed_rag.report")
+    template, style = (files.joinpath(name).read_text(encoding="utf-8") for name in ("report.html.jinja", "style.css"))
+    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"when": _when, "gain": _gain, "between": _between, "drawn": markup}
+    version = report.live.version
+    page: str = environment.from_string(template).render(
+        report=report,
+        live=report.live,
+        serving=version is not None and version.served > 0 and report.live.halted is None,
+        style=markup(style),
+        whiskers=_whiskers(version.shared if version is not None else ()),
+        courses=_courses(report.versions),
+        days=_days(report.days),
+        drifts=_drifts(report.drift),
+    )
+    return page
+
+
+def _whiskers(shared: Iterable[Known]) -> dict[str, str]:
+    """A drawing for each offset by its key, all on one axis."""
+    marks = {known.key: mark for known in shared if (mark := _mark(known)) is not None}
+    low, high = drawing.extent(list(marks.values()))
+    return {
+        key: drawing.whisker(f"{_gain(mark.value)} {_between(mark.interval)}", mark, low, high)
+        for key, mark in marks.items()
+    }
+
+
+def _courses(versions: Sequence[Published]) -> list[_Course]:
+    """How the gains of shared offsets went, for those of the newest versions first."""
+    history: dict[str, list[tuple[Published, Known]]] = {}
+    for version in versions:
+        for known in version.shared:
+            history.setdefault(known.key, []).append((version, known))
+    courses = []
+    for key, course in history.items():
+        drawn = [(version, mark) for version, known in reversed(course) if (mark := _mark(known)) is not None]
+        if not drawn:
+            continue
+        title = (
+            f"Held-out gain of {key} by version: {_gain(drawn[0][1].value)} in version {drawn[0][0].number}, "
+            f"{_gain(drawn[-1][1].value)} in version {drawn[-1][0].number}"
+        )
+        ends = [f"v{version.number}, {_when(version.at)[:10]}" for version, _ in (drawn[0], drawn[-1])]
+        courses.append(_Course(key, drawing.course(title, [mark for _, mark in drawn], *ends), course))
+    return courses[:_COURSES]
+
+
+def _mark(known: Known) -> Mark | None:
+    return None if known.gain is None else Mark(known.gain, known.interval, known.served)
+
+
+def _days(days: Sequence[Day]) -> list[_Figure]:
+    amounts: dict[str, list[float]] = {
+        "Queries": [day.queries for day in days],
+        "Rewards": [day.rewards for day in days],
+        "Pairs paid for": [day.spend.pairs for day in days],
+        "US dollars": [day.spend.usd for day in days],
+    }
+    ends = [_short(day.day) for day in (days[0], days[-1])]
+    return [
+        _Figure(
+            title,
+            drawing.bars(
+                f"{title} per day from {ends[0]} to {ends[1]}: {_amount(sum(values))} in all, "
+                f"{_amount(max(values))} on the day with most",
+                values,
+                _amount(max(values)),
+                *ends,
+            ),
+        )
+        for title, values in amounts.items()
+        if any(values)
+    ]
+
+
+def _drifts(entries: Sequence[Drifted]) -> list[_Figure]:
+    if not entries:
+        return []
+    ends = [_when(entry.at)[:10] for entry in (entries[0], entries[-1])]
+    figures = []
+    for title, drifts in (
+        ("Queries", [entry.queries for entry in entries]),
+        ("Rewards", [entry.rewards for entry in entries]),
+    ):
+        seen = sum(drift.seen() for drift in drifts)
+        said = f"{title}: {len(drifts)} comparisons, the last {drifts[-1].effect:.3f}; {seen} beyond chance"
+        marks = [Mark(drift.effect, filled=drift.seen()) for drift in drifts]
+        figures.append(_Figure(title, drawing.course(said, marks, *ends)))
+    return figures
+
+
+def _when(at: float) -> str:
+    """A moment in UTC; one that no calendar has as it is."""
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, ValueError, OSError):
+        return f"second {at:g}"
+
+
+def _short(day: date) -> str:
+    return f"{day.day} {day:%b}"
+
+
+def _gain(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:+.3f}"
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f"[{interval[0]:+.3f}, {interval[1]:+.3f}]"
+
+
+def _amount(value: Any) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
