@@ -260,8 +260,8 @@ class Gain:
     moved: float
 
     @classmethod
-    def of(cls, gains: Float64, moved: Float64, weights: Float64, groups: IntArray) -> Gain:
-        """The mean of *gains* (n,) under *weights*, summing to 1, a group being one observation.
+    def of(cls, gains: Float64, moved: Float64, weights: Float64, groups: IntArray, spread: float = 0.0) -> Gain:
+        """The mean of *gains* (n,) under *weights*, summing to 1, a group being one observation of at least *spread*.
 
         One pseudo-observation of zero gain is added (the prior behind the paper's kappa = 1): equal gains
         are then no certainty. Unequal weights count as 1 / sum w^2 observations (Kish).
@@ -277,7 +277,7 @@ class Gain:
         w, x = np.append(w * count, 1.0) / (count + 1.0), np.append(x, 0.0)
         mean = float(w @ x)
         error = math.sqrt(float(w**2 @ (x - mean) ** 2) * (count + 1.0) / count)
-        return cls(mean, error, count, share)
+        return cls(mean, max(error, spread / math.sqrt(count + 1.0)), count, share)
 
     def below(self, level: float) -> float:
         """How far the gain on judged candidates may lie below what was seen: the lower bound at one-sided *level*."""

@@ -353,7 +353,7 @@ class StoreSuite:
         store.observe(traffic(6), judge=JUDGE)
         before = store.generation()
 
-        version = store.publish(learned(store), by="me", note="first", embedder="e", probe='{"x": 1}')
+        version = store.publish(learned(store), by="me", note="first", embedder="e", probe='{"x": 1}', rewarded=6)
         serving = store.serving()
 
         assert (version, store.generation(), None) == (serving.version, serving.generation, serving.halted)
@@ -558,7 +558,8 @@ class StoreSuite:
             ("operator", "halt", "stop"),
             ("worker", "publish", "version 1 is live: why"),
         ]
-        assert [line.action for line in store.audit(tenant="a")] == ["drift", "publish"]
+        assert [line.action for line in store.audit(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
+        assert [line.action for line in store.audit(tenant="b")] == ["halt"]
 
     def test_state_is_kept_by_tenant_and_name(self, store: Store) -> None:
         """Until it is deleted; only JSON is taken."""

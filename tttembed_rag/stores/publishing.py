@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, select
 
 from tttembed_rag.errors import LeaseLost, OffsetFileError, StoreError
-from tttembed_rag.offsets import Offset, Offsets
+from tttembed_rag.offsets import Offsets
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Lease, Serving, Version
 from tttembed_rag.stores.rows import fact, found, ids_of, insert, note, set_fact
@@ -31,7 +31,6 @@ def publish(
         "tenant": owner,
         "at": time.time(),
         "width": offsets.width,
-        "rewarded": _rewarded(offsets),
         "kept": len(offsets),
         "served": sum(offset.served for offset in offsets.values()),
         "lived": alias == "live",
@@ -235,15 +234,6 @@ def _version(row: Any, load: Load) -> Version:
 def _existing(connection: Connection, tenant: int, number: int, load: Load) -> Version:
     v = schema.versions
     return _version(connection.execute(_facts().where(v.c.tenant == tenant, v.c.number == number)).one(), load)
-
-
-def _rewarded(offsets: Offsets) -> int:
-    """Rewarded queries behind *offsets*: of the widest scope that counts them."""
-
-    def n(scope: str) -> list[Offset]:
-        return [offset for offset in offsets.values() if offset.scope == scope]
-
-    return max(*(sum(offset.n for offset in n(scope)) for scope in ("global", "task")), len(n("query")))
 
 
 def _because(why: str) -> str:

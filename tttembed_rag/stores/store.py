@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, or_, select, text
 
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.judges.cache import pair_key
@@ -277,6 +277,7 @@ class Store:
         note: str = "",
         embedder: str = "",
         probe: str = "",
+        rewarded: int | None = None,
         lease: Lease | None = None,
         alias: Alias = "live",
     ) -> Version:
@@ -295,6 +296,9 @@ class Store:
 
             probe: JSON text to find again with the version.
 
+            rewarded: Rewarded queries they were learned from; None takes the most that one offset, or the
+                private ones together, were learned from.
+
             lease: Under which the caller works; refused if somebody has taken it over.
 
             alias: ``live``, or ``candidate`` to wait for `promote`.
@@ -309,6 +313,7 @@ class Store:
             "note": cleaned(note),
             "embedder": checked_name("embedder", embedder, empty=True),
             "probe": checked_json("probe", probe) if probe else "",
+            "rewarded": _rewarded(offsets) if rewarded is None else int(rewarded),
         }
         checked_name("tenant", tenant, empty=True)
         with self._database.write("publishing") as connection:
@@ -356,11 +361,13 @@ class Store:
 
     def generation(self, *, tenant: str = "") -> int:
         """A number that rises whenever what *tenant* is served may change; one look-up."""
+        checked_name("tenant", tenant, empty=True)
         with self._database.read() as connection:
             return publishing.generation(connection, tenant)
 
     def serving(self, *, tenant: str = "") -> Serving:
         """What a process must serve to *tenant*, read in one moment."""
+        checked_name("tenant", tenant, empty=True)
         with self._database.read() as connection:
             return publishing.serving(connection, self._load, tenant)
 
@@ -382,11 +389,11 @@ class Store:
     # The record
 
     def audit(self, *, tenant: str | None = None, limit: int = 100) -> list[AuditLine]:
-        """The newest changes, newest first; of one tenant, or of all."""
+        """The newest changes, newest first; those that concern one tenant, or all."""
         table = schema.audit
         chosen = select(table.c.at, table.c.tenant, table.c.by, table.c.action, table.c.detail)
         if tenant is not None:
-            chosen = chosen.where(table.c.tenant == tenant)
+            chosen = chosen.where(or_(table.c.tenant == _tenant(tenant), table.c.tenant.is_(None)))
         with self._database.read() as connection:
             return [AuditLine(*row) for row in connection.execute(chosen.order_by(table.c.id.desc()).limit(limit))]
 
@@ -515,6 +522,11 @@ def _keeps_texts(database: Database, *, wanted: bool) -> bool:
                 )
         rows.set_fact(connection, _NO_TEXTS, str(int(time.time())))
     return False
+
+
+def _rewarded(offsets: Offsets) -> int:
+    private = sum(offset.scope == "query" for offset in offsets.values())
+    return max([private, *(offset.n for offset in offsets.values())])
 
 
 def _tenant(tenant: str) -> str:

@@ -259,6 +259,7 @@ class Pass:
             note=said,
             embedder=self._embedder or "",
             probe="" if self._probe is None else self._probe.to_json(),
+            rewarded=len(rewards),
             lease=self._holding.lease,
         )
         goes_on = self._live is not None and trial.version == self._live.number and serves
