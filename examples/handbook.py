@@ -6,6 +6,8 @@ so; their feedback does: an answer for version 2 helped, one for version 1 did n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from langchain_core.embeddings import Embeddings
 
 from tttembed_rag import Scale
@@ -35,10 +37,9 @@ ASKED, UNSEEN = QUESTIONS[:48], QUESTIONS[48:]
 
 
 class MiniLM(Embeddings):
-    """all-MiniLM-L6-v2, each text embedded once."""
+    """all-MiniLM-L6-v2, each text embedded once; *texts* at the start."""
 
-    def __init__(self) -> None:
-        texts = [*PASSAGES, *QUESTIONS]
+    def __init__(self, texts: Sequence[str] = (*PASSAGES, *QUESTIONS)) -> None:
         self._vectors = dict(zip(texts, embed(texts).tolist(), strict=True))
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -70,3 +71,10 @@ class Users:
 def helps(question: str, passage: str) -> bool:
     """Whether the passage answers the question for version 2."""
     return "version 2" in passage and any(topic in question and topic in passage for topic in TOPICS)
+
+
+def grade(prompt: str) -> str:
+    """The verdict of a stand-in for a chat model that was asked to grade a passage: 5 where it helps, else 0."""
+    question = next((one for one in ASKED if one in prompt), "")
+    passage = next((one for one in PASSAGES if one in prompt), "")
+    return f"Score: {5 if helps(question, passage) else 0}"

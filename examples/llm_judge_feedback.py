@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from threading import Thread
 
-from handbook import ASKED, PASSAGES, UNSEEN, MiniLM, helps
+from handbook import ASKED, PASSAGES, UNSEEN, MiniLM, grade, helps
 from langchain_core.language_models import BaseChatModel, SimpleChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -30,10 +30,7 @@ class Reader(SimpleChatModel):
         return "reader"
 
     def _call(self, messages: list[BaseMessage], *_: object, **__: object) -> str:
-        prompt = str(messages[-1].content)
-        question = next((one for one in ASKED if one in prompt), "")
-        passage = next((one for one in PASSAGES if one in prompt), "")
-        return f"Score: {5 if helps(question, passage) else 0}"
+        return grade(str(messages[-1].content))
 
 
 def chat_model(name: str | None) -> BaseChatModel:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, RewardError, fit, scope
-from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.capture import Known, RewardLog, TextVectors
 from tttembed_rag.judges import Budget, RubricJudge
 
 
@@ -113,6 +113,19 @@ class TestRecording:
 
         assert (len(log), log.dropped) == (2, 1)
         assert log.rewards(vector, vectors).query_ids.tolist() == ["b", "c"]
+
+    def test_a_known_query_vector_is_not_asked_for(self):
+        """A query that was served with its vector keeps it while the query is kept, and costs no second embedding."""
+        log = RewardLog("judge", capacity=2)
+        for query in "abc":
+            log.record(query, ["d"], [0.5], known=Known([float(ord(query))] * 8) if query != "b" else None)
+        log.observe("a", ["d"])
+        log.record("a", ["d"], [0.5])
+
+        learned = log.rewards(vector, vectors)
+
+        assert learned.query_ids.tolist() == ["c", "a"]
+        assert learned.query_vectors.tolist() == [[99.0] * 8, vector("a")]
 
     def test_threads_lose_nothing(self):
         """32 threads that record at once leave every pair."""

@@ -3,11 +3,21 @@
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NAMES = ["langchain_rag.py", "llama_index_rag.py", "llm_judge_feedback.py", "agent_skills.py", "gemini.py"]
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What an example prints, by its name; two run at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        running = {name: pool.submit(run, name) for name in NAMES}
+        yield lambda name: running[name].result()
 
 
 def run(name):
@@ -17,24 +27,47 @@ def run(name):
     return done.stdout
 
 
-def gains(printed):
+def gains(said):
     """Of sixteen questions that nobody rated, those whose first passage helps before and after."""
-    before, after = (int(count) for count in re.findall(r"helps for (\d+) of 16", printed))
+    before, after = (int(count) for count in re.findall(r"helps for (\d+) of 16", said))
     return after - before
 
 
+def test_every_example_is_run():
+    """No example is left out here."""
+    assert sorted(NAMES) == sorted(file.name for file in EXAMPLES.glob("*.py") if file.name != "handbook.py")
+
+
 @pytest.mark.parametrize("name", ["langchain_rag.py", "llama_index_rag.py"])
-def test_a_rag_application_answers_better_after_learning(name):
+def test_a_rag_application_answers_better_after_learning(printed, name):
     """Questions that nobody rated find the right passage more often, with vectors from the store alone."""
-    printed = run(name)
+    said = printed(name)
 
-    assert gains(printed) > 0
-    assert re.search(r"vectors from the (store|index): [1-9]\d*, embedded again: 0", printed)
+    assert gains(said) > 0
+    assert re.search(r"vectors from the (store|index): [1-9]\d*, embedded again: 0", said)
 
 
-def test_a_judge_teaches_within_its_budget():
+def test_a_judge_teaches_within_its_budget(printed):
     """What a judge graded while serving, and no more than it was allowed, makes unseen questions better."""
-    printed = run("llm_judge_feedback.py")
+    said = printed("llm_judge_feedback.py")
 
-    assert gains(printed) > 0
-    assert "120 pairs wait" in printed
+    assert gains(said) > 0
+    assert "120 pairs wait" in said
+
+
+def test_each_agent_learns_its_own_skills(printed):
+    """Success and failure of tasks bring both agents the skills of their own suite for requests they never tried."""
+    said = printed("agent_skills.py")
+    found = re.findall(r"(\w+), (\w+): the first skill works for (\d+) of 10", said)
+    works = {(when, agent): int(count) for when, agent, count in found}
+
+    assert works["after", "northwind"] > works["before", "northwind"]
+    assert works["after", "acme"] > works["before", "acme"]
+
+
+def test_closed_models_embed_and_judge(printed):
+    """Gemini's protocol on both sides: 240 verdicts on a question's five passages make unseen questions better."""
+    said = printed("gemini.py")
+
+    assert gains(said) > 0
+    assert "240 requests to the judge" in said

@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -26,10 +27,31 @@ from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.judging import Observation, Plan, Verdicts, judge_all
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards, Scale
 from tttembed_rag.serving import current_tenant
+from tttembed_rag.vectors import FloatArray
 
-__all__ = ["Log", "RewardLog", "TextVectors", "check_judge", "unit_rewards"]
+__all__ = ["Known", "Log", "RewardLog", "TextVectors", "check_judge", "unit_rewards"]
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What a caller knows of a served query, so that nobody must find it again.
+
+    Attributes:
+        vector: Its *base* vector (d,), without any offset.
+
+        document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
+
+        query_id: Its id; None makes one of its text.
+
+        doc_ids: Ids of the documents, in order; None makes them of their texts.
+    """
+
+    vector: ArrayLike | None = None
+    document_vectors: FloatArray | Sequence[ArrayLike | None] | None = None
+    query_id: str | None = None
+    doc_ids: Sequence[str] | None = None
 
 
 @runtime_checkable
@@ -40,12 +62,20 @@ class Log(Protocol):
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
         ...
 
-    def observe(self, query: str, documents: Iterable[str], *, task: str | None = None) -> None:
+    def observe(
+        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
+    ) -> None:
         """Note that *documents* were shown for *query*; they wait for a judge."""
         ...
 
     def record(
-        self, query: str, documents: Sequence[str], scores: Sequence[float | None], *, task: str | None = None
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        task: str | None = None,
+        known: Known | None = None,
     ) -> None:
         """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge."""
         ...
@@ -56,7 +86,8 @@ class RewardLog:
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new
     verdict replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. What is
-    served to another tenant than *tenant*, by the caller's `scope`, is left out.
+    served to another tenant than *tenant*, by the caller's `scope`, is left out. Of what is `Known` it
+    keeps the query vector.
 
     Args:
         judge: Fingerprint of the judge: rewards of two judges do not mix.
@@ -83,6 +114,8 @@ class RewardLog:
         self._capacity = capacity
         # (task, query) to the reward of each document's text; None while it waits for a judge.
         self._served: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
+        # Base vectors that callers knew.
+        self._query_vectors: dict[str, NDArray[np.float64]] = {}
         self._lock = Lock()
 
     @classmethod
@@ -104,12 +137,20 @@ class RewardLog:
         with self._lock:
             return sum(reward is None for shown in self._served.values() for reward in shown.values())
 
-    def observe(self, query: str, documents: Iterable[str], *, task: str | None = None) -> None:
+    def observe(
+        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
+    ) -> None:
         """Note that *documents* were shown for *query*; they wait for a judge."""
-        self._note(query, [(text, None) for text in documents], task)
+        self._note(query, [(text, None) for text in documents], task, known)
 
     def record(
-        self, query: str, documents: Sequence[str], scores: Sequence[float | None], *, task: str | None = None
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        task: str | None = None,
+        known: Known | None = None,
     ) -> None:
         """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge.
 
@@ -117,7 +158,7 @@ class RewardLog:
             InputError: Not one score per document.
             RewardError: A score is off the scale; nothing is kept.
         """
-        self._note(query, zip(documents, unit_rewards(self.scale, documents, scores), strict=True), task)
+        self._note(query, zip(documents, unit_rewards(self.scale, documents, scores), strict=True), task, known)
 
     def score_waiting(
         self,
@@ -177,6 +218,7 @@ class RewardLog:
 
         Args:
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
+                Not asked for a query whose vector was known when it was served.
 
             embed_documents: Texts to document vectors, of the model the index was built with.
 
@@ -191,11 +233,14 @@ class RewardLog:
                 for key, shown in self._served.items()
                 if (known := {text: reward for text, reward in shown.items() if reward is not None})
             }
+            by_query: dict[str, ArrayLike] = {**self._query_vectors}
         if not judged:
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
         texts = list(dict.fromkeys(text for rewards in judged.values() for text in rewards))
         row = {text: number for number, text in enumerate(texts)}
-        by_query = {query: embed_query(query) for query in dict.fromkeys(query for _, query in judged)}
+        for query in dict.fromkeys(query for _, query in judged):
+            if query not in by_query:
+                by_query[query] = embed_query(query)
         return Rewards.from_indexed(
             np.array([by_query[query] for _, query in judged]),
             (vectors or TextVectors()).of(texts, embed_documents),
@@ -206,21 +251,33 @@ class RewardLog:
             judge=self.judge,
         )
 
-    def _note(self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None) -> None:
+    def _note(
+        self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None, known: Known | None
+    ) -> None:
         if current_tenant() == self.tenant:
-            self._add(query, documents, task)
+            self._add(query, documents, task, known)
 
-    def _add(self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None) -> None:
+    def _add(
+        self,
+        query: str,
+        documents: Iterable[tuple[str, float | None]],
+        task: str | None,
+        known: Known | None = None,
+    ) -> None:
         shown = [(text, reward) for text, reward in documents if text.strip()]
         if not query.strip() or not shown:  # has no meaning to learn from
             return
+        vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
         with self._lock:
             served = self._served.setdefault((task or DEFAULT_TASK, query), {})
             for text, reward in shown:
                 if reward is not None or text not in served:
                     served[text] = reward
+            if vector is not None:
+                self._query_vectors[query] = vector
             while len(self._served) > self._capacity:
-                self._served.popitem(last=False)
+                (_, forgotten), _ = self._served.popitem(last=False)
+                self._query_vectors.pop(forgotten, None)
                 self.dropped += 1
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag import telemetry
-from tttembed_rag.capture import TextVectors, check_judge, unit_rewards
+from tttembed_rag.capture import Known, TextVectors, check_judge, unit_rewards
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK, Scale
@@ -53,26 +53,6 @@ class Captured:
     dropped: int
     sampled_out: int
     failed: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """What a caller knows of a served query, so that nobody must find it again.
-
-    Attributes:
-        vector: Its *base* vector (d,), without any offset.
-
-        document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
-
-        query_id: Its id; None makes one of its text.
-
-        doc_ids: Ids of the documents, in order; None makes them of their texts.
-    """
-
-    vector: ArrayLike | None = None
-    document_vectors: FloatArray | Sequence[ArrayLike | None] | None = None
-    query_id: str | None = None
-    doc_ids: Sequence[str] | None = None
 
 
 _NOTHING = Known()

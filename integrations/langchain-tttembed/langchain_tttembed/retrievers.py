@@ -17,7 +17,7 @@ from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
-from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -127,7 +127,8 @@ class RewardRetriever(BaseRetriever):
         if self.vectors is not None:
             self.vectors.note(ids_of(shown))
         if self.log is not None:
-            self.log.record(query, _texts(shown), scores, task=self.embeddings.task_of(query, base))
+            task = self.embeddings.task_of(query, base)
+            self.log.record(query, _texts(shown), scores, task=task, known=Known(base))
         return FirstPass(found, rewards, key=lambda one: one.id or one.page_content)
 
 

@@ -3,6 +3,7 @@
 # The wrapped parts override methods that their framework documents.
 # ruff: noqa: D102
 
+import numpy as np
 import pytest
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -125,6 +126,18 @@ def test_a_retriever_that_judges_fills_the_store(store, log, found, wrapped):
 
     assert rewarded(store, log) == {"default": 4}
     assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:default"]
+
+
+async def test_a_retriever_hands_on_its_query_vector(store, found, wrapped):
+    """Nobody embeds a query again whose base vector was searched with, sync or async."""
+    with StoreLog(store, Digits(), embed_documents=wrapped.embed_documents) as log:
+        retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=Digits(), log=log)
+        retriever.invoke("q")
+        await retriever.ainvoke("r")
+
+    learned = store.rewards("judge").query_vectors
+    expected = np.array([wrapped.embed_query_base(query) for query in "qr"])
+    assert np.allclose(np.sort(learned, axis=0), np.sort(expected, axis=0), rtol=1e-6)
 
 
 def test_a_wrapper_follows_the_store(store, log, found):

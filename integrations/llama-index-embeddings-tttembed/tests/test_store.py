@@ -126,6 +126,16 @@ def test_a_retriever_that_judges_fills_the_store(store, log, retriever, wrapped)
     assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:default"]
 
 
+async def test_a_retriever_hands_on_its_query_vector(store, retriever, wrapped):
+    """Nobody embeds a query again whose base vector was searched with, sync or async."""
+    with StoreLog(store, Digits(), embed_documents=wrapped.get_text_embedding_batch) as log:
+        judging = RewardRetriever(retriever, wrapped, Digits(), log=log)
+        judging.retrieve("q")
+        await judging.aretrieve("r")
+
+    assert np.allclose(store.rewards("judge").query_vectors, [wrapped.embed_query_base("q")] * 2, rtol=1e-6)
+
+
 def test_a_wrapper_follows_the_store(store, url, log, retriever):
     """What was learned from the store and published there turns queries, in a pickled wrapper too."""
     RewardPostprocessor(log, Digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")

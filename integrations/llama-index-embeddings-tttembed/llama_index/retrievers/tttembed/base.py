@@ -15,7 +15,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
 from tttembed_rag.twopass import FirstPass
 
@@ -121,7 +121,8 @@ class RewardRetriever(BaseRetriever):
         rewards = rewards_of(self._judge, scores)
         self.vectors.note(ids_of(found))
         if self._log is not None:
-            self._log.record(query, read_texts(found), scores, task=self._embed_model.task_of(query, base))
+            task = self._embed_model.task_of(query, base)
+            self._log.record(query, read_texts(found), scores, task=task, known=Known(base))
         return FirstPass(found, rewards, key=lambda one: one.node_id)
 
 
