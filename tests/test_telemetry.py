@@ -15,9 +15,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tttembed_rag import Evidence, Offset, Offsets, telemetry
 from tttembed_rag.following import follow
+from tttembed_rag.judges.feedback import FeedbackJudge
+from tttembed_rag.rewards import Scale
 from tttembed_rag.serving import Steering
 from tttembed_rag.storelog import StoreLog
-from tttembed_rag.stores import open_store
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.worker import Worker
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -208,6 +211,25 @@ class TestSteps:
         amounts = [read(f"tttembed.judge.{unit}")[key(judge="kind@1")] for unit in ("pairs", "tokens", "cost")]
         assert amounts == [15, 500, 0.25]
         assert grown(decisions, read("tttembed.publish.decisions")) == {key(outcome="published"): 1}
+
+
+def test_a_round_of_the_worker_is_seen(read, spans, tmp_path, planted):
+    """What was judged, fitted and published; a span for each step."""
+    rewards = planted(40, strength=0.9, dtype=np.float32)
+    shown = {i: range(rewards.starts[i], rewards.starts[i + 1]) for i in range(40)}
+    clicks = {(f"query {i}", f"document {j}"): float(rewards.values[j]) for i, rows in shown.items() for j in rows}
+    judge = FeedbackJudge(clicks, Scale("probability"))
+    decisions = read("tttembed.publish.decisions")
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
+        for i, rows in shown.items():
+            candidates = [Candidate(f"d{j}", rewards.doc_vectors[j], f"document {j}") for j in rows]
+            store.observe([Served(f"q{i}", rewards.query_vectors[i], candidates, f"query {i}")])
+        Worker(store, judge).round()
+
+    assert grown(decisions, read("tttembed.publish.decisions")) == {key(outcome="published"): 1}
+    assert read("tttembed.judge.pairs")[key(judge=judge.fingerprint)] == rewards.budget
+    assert [span["tttembed.rewarded"] for span in spans("tttembed.fit")] == [40]
+    assert len(spans("tttembed.round")) == 1
 
 
 def test_without_opentelemetry_nothing_happens():

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
+from tttembed_rag import telemetry
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
 from tttembed_rag.gate import AnyScope, fit
 from tttembed_rag.guards import FIRST_LOOK, Probe, Trial, live_gains, query_drift, reward_drift
@@ -232,7 +233,9 @@ class Pass:
         live = None if self._live is None else self._readable(self._live)
         start = live if live is not None and live.width == usable.width else None
         try:
-            offsets = fit(usable, scope=self._habits.scope, warm_start=start)
+            with telemetry.step("fit", tenant=self._tenant) as note:
+                offsets = fit(usable, scope=self._habits.scope, warm_start=start)
+                note(rewarded=len(usable))
         except InputError as exc:
             yield self._step("failed", f"nothing could be fitted: {exc}")
             return

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from threading import Event
 from uuid import uuid4
 
+from tttembed_rag import telemetry
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, TTTEmbedError
 from tttembed_rag.gate import AnyScope
 from tttembed_rag.guards import Probe
@@ -20,7 +21,7 @@ from tttembed_rag.stores import Store
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import Habits, Pass
-from tttembed_rag.worker.steps import Round, Step
+from tttembed_rag.worker.steps import DECISIONS, Round, Step
 
 _log = logging.getLogger(__name__)
 
@@ -174,7 +175,8 @@ class Worker:
                 _told(watch, Step("standby", str(exc)))
 
     def _round(self, holding: Holding, stop: Event, watch: Callable[[Step], None] | None) -> list[Round]:
-        return _gathered([_told(watch, step) for step in self._steps(holding, stop)])
+        with telemetry.step("round"):
+            return _gathered([_told(watch, step) for step in self._steps(holding, stop)])
 
     def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
         tenants = self._tenants
@@ -211,7 +213,7 @@ class Worker:
             if stop.is_set():
                 return
             _ = holding.lease  # who lost it has another worker asking already
-            asked = self._asking.judge(tenant, stop)
+            asked = self._asked(self._asking, tenant, stop)
             if asked.broken:
                 self._judge_wait.wait()
                 yield Step("not judged", _said(asked), tenant)
@@ -219,6 +221,16 @@ class Worker:
             self._judge_wait.over()
             if asked.scored or asked.stopped:
                 yield Step("judged", _said(asked), tenant)
+
+    def _asked(self, asking: Asking, tenant: str, stop: Event) -> Asked:
+        before = self._store.spent()
+        with telemetry.step("judge", tenant=tenant) as note:
+            asked = asking.judge(tenant, stop)
+            note(pairs=asked.scored)
+        spent = self._store.spent()
+        tokens, usd = max(0.0, spent.tokens - before.tokens), max(0.0, spent.usd - before.usd)  # a day may have ended
+        telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
+        return asked
 
 
 class Backoff:
@@ -257,6 +269,8 @@ def _said(asked: Asked) -> str:
 
 def _told(watch: Callable[[Step], None] | None, step: Step) -> Step:
     _log.info("%s", step)
+    if step.action in DECISIONS:
+        telemetry.decided(step.action.replace(" ", "_"))
     if watch is not None:
         watch(step)
     return step

@@ -23,6 +23,9 @@ Action: TypeAlias = Literal[
     "standby",  # another worker is at work
 ]
 
+# What concerns what is served.
+DECISIONS = ("published", "abstained", "kept", "withdrawn", "rolled back", "halted", "resumed")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
