@@ -207,8 +207,6 @@ class Race:
         task: The task the trials are of; None for all.
 
         unit: What a trial is, in words.
-
-        spread: (contestants,) standard deviation that a trial has at least.
     """
 
     name: str
@@ -221,23 +219,17 @@ class Race:
     signal: Signal
     task: str | None = None
     unit: str = "queries"
-    spread: Float64 | None = None
 
     def within(self, task: str, rows: IntArray) -> Race:
-        """The same race as the queries of one task, at *rows*, saw it.
-
-        A few queries that happen to agree prove little: a trial varies no less than those of all tasks do.
-        """
+        """The same race as the queries of one task, at *rows*, saw it."""
         gains, moved, groups = self.gains[:, rows], self.moved[:, rows], self.groups[rows]
-        weights, spread = _even(len(rows)), self.gains.std(axis=1)
-        return replace(self, gains=gains, moved=moved, groups=groups, weights=weights, task=task, spread=spread)
+        return replace(self, gains=gains, moved=moved, groups=groups, weights=_even(len(rows)), task=task)
 
     @property
     def best(self) -> tuple[Gain, Recipe]:
         """The contestant with the highest mean gain."""
-        spread = np.zeros(len(self.recipes)) if self.spread is None else self.spread
-        trials = zip(self.gains, self.moved, spread.tolist(), strict=True)
-        gains = [Gain.of(gained, moved, self.weights, self.groups, least) for gained, moved, least in trials]
+        trials = zip(self.gains, self.moved, strict=True)
+        gains = [Gain.of(gained, moved, self.weights, self.groups) for gained, moved in trials]
         # Equal gains go to the most cautious.
         winner = max(range(len(gains)), key=lambda i: (gains[i].mean, self.recipes[i].ridge))
         return gains[winner], self.recipes[winner]
