@@ -4,13 +4,24 @@ BIN := .venv/bin
 INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check bench bench-all
+.PHONY: demo test check faults faults-together faults-alone bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
 
 test: .venv/dev
 	$(BIN)/python -m pytest
+
+faults: .venv/dev
+	$(MAKE) --jobs=2 --output-sync=target faults-together faults-alone
+
+faults-together faults-alone: export TTTEMBED_FAULT_TRIALS := 50
+
+faults-together:
+	$(BIN)/python -m pytest --durations=0 tests/faults/test_together.py
+
+faults-alone:
+	$(BIN)/python -m pytest --durations=0 tests/faults --ignore tests/faults/test_together.py
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -159,7 +159,7 @@ class TestPublishing:
 
     def test_a_direction_with_a_gain_beyond_one_standard_error(self, planted):
         """Rewards that are more than noise need no second proof: a gain beyond its own doubt is enough."""
-        evidence = fit(planted(8, depth=5, strength=0.5, seed=5), scope="global")["global"].evidence
+        evidence = fit(planted(8, depth=5, strength=0.9, seed=5), scope="global")["global"].evidence
 
         assert evidence.verdict == "published"
         assert evidence.reason.endswith("more than one standard error above zero")

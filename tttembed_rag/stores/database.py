@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -34,6 +34,7 @@ _PASSING_SQLITE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOMEM,
@@ -67,6 +68,7 @@ class Database:
             self.engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
+            event.listen(self.engine, "handle_error", _reopen)
         else:
             require("psycopg", "postgres")
             self.engine = create_engine(
@@ -168,6 +170,12 @@ def _checked_url(url: str | URL) -> URL:
     if driver == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise StoreError("url: expected sqlite:///FILE, got a database in memory")
     return parsed.set(drivername=driver)
+
+
+def _reopen(context: ExceptionContext) -> None:
+    """A connection to a file that was read-only stays so when the file may be written again: another one is opened."""
+    if getattr(context.original_exception, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+        context.is_disconnect = True
 
 
 def _begin(connection: Connection) -> None:

@@ -10,6 +10,9 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import insert
 
+# Seconds that a lease may last: one that ends later was taken by a clock that was wrong, and holds nobody up.
+LONGEST = 3600.0
+
 _table = schema.leases
 
 
@@ -18,7 +21,7 @@ def take(connection: Connection, name: str, owner: str, *, now: float, seconds: 
     unheld = {"name": name, "owner": "", "token": 0, "expires": 0.0}
     connection.execute(insert(connection, _table).values(**unheld).on_conflict_do_nothing())
     row = connection.execute(select(_table).where(_table.c.name == name).with_for_update()).one()
-    if row.expires > now and row.owner != owner:
+    if now < row.expires <= now + LONGEST and row.owner != owner:
         return None
     taken = Lease(name, owner, row.token + 1, now + seconds)
     _write(connection, taken)

@@ -429,7 +429,7 @@ class Store:
     # Leases
 
     def lease(self, name: str, owner: str, seconds: float) -> Lease | None:
-        """The right to do *name* alone for some seconds; None while another owner holds it.
+        """The right to do *name* alone for some seconds, an hour at most; None while another owner holds it.
 
         An owner that asks again is given a new lease; the old one is lost.
         """
@@ -437,13 +437,13 @@ class Store:
         checked_name("owner", owner)
         with self._database.write("observing") as connection:
             now = self._database.now(connection)
-            return leasing.take(connection, name, owner, now=now, seconds=_positive("seconds", seconds))
+            return leasing.take(connection, name, owner, now=now, seconds=_lasting(seconds))
 
     def renew(self, lease: Lease, seconds: float) -> Lease | None:
         """The same lease, from now for some seconds; None if somebody has taken it over."""
         with self._database.write("observing") as connection:
             now = self._database.now(connection)
-            return leasing.renew(connection, lease, now=now, seconds=_positive("seconds", seconds))
+            return leasing.renew(connection, lease, now=now, seconds=_lasting(seconds))
 
     def release(self, lease: Lease) -> None:
         """Let others have it at once; nothing if somebody has taken it over."""
@@ -537,9 +537,9 @@ def _tenants(tenant: str | None) -> str | None:
     return None if tenant is None else _tenant(tenant)
 
 
-def _positive(argument: str, seconds: float) -> float:
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"{argument}: expected a positive number, got {seconds}")
+def _lasting(seconds: float) -> float:
+    if not 0 < seconds <= leasing.LONGEST:
+        raise InputError(f"seconds: expected a number in (0, {leasing.LONGEST:g}], got {seconds}")
     return seconds
 
 

@@ -1,0 +1,279 @@
+"""Random trials of real faults: `make faults` runs many, `make test` a few.
+
+A trial is drawn from its seed and the name of its test, so that a failing one is run again by its id:
+`TTTEMBED_FAULT_TRIALS=50 python -m pytest tests/faults -k 'test_name and seed17'`.
+"""
+
+import json
+import os
+import signal
+import sqlite3
+import tempfile
+import time
+import traceback
+import zlib
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.storelog import Known
+from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
+from tttembed_rag.testing import traffic
+
+# Trials of each fault, and the seed of the first.
+TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
+FIRST = int(os.environ.get("TTTEMBED_FAULT_SEED", "0"))
+
+WIDTH = 8
+UNGATED = Evidence(4, None, None, "ungated", "made for a test")
+ALL = 1_000_000
+
+
+def pytest_generate_tests(metafunc):
+    """A test that takes a seed is run for each; one on both databases for half of them on each."""
+    if "seed" in metafunc.fixturenames:
+        trials = -(-TRIALS // 2) if "store_url" in metafunc.fixturenames else TRIALS
+        metafunc.parametrize("seed", range(FIRST, FIRST + trials), ids="seed{}".format)
+
+
+@pytest.fixture
+def rng(seed, request):
+    """The random numbers of a trial."""
+    return np.random.default_rng([zlib.crc32(request.function.__name__.encode()), seed])
+
+
+class Child:
+    """A forked process that runs `work(tell)`; what it told is known whenever and however it ends.
+
+    Args:
+        work: Its work; `tell` takes anything that JSON can hold.
+
+    Attributes:
+        pid: Its process id.
+    """
+
+    def __init__(self, work):
+        self._told = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed at its end)
+        self.pid = os.fork()
+        self._code = None
+        if self.pid:
+            return
+        code = 1
+        try:
+            work(self._tell)
+            code = 0
+        except BaseException:  # noqa: BLE001 (nothing of a child may return into the tests)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    def _tell(self, *said):
+        os.write(self._told.fileno(), (json.dumps(said) + "\n").encode())
+
+    @property
+    def told(self):
+        """What it told so far, a list for each time."""
+        size = os.fstat(self._told.fileno()).st_size
+        return [json.loads(line) for line in os.pread(self._told.fileno(), size, 0).splitlines(keepends=True)]
+
+    def kill(self, number=signal.SIGKILL):
+        """Send a signal."""
+        if self._code is None:
+            os.kill(self.pid, number)
+
+    @property
+    def exited(self):
+        """Whether it has ended."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code is not None
+
+    def wait(self, seconds=60.0):
+        """Its exit code, negative for a signal; fails where it hangs."""
+        ends = time.monotonic() + seconds
+        while not self.exited:
+            assert time.monotonic() < ends, f"process {self.pid} hangs"
+            time.sleep(0.002)
+        return self._code
+
+    def until(self, true, seconds=30.0):
+        """Wait until *true* of what it told."""
+        ends = time.monotonic() + seconds
+        while not true(self.told):
+            assert time.monotonic() < ends, f"waited in vain, told {self.told[-3:]}"
+            time.sleep(0.002)
+
+    def end(self):
+        """Kill it where it still runs."""
+        self.kill()
+        self.wait()
+        self._told.close()
+
+
+@pytest.fixture
+def child():
+    """Starts processes: `child(work)`, see `Child`; none outlives its trial."""
+    children = []
+
+    def start(work):
+        children.append(Child(work))
+        return children[-1]
+
+    yield start
+    for one in children:
+        one.end()
+
+
+def stamped(number):
+    """Offsets that carry *number* in each of their vectors."""
+    vector = np.append(np.sin(np.arange(1.0, WIDTH) * (number + 1)), number)
+    scopes = [("global", None), ("task", "t0"), ("task", "t1")]
+    return Offsets([Offset(scope, vector, 0.5, 4, UNGATED, task=task) for scope, task in scopes], width=WIDTH)
+
+
+def one_stamp(offsets):
+    """The number that all of *offsets* carry; fails where one of them carries another."""
+    (first, *others) = (one.vector.tobytes() for one in offsets.values())
+    assert [first] * len(others) == others, "two versions are mixed"
+    return round(float(np.frombuffer(first)[-1]))
+
+
+def stamp_of(version):
+    """The number that a version carries in its vectors; fails where its note has another."""
+    number = one_stamp(version.offsets)
+    assert version.note == str(number), f"version {version.number}: facts of {version.note}, vectors of {number}"
+    return number
+
+
+@pytest.fixture(scope="session")
+def stamps():
+    """`stamped(number)`, `stamp_of(version)` and `one_stamp(offsets)`."""
+    return stamped, stamp_of, one_stamp
+
+
+def half_done(store):
+    """What in a store belongs together and does not, in words; nothing in a sound one."""
+    wrong = []
+    with store._database.read() as connection:
+        p = schema.progress.c
+        counted = select(p.query, p.judge, p.tenant, p.rewards, p.waiting, p.at).order_by(p.query, p.judge)
+        before = connection.execute(counted).all()
+        pairs = set(connection.execute(select(schema.pairs.c.query, schema.pairs.c.document)).all())
+        given = set(connection.execute(select(schema.rewards.c.query, schema.rewards.c.document)).all())
+        queries = connection.execute(select(schema.queries.c.id)).scalars().all()
+        tenants = connection.execute(select(schema.tenants.c.name)).scalars().all()
+        paid = connection.execute(select(schema.answers.c.pair)).all()
+        spent = connection.execute(select(schema.spending.c.pairs)).scalars().all()
+    if given - pairs:
+        wrong.append(f"{len(given - pairs)} rewards of no pair")
+    if len(paid) > sum(spent):
+        wrong.append(f"{len(paid)} paid answers, {sum(spent)} counted")
+    with store._database.write("forgetting") as connection:
+        observing.update_progress(connection, queries)
+        if connection.execute(counted).all() != before:
+            wrong.append("progress differs from what was observed and said")
+    lines = store.audit(limit=ALL)[::-1]
+    published = [int(line.detail.split()[1]) for line in lines if line.action == "publish"]
+    if published != sorted(set(published)):
+        wrong.append(f"versions do not increase: {published}")
+    numbers = []
+    for tenant in tenants:
+        mine = [version.number for version in store.versions(tenant=tenant, limit=ALL)]
+        if missing := set(store.aliases(tenant=tenant).values()) - set(mine):
+            wrong.append(f"aliases of tenant {tenant!r} for versions {missing} that do not exist")
+        numbers += mine
+    if sorted(numbers) != published:
+        wrong.append(f"versions {sorted(numbers)}, the audit knows {published}")
+    if store._database.is_sqlite:
+        with sqlite3.connect(store._database.url.database) as bare:
+            said = [row for check in ("integrity", "foreign_key") for row in bare.execute(f"PRAGMA {check}_check")]
+        bare.close()
+        wrong += [str(row) for row in said if row != ("ok",)]
+    return wrong
+
+
+@pytest.fixture(scope="session")
+def unsound():
+    """`half_done(store)`."""
+    return half_done
+
+
+def captured(log, number):
+    """Hand query *number* of `traffic` to a log, with its rewards, and with all that a caller may know."""
+    (one,) = traffic(1, first=number)
+    shown = one.candidates
+    known = Known(one.vector, [each.vector for each in shown], one.query_id, [each.doc_id for each in shown])
+    log.record(one.query, [each.text for each in shown], [each.reward for each in shown], task=one.task, known=known)
+
+
+@pytest.fixture(scope="session")
+def capture():
+    """`captured(log, number)`."""
+    return captured
+
+
+class World:
+    """Queries that all lack one direction, with texts, and a judge that knows better.
+
+    Args:
+        rewards: What the judge says.
+
+        first: Number of the first query, in another world than that of lower ones.
+    """
+
+    def __init__(self, rewards, first=0):
+        self.rewards = rewards
+        self.first = first
+        self.scores = {
+            (f"query {first + i}", f"document {first}-{j}"): float(rewards.values[j])
+            for i in range(len(rewards))
+            for j in self._shown(i)
+        }
+
+    def _shown(self, i):
+        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
+
+    def served(self, rows, *, judged=False, **facts):
+        """Some queries as they were served, with their rewards or to be judged."""
+        for i in rows:
+            shown = [
+                Candidate(
+                    f"d{self.first}-{j}",
+                    self.rewards.doc_vectors[j],
+                    f"document {self.first}-{j}",
+                    float(self.rewards.values[j]) if judged else None,
+                )
+                for j in self._shown(i)
+            ]
+            number = self.first + i
+            yield Served(f"q{number}", self.rewards.query_vectors[i], shown, f"query {number}", **facts)
+
+    def said(self, body):
+        """Scores for a request to rerank; of the texts that probe a judge, those with the query's words are good."""
+        query = body["query"]
+        words = set(query.lower().strip("?").split())
+        return [
+            self.scores.get((query, text), len(words & set(text.lower().strip(".").split())) / len(words))
+            for text in body["documents"]
+        ]
+
+    @staticmethod
+    def reply(scores):
+        """*scores* as Cohere's rerank protocol says them."""
+        return {"results": [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]}
+
+
+@pytest.fixture(scope="session")
+def world(planted):
+    """60 queries with 8 candidates each."""
+    return World(planted(60, strength=0.9, dtype=np.float32))
+
+
+@pytest.fixture
+def store(store_url):
+    """An empty store of either kind."""
+    with open_store(store_url) as opened:
+        yield opened

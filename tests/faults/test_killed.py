@@ -1,0 +1,125 @@
+"""kill -9 at a random moment: what was acknowledged is there, nothing is half-applied, the next process goes on."""
+
+import threading
+import time
+
+import numpy as np
+
+from tttembed_rag.following import follow
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judges.spending import Budget
+from tttembed_rag.serving import Steering
+from tttembed_rag.storelog import StoreLog
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.worker import Worker
+
+BASE = np.linspace(-1.0, 2.0, 8).tolist()
+
+
+def test_a_writer(child, store, store_url, rng, capture, unsound):
+    """Everything that a capture log said is written is there, each query with all its rewards."""
+
+    def work(tell):
+        log = StoreLog(store_url, JUDGE, embedder="e")
+        for number in range(10_000):
+            capture(log, number)
+            if number % 7 == 0 and log.flush():
+                tell(number)
+
+    writer = child(work)
+    time.sleep(rng.uniform(0.0, 0.4))
+    writer.kill()
+    writer.wait()
+    acknowledged = {f"q{number}" for (last,) in writer.told for number in range(last + 1)}
+    counts = store.counts()
+    store.observe(traffic(1, first=20_000), judge=JUDGE)
+    kept = set(store.rewards(JUDGE).query_ids.tolist())
+
+    assert acknowledged <= kept
+    assert (counts.queries * 4, counts.queries * 4) == (counts.pairs, counts.rewards)
+    assert unsound(store) == []
+
+
+def test_a_server(child, store, store_url, rng, stamps, unsound):
+    """What a serving process sent out was whole to its end, and its successor serves what is live."""
+    stamped, stamp_of, _ = stamps
+    whole = {str(BASE)} | {str(stamped(number).apply(BASE)) for number in range(200)}
+
+    def work(tell):
+        steering = Steering(follow(store_url, every=0.002))
+        log = StoreLog(store_url, JUDGE)
+
+        def serve():
+            for _ in range(100_000):
+                vector = steering.apply(BASE, "q")
+                log.observe("q", ["a", "b"])
+                if str(vector) not in whole:
+                    tell("mixed", vector)
+                time.sleep(0.001)
+
+        for _ in range(3):
+            threading.Thread(target=serve, daemon=True).start()
+        tell("serving")
+        time.sleep(60)
+
+    server = child(work)
+    ends = time.monotonic() + rng.uniform(0.0, 0.4)
+    number = 0
+    while time.monotonic() < ends:
+        store.publish(stamped(number), by="test", note=str(number))
+        number += 1
+    server.kill()
+    server.wait()
+    with_live = store.publish(stamped(150), by="test", note="150")
+
+    def again(tell):
+        tell(Steering(follow(store_url, every=60.0)).apply(BASE, "q"))
+
+    successor = child(again)
+
+    assert successor.wait() == 0
+    assert [[stamped(150).apply(BASE)]] == successor.told
+    assert [one for one in server.told if one != ["serving"]] == []
+    assert stamp_of(with_live) == 150
+    assert unsound(store) == []
+
+
+def test_a_worker(child, store, store_url, rng, serve, world, unsound):
+    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes."""
+    pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
+
+    def answer(_, body, __):
+        time.sleep(pause)
+        return 200, {}, world.reply(world.said(body))
+
+    judge = serve(answer)
+    budget = Budget(pairs=float(rng.choice([100, 500])))
+    store.observe(world.served(range(60)))
+
+    def work(tell):
+        with open_store(store_url) as mine:
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
+            options = {"lease_seconds": 0.2, "concurrency": concurrency, "budget": budget, "scope": "task"}
+            stop = threading.Event()
+            Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
+
+    kills = int(rng.integers(1, 4))
+    for _ in range(kills):
+        worker = child(work)
+        time.sleep(rng.uniform(0.0, 0.6))
+        worker.kill()
+        worker.wait()
+        assert unsound(store) == []
+    last = child(work)
+    last.until(lambda told: any(action in ("published", "abstained", "learned nothing") for action, _ in told))
+    last.kill()
+    last.wait()
+    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    rewards = store.counts().rewards
+
+    assert store.spent().pairs == rewards + 2
+    assert rewards == min(480, budget.pairs - 2)
+    assert len(asked) - len(set(asked)) <= 8 * concurrency * kills  # on their way when the worker was killed
+    assert "live" in store.aliases() or (budget.pairs == 100 and "abstained" in [line.action for line in store.audit()])
+    assert unsound(store) == []

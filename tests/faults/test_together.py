@@ -1,0 +1,251 @@
+"""Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+
+from tttembed_rag.errors import StoreError, StoreUnavailable
+from tttembed_rag.following import follow
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.serving import Steering
+from tttembed_rag.storelog import StoreLog
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.worker import Worker
+
+BASE = np.linspace(-1.0, 2.0, 8).tolist()
+WRITERS, READERS = 16, 16
+
+
+def in_time(call):
+    """What *call* returns as soon as the store is available: it may be made again."""
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            time.sleep(0.01)
+
+
+def read(live, one_stamp, done, wrong):
+    """Look at what is served in this process until *done*; whatever is half a version, or goes back, is *wrong*."""
+    last = 0
+    while not done.wait(0.1):
+        now = live.status
+        try:
+            if now.version is not None:
+                one_stamp(now.offsets)
+                if now.version < last:
+                    wrong.append(f"version {now.version} after {last}")
+                last = now.version
+        except AssertionError as error:
+            wrong.append(repr(error))
+
+
+def watch(store, stamp_of, done, wrong):
+    """Read what is served until *done*; whatever is half a version, or goes back, is *wrong*."""
+    generation = 0
+    while not done.is_set():
+        try:
+            now = in_time(store.serving)
+            if now.generation < generation:
+                wrong.append(f"generation {now.generation} after {generation}")
+            generation = now.generation
+            if now.version is not None:
+                in_time(lambda now=now: stamp_of(now.version))
+        except (AssertionError, StoreError) as error:
+            wrong.append(repr(error))
+        done.wait(0.5)
+
+
+def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
+    """16 processes that write and publish, with 16 threads each that read: all that was acknowledged is there."""
+    stamped, stamp_of, one_stamp = stamps
+    batches = rng.integers(1, 6, (WRITERS, 2))
+
+    def writing(writer):
+        def work(tell):
+            wrong, done = [], threading.Event()
+            live = follow(store_url, every=0.2)
+            with open_store(store_url) as mine:
+
+                def publish():
+                    return mine.publish(stamped(writer), by=str(writer), note=str(writer))
+
+                readers = [threading.Thread(target=read, args=(live, one_stamp, done, wrong)) for _ in range(READERS)]
+                readers.append(threading.Thread(target=watch, args=(mine, stamp_of, done, wrong)))
+                for reader in readers:
+                    reader.start()
+                first = 1000 * writer
+                for count in batches[writer].tolist():
+                    batch = traffic(count, first=first)
+                    in_time(lambda batch=batch: mine.observe(batch, judge=JUDGE))
+                    first += count
+                    tell("rewarded", first)
+                    tell("published", in_time(publish).number)
+                done.set()
+                for reader in readers:
+                    reader.join()
+            tell("wrong", wrong)
+
+        return work
+
+    writers = [child(writing(writer)) for writer in range(WRITERS)]
+    codes = [one.wait(120) for one in writers]
+    told = [one.told for one in writers]
+    published = [[said[1] for said in mine if said[0] == "published"] for mine in told]
+    expected = {f"q{1000 * writer + n}" for writer, counts in enumerate(batches) for n in range(counts.sum())}
+
+    assert codes == [0] * WRITERS
+    assert [mine[-1] for mine in told] == [["wrong", []]] * WRITERS
+    assert set(store.rewards(JUDGE).query_ids.tolist()) == expected
+    assert store.counts().rewards == 4 * len(expected)
+    assert all(sorted(mine) == mine for mine in published)
+    assert sorted(number for mine in published for number in mine) == [
+        one.number for one in reversed(store.versions(limit=100))
+    ]
+    assert unsound(store) == []
+
+
+def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsound):
+    """However publishers, promoters and those who roll back meet, what is live is one whole version that exists."""
+    stamped, stamp_of, _ = stamps
+    store.publish(stamped(0), by="test", note="0")
+    plans = rng.choice(["live", "candidate", "promote", "rollback", "rollback to"], (4, 8), p=[0.3, 0.2, 0.2, 0.2, 0.1])
+
+    def changing(who):
+        def work(tell):
+            mine, wrong, done = open_store(store_url), [], threading.Event()
+            reader = threading.Thread(target=watch, args=(mine, stamp_of, done, wrong))
+            reader.start()
+            for step, what in enumerate(plans[who].tolist()):
+                number = 100 * (who + 1) + step
+                try:
+                    if what in ("live", "candidate"):
+                        version = mine.publish(stamped(number), by=str(who), note=str(number), alias=what)
+                    elif what == "promote":
+                        version = mine.promote(by=str(who))
+                    else:
+                        version = mine.rollback(by=str(who), to=1 if what == "rollback to" else None)
+                    tell(what, version.number)
+                except StoreError as error:
+                    tell("refused", str(error))
+                tell("live", mine.aliases()["live"])
+            done.set()
+            reader.join()
+            tell("wrong", wrong)
+
+        return work
+
+    changers = [child(changing(who)) for who in range(len(plans))]
+    codes = [one.wait() for one in changers]
+    refused = [said[1] for one in changers for said in one.told if said[0] == "refused"]
+    lines = [line for line in reversed(store.audit(limit=1000)) if "is live" in line.detail]
+
+    assert codes == [0] * len(plans)
+    assert [one.told[-1] for one in changers] == [["wrong", []]] * len(plans)
+    assert [one for one in refused if "found none" not in one] == []
+    assert store.aliases()["live"] == int(lines[-1].detail.split()[1].rstrip(":"))
+    assert unsound(store) == []
+
+
+def test_two_workers(child, store, store_url, rng, serve, world, unsound):
+    """A worker that is stopped longer than its lease comes back to another at work, and changes nothing any more."""
+    pause = rng.uniform(0.0, 0.005)
+
+    def answer(_, body, __):
+        time.sleep(pause)
+        return 200, {}, world.reply(world.said(body))
+
+    judge = serve(answer)
+    store.observe(world.served(range(60)))
+
+    def work(tell):
+        with open_store(store_url) as mine:
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
+            worker = Worker(mine, asks, lease_seconds=0.3, concurrency=2, scope="task")
+            worker.run(every=0.05, watch=lambda step: tell(step.action, step.detail))
+
+    first = child(work)
+    first.until(lambda _: judge.asked)
+    pair = [first, child(work)]
+    time.sleep(rng.uniform(0.0, 0.8))
+    first.kill(signal.SIGSTOP)
+    time.sleep(rng.uniform(0.4, 1.2))
+    first.kill(signal.SIGCONT)
+    ends = time.monotonic() + 30
+    while not store.aliases().get("live") and time.monotonic() < ends:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    for one in pair:
+        one.kill()
+        one.wait()
+    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+    done = [action for one in pair for action, _ in one.told]
+
+    assert [version.number for version in store.versions()] == [1]
+    assert done.count("published") <= 1
+    assert store.counts().rewards == 480
+    assert len(set(asked)) == 482
+    assert store.spent().pairs == len(asked)
+    assert unsound(store) == []
+
+
+def test_forks(child, store, store_url, rng, stamps, capture, unsound):
+    """Children forked while their parent serves and captures do both themselves, and everything is written once."""
+    stamped, _, _ = stamps
+    store.publish(stamped(1), by="test", note="1")
+    expected = stamped(1).apply(BASE)
+    pauses = rng.uniform(0.0, 0.03, 4).tolist()
+
+    def work(tell):
+        steering = Steering(follow(store_url, every=0.005))
+        log = StoreLog(store_url, JUDGE, embedder="e")
+        done = threading.Event()
+
+        def request(number):
+            capture(log, number)
+            if steering.apply(BASE, "q") != expected:
+                tell("wrong", number)
+
+        def serve_on():
+            for number in range(1000):
+                if done.is_set():
+                    break
+                request(number)
+                time.sleep(0.002)
+            tell("parent", number)
+
+        server = threading.Thread(target=serve_on)
+        server.start()
+        forked = []
+        for place, pause in enumerate(pauses):
+            time.sleep(pause)
+            pid = os.fork()
+            if not pid:
+                code = 1
+                try:
+                    for number in range(10):
+                        request(1000 * (place + 1) + number)
+                    code = 0 if log.flush(20) and log.counts.written == 10 else 2
+                finally:
+                    os._exit(code)
+            forked.append(pid)
+        tell("children", [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forked])
+        done.set()
+        server.join()
+        tell("flushed", log.flush(20))
+
+    parent = child(work)
+    code = parent.wait()
+    told = dict(parent.told)
+    kept = set(store.rewards(JUDGE).query_ids.tolist())
+    of_children = {f"q{1000 * (place + 1) + number}" for place in range(4) for number in range(10)}
+
+    assert code == 0
+    assert (told["children"], told["flushed"]) == ([0] * 4, True)
+    assert "wrong" not in told
+    assert of_children | {f"q{number}" for number in range(told["parent"])} <= kept
+    assert unsound(store) == []
