@@ -16,6 +16,8 @@ from sqlalchemy import create_engine, make_url, text
 
 from tttembed_rag import Rewards
 
+pytest.register_assert_rewrite("tttembed_rag.testing")
+
 
 def unit_rows(vectors):
     """Rows divided by their norm."""

@@ -378,3 +378,52 @@ def test_stored_vectors_come_before_embedding(store):
 
     assert (known.supplied, known.embedded) == (1, 0)
     assert vectors_of(store.rewards("judge")) == [tuple([0.5] * 8)]
+
+
+def test_what_a_caller_changes_after_the_call_is_not_written(tmp_path):
+    """Scores and vectors are those of the moment of the call, whatever is done to them in place afterwards."""
+    scores, vector, shown = [0.9, 0.1], np.ones(8), [np.ones(8), np.ones(8)]
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
+        with StoreLog(store, "judge") as log:
+            log.record("q", ["a", "b"], scores, known=Known(vector, shown, doc_ids=["a", "b"]))
+            scores.reverse()
+            for changed in (vector, *shown):
+                changed.fill(7.0)
+        rewards = store.rewards("judge")
+
+    assert rewards.values.tolist() == [0.9, 0.1]
+    assert rewards.query_vectors.tolist() == [[1.0] * 8]
+    assert rewards.doc_vectors.max() == 1.0
+
+
+def test_a_clock_that_was_ahead_silences_nothing(tmp_path, monkeypatch):
+    """A daily budget that was spent in the future is no reason to keep quiet today."""
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store, StoreLog(store, "judge", pairs_a_day=1) as log:
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 365 * DAY)
+        log.record("then", ["a"], [0.5])
+        log.record("over", ["a"], [0.5])
+        log.flush()
+        monkeypatch.setattr(time, "time", lambda: now)
+        log.record("now", ["a"], [0.5])
+        log.flush()
+
+    assert log.counts.written == 2
+
+
+def test_a_thread_that_cannot_be_had_is_asked_for_again(tmp_path, monkeypatch):
+    """A process at its limit of threads loses nothing: the next request starts the writer."""
+    start = threading.Thread.start
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store, StoreLog(store, "judge") as log:
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+        log.record("first", ["a"], [0.5])
+        monkeypatch.setattr(threading.Thread, "start", start)
+        log.record("second", ["a"], [0.5])
+        log.flush()
+
+    assert log.counts.written == 2
+
+
+def none_left(thread):
+    """What a process at its limit raises."""
+    raise RuntimeError("can't start new thread")

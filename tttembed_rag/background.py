@@ -62,12 +62,19 @@ class Loop:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin, where nobody did."""
+        """Begin, where nobody did; where no thread can be had now, the next call tries again."""
         with self._starting:
-            if self.asleep:
-                self.asleep = False
-                self._thread = Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+            if not self.asleep:
+                return
+            thread = Thread(target=self._run, name=self._name, daemon=True)
+            self.asleep = False
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self.asleep = True
+                _log.warning("%s: not started: %s", self._name, error)
+            else:
+                self._thread = thread
 
     def wake(self) -> None:
         """Begin the next round at once."""

@@ -213,11 +213,14 @@ class StoreLog:
     ) -> None:
         try:
             at = time.time()
-            if at < self._spent_until or (self._share < 1 and not self._is_sampled(query, task, at)):
+            spent = self._spent_until - _DAY <= at < self._spent_until  # a clock may have been ahead
+            if spent or (self._share < 1 and not self._is_sampled(query, task, at)):
                 self._sampled_out.add()
                 return
             tenant = current_tenant() if self._tenant is None else self._tenant
-            self._writer.put(_Seen(query, tuple(documents), scores, task, tenant, at, known or _NOTHING))
+            said = None if scores is None else tuple(scores)
+            facts = _NOTHING if known is None else _own(known)
+            self._writer.put(_Seen(query, tuple(documents), said, task, tenant, at, facts))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._writer.dropped.add()
@@ -304,6 +307,14 @@ class StoreLog:
 
 def _each(embed: Callable[[str], ArrayLike], texts: list[str]) -> list[ArrayLike]:
     return [embed(text) for text in texts]
+
+
+def _own(known: Known) -> Known:
+    """What the caller may change after the call, copied."""
+    vectors = known.document_vectors
+    if not (vectors is None or isinstance(vectors, np.ndarray)):
+        vectors = [copy(vector) for vector in vectors]
+    return replace(known, vector=copy(known.vector), document_vectors=copy(vectors))
 
 
 def _floats(vector: ArrayLike | None) -> FloatArray | None:

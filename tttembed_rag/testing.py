@@ -545,6 +545,18 @@ class StoreSuite:
             assert store.waiting("another judge") == []
             assert [store.text_id(telling.query_id)] == store.rewards(JUDGE).query_ids.tolist()
 
+    def test_without_texts_an_id_that_was_the_text_is_found_again(self, store_url: str) -> None:
+        """By later rewards, and by whoever asks to forget it."""
+        asked = "my private question"
+        one = replace(unrewarded(traffic(1))[0], query_id=asked, query=asked)
+        shown = one.candidates[0].doc_id
+        with open_store(store_url, texts=False) as store:
+            store.observe([one])
+
+            assert store.reward(JUDGE, {("", one.task, asked): {shown: 0.5}}) == 1
+            assert store.forget(tenant="", query_id=asked, by="me").queries == 1
+            assert store.counts().queries == 0
+
     # The record
 
     def test_every_change_leaves_a_line(self, store: Store) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import Self
@@ -145,8 +145,19 @@ class Store:
         for given in rewards.values():
             for value in given.values():
                 checked_reward("rewards", value)
+        if not self._texts:
+            rewards = {key: dict(said) for key, said in self._hashed(rewards)}
         with self._database.write("observing") as connection:
             return observing.reward(connection, judge, rewards)
+
+    def _hashed(
+        self, rewards: Mapping[QueryKey, Mapping[str, float]]
+    ) -> Iterator[tuple[QueryKey, Mapping[str, float]]]:
+        """*rewards* under the ids as given and, as ids that were texts are kept, under their `text_id`."""
+        for (tenant, task, query), said in rewards.items():
+            both = {**{self.text_id(document): value for document, value in said.items()}, **said}
+            yield (tenant, task, self.text_id(query)), both
+            yield (tenant, task, query), both
 
     # Judging
 
@@ -464,8 +475,13 @@ class Store:
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)
+        names = [query_id]
+        if query_id is not None and not self._texts:
+            names = [self.text_id(query_id), query_id]  # an id may have been the text
+        gone = Forgotten()
         with self._database.write("forgetting") as connection:
-            gone = forgetting.forget(connection, self._salt, tenant=tenant, query_id=query_id, by=by)
+            while names and not gone.queries:
+                gone = forgetting.forget(connection, self._salt, tenant=tenant, query_id=names.pop(0), by=by)
         self._database.scrub()
         return gone
 
