@@ -389,6 +389,31 @@ class TestEvidence:
 class TestAuto:
     """Per task the best supported of none, global and task."""
 
+    def test_the_same_queries_under_many_names_prove_nothing(self):
+        """Tasks that share their queries are one observation: random rewards publish no global offset."""
+        served = 0
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            queries, values = rng.normal(size=(4, 16)), rng.random((4, 10))
+            documents = queries[:, None] + rng.normal(size=(4, 10, 16))
+            tasks = np.repeat([f"t{t}" for t in range(8)], 4)
+            rewards = Rewards.from_arrays(
+                *(np.tile(a, (8, *[1] * (a.ndim - 1))) for a in (queries, documents, values)), tasks
+            )
+            offsets = fit(rewards)
+            served += "global" in offsets and offsets["global"].served
+
+        assert served == 0
+
+    def test_one_query_does_not_switch_the_global_offset_off(self, planted):
+        """A task with one rewarded query is served what a task without any is served."""
+        tasks = [*np.repeat([f"t{t}" for t in range(5)], 12), "alone"]
+        offsets = fit(planted(61, strength=0.9, tasks=tasks))
+
+        assert offsets["global"].served
+        assert offsets["task:alone"].evidence == offsets["global"].evidence
+        assert_array_equal(offsets.find("alone").vector, offsets.find("unknown").vector)
+
     def test_opposite_tasks_get_each_its_own(self, planted):
         """Tasks that need opposite shifts get them, though a global offset would help neither."""
         rewards = planted(40, signs=[1, -1] * 20, tasks=["up", "down"] * 20)

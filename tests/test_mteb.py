@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -466,3 +467,22 @@ class TestCommand:
             in done.output
         )
         assert not (tmp_path / "set").exists()
+
+
+def test_a_task_that_abstained_changes_the_digest():
+    """It keeps the global offset away from its task: other results, another cache."""
+    evidence = Evidence(9, None, None, "published", "made up")
+    whole = Offset("global", np.ones(4, np.float32), 0.9, 9, evidence)
+    nothing = Offset("task", np.zeros(4, np.float32), 0.0, 9, replace(evidence, verdict="abstained"), task="NFCorpus")
+
+    assert offsets_digest(Offsets([whole], width=4)) != offsets_digest(Offsets([whole, nothing], width=4))
+
+
+def test_a_folder_with_a_note_of_somebody_else_is_refused_in_one_line(tmp_path):
+    """Whatever its source.json says: bad input ends with exit code 2."""
+    for note in ("{}", "no json", "[]"):
+        (tmp_path / "source.json").write_text(note)
+        done = CliRunner().invoke(main, ["data", "NFCorpus", "--out", str(tmp_path)])
+
+        assert done.exit_code == 2
+        assert "Error:" in done.output

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, routing, scope
 from tttembed_rag.routing import CentroidRouter
 from tttembed_rag.serving import Steering, resolve_scope
 
@@ -171,3 +171,10 @@ class TestServing:
         copy = pickle.loads(pickle.dumps(router))  # noqa: S301 - our own bytes
 
         assert copy.route(around(1, 1, noise=0.1)[0]) == "shipping"
+
+
+def test_equal_margins_are_accepted_together_or_not_at_all():
+    """The same query under two tasks tells nothing apart, in whatever order its copies come."""
+    right = np.repeat([True, False], 20)
+
+    assert routing._margin(np.zeros(40), right, 0.95) == np.inf

@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -410,3 +412,14 @@ def test_json_has_no_nan() -> None:
 
     assert "NaN" not in json.dumps(report.as_dict())
     assert report.as_dict()["tables"][0]["rows"][1][1] == {"mean": None, "low": None, "high": None}
+
+
+def test_a_file_of_other_tables_is_no_file_of_cells(tmp_path):
+    """A database of somebody else is an error of one line, when it is opened or when it is read."""
+    path = tmp_path / "cells.sqlite"
+    with closing(sqlite3.connect(path)) as foreign:
+        foreign.execute("create table cells (key text primary key)")
+    store = CellStore(path)
+
+    with pytest.raises(DataError, match="expected a file of measured cells"):
+        store.get("key")

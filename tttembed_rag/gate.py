@@ -170,10 +170,16 @@ def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset
 def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
     tasks = np.unique(rewards.tasks).tolist()
     pooled = _race("the global offset", rewards, recipe) if len(tasks) > 1 else None
-    if pooled and len(tasks) >= MIN_TASKS:
-        yield _decide(rewards, "global", None, [_on_unseen_tasks(rewards, pooled)])
+    whole = None
+    if pooled and len(np.unique(_unrelated(rewards, pooled.groups))) >= MIN_TASKS:
+        whole = _decide(rewards, "global", None, [_on_unseen_tasks(rewards, pooled)])
+        yield whole
     for task in tasks:
         rows = np.flatnonzero(rewards.tasks == task)
+        if pooled and whole and whole.served and len(np.unique(pooled.groups[rows])) < 2:
+            # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
+            yield replace(whole, scope="task", task=task)
+            continue
         mine = rewards.take(rows)
         own = _race("its own offset", mine, recipe)
         offset = _decide(mine, "task", task, [own, pooled.within(task, rows)] if pooled else [own])
@@ -259,10 +265,14 @@ def _smooth(recipe: Recipe) -> Recipe:
 
 
 def _on_unseen_tasks(rewards: Rewards, pooled: Race) -> Race:
-    """The best global offset tried on tasks it did not see, a fold of tasks at a time; a task is one observation."""
-    tasks, task = np.unique(rewards.tasks, return_inverse=True)
+    """The best global offset tried on tasks it did not see, a fold of tasks at a time; a task is one observation.
+
+    Tasks that share a query are seen together or not at all, and are one observation together.
+    """
+    tasks, first, task = np.unique(rewards.tasks, return_index=True, return_inverse=True)
+    family = _unrelated(rewards, pooled.groups)
     recipes = (pooled.best[1],)
-    found = cross_fitted(pooled.learned_from, rewards.depths, recipes, task % FOLDS)
+    found = cross_fitted(pooled.learned_from, rewards.depths, recipes, family % FOLDS)
     gains, moved = (np.array([[row[task == t].mean() for t in range(len(tasks))] for row in part]) for part in found)
     return Race(
         name="a global offset on unseen tasks",
@@ -270,11 +280,23 @@ def _on_unseen_tasks(rewards: Rewards, pooled: Race) -> Race:
         recipes=recipes,
         gains=gains,
         moved=moved,
-        groups=np.arange(len(tasks)),
+        groups=family[first],
         weights=_even(len(tasks)),
         signal=pooled.signal,
         unit="tasks",
     )
+
+
+def _unrelated(rewards: Rewards, groups: IntArray) -> IntArray:
+    """(n,) a number for each family of tasks: those that have a query in common, at whatever remove."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    task = np.unique(rewards.tasks, return_inverse=True)[1]
+    tasks, size = int(task.max()) + 1, int(task.max() + groups.max()) + 2
+    shared = coo_array((np.ones(len(task)), (task, tasks + groups)), shape=(size, size))
+    family = connected_components(shared, directed=False)[1][task]
+    return np.asarray(np.unique(family, return_inverse=True)[1])
 
 
 def _even(n: int) -> Float64:

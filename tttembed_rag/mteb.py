@@ -171,6 +171,10 @@ class TwoPassSearch:
     ) -> None:
         if depth < 1:
             raise InputError(f"depth: expected at least 1, got {depth}")
+        if scope not in ("auto", "global", "task", "query"):
+            raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
+        if scope == "auto" and not gate:
+            raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
         self._model = model
         self._judge = judge
         self._depth = depth
@@ -323,6 +327,8 @@ def offsets_digest(offsets: Offsets) -> str:
         offset = offsets[key]
         if offset.served and offset.alpha > 0:
             digest.update(json.dumps([key, offset.alpha, str(offset.vector.dtype)]).encode() + offset.vector.tobytes())
+        elif offset.scope != "query":  # a task on which the gate abstained is not served the global offset
+            digest.update(json.dumps([key, 0]).encode())
     return digest.hexdigest()[:16]
 
 

@@ -139,5 +139,6 @@ def _margin(ahead: NDArray[np.float64], right: NDArray[np.bool_], precision: flo
     """The smallest margin at which enough are right, one mistake added; infinite where there is none."""
     order = np.argsort(-ahead, kind="stable")
     share = np.cumsum(right[order]) / (np.arange(len(order)) + 2.0)
-    enough = np.flatnonzero(share >= precision)
+    last = np.append(np.diff(ahead[order]) != 0, True)  # of those with equal margins: they are routed alike
+    enough = np.flatnonzero((share >= precision) & last)
     return float(ahead[order][enough[-1]]) if len(enough) else float("inf")

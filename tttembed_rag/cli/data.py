@@ -122,4 +122,10 @@ def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
 def _asked(folder: Path) -> dict[str, str | None] | None:
     """What a folder was made for; None where this command did not make it."""
     note = folder / _NOTE
-    return json.loads(note.read_text(encoding="utf-8"))["asked"] if note.is_file() else None
+    if not note.is_file():
+        return None
+    try:
+        asked = json.loads(note.read_text(encoding="utf-8"))["asked"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return asked if isinstance(asked, dict) else None

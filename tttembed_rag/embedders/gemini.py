@@ -61,7 +61,7 @@ class GeminiEmbedder:
         self._model = model
         self._dimensions = dimensions
         self._ask = (patience or Patience()).caller()
-        generation = re.search(r"embedding-0*(\d+)", model)
+        generation = re.search(r"gemini-embedding-0*(\d+)", model)
         self._by_prefix = generation is not None and int(generation[1]) >= 2
         prompts = (query_prefix, document_prefix) if self._by_prefix else ("RETRIEVAL_QUERY", "RETRIEVAL_DOCUMENT")
         self._query_prompt, self._document_prompt = prompts

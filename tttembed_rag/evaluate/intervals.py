@@ -86,6 +86,8 @@ def paired_p(differences: Float64, tasks: IntArray) -> float:
     known = np.isfinite(differences)
     found, task, count = np.unique(tasks[known], return_inverse=True, return_counts=True)
     weighted = differences[known] * known.sum() / (len(found) * count[task])
+    if len(weighted) < 2:
+        return 1.0
     if not np.ptp(weighted) > 0:
         return 1.0 if not weighted.any() else 0.0
     return float(ttest_1samp(weighted, 0.0).pvalue)

@@ -19,7 +19,6 @@ from tttembed_rag.errors import require
 from tttembed_rag.evaluate.experiment import Collection
 from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.fitting import scope_weights
-from tttembed_rag.indexes import FaissIndex
 from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors import FloatArray, IntArray, unit
@@ -180,20 +179,25 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
 def nudged(collection: Collection, rows: IntArray, rewards: Rewards, *, method: str) -> Float64:
     """nDCG@10 (M,) over documents moved by NUDGE-M or NUDGE-N (Zeighami et al. 2025): documents, not queries.
 
-    Each rewarded query's best candidate is its label; every fifth query validates, as its authors split.
-    It writes to the index: no drop-in for one that nobody may rebuild.
+    The best candidates of each rewarded query are its labels, where one is relevant at all; a fifth of the queries
+    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index: no
+    drop-in for one that nobody may rebuild.
     """
     nudge: Any = require("nudge", "bench")
     pairs = zip(rows.tolist(), rewards.depths.tolist(), strict=True)
     judged = (collection.candidates(query, depth) for query, depth in pairs)
-    labels = [[int(documents[scores.argmax()])] for documents, scores in judged]
+    best = [documents[(scores == scores.max()) & (scores > 0)].tolist() for documents, scores in judged]
+    labels = [some for some in best if some]
+    everybody = unit(collection.query_vectors)
+    if len(labels) < 2:
+        return collection.raw
     fifth = max(1, len(labels) // 5)
-    queries = unit(collection.query_vectors)[rows]
+    queries = everybody[rows][[bool(some) for some in best]]
     parts = [{"q_embs": queries[s], "q_ans_indx": labels[s]} for s in (slice(fifth, None), slice(fifth))]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         documents = getattr(nudge, method)().finetune_embeddings(unit(collection.doc_vectors), *parts)
-    found = FaissIndex.from_vectors(np.ascontiguousarray(documents, dtype=np.float32))
-    return collection.graded(np.arange(len(collection.raw)), found.search(collection.query_vectors, 10)[1])
+    scores = everybody.astype(np.float32) @ np.asarray(documents, dtype=np.float32).T
+    return collection.graded(np.arange(len(collection.raw)), np.argsort(-scores, axis=1, kind="stable")[:, :10])
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ DEPTHS = (2, 5, 10, 20, 50)
 def breadth_depth(workload: Workload, options: Options) -> Study:
     """Allocations of each budget on *workload*: depth k on a share b / k of its queries."""
     everyone = workload.per_task(len(workload))
-    plan = [(b, depth, round(b * len(workload) / depth)) for b in BUDGETS for depth in DEPTHS if depth >= b]
+    plan = [(b, depth, max(1, round(b * len(workload) / depth))) for b in BUDGETS for depth in DEPTHS if depth >= b]
     content = inputs(workload)
     cells = [
         point(workload, options, content, queries=queries, depth=depth, seed=seed)

@@ -36,7 +36,7 @@ AREAS = (100.0, 8.0)
 def budget(workload: Workload, options: Options) -> Study:
     """The gain-budget curves of *workload*."""
     everyone = workload.per_task(len(workload))
-    breadths = options.breadths or breadth_grid(len(workload.names), everyone)
+    breadths = sorted(set(options.breadths)) or breadth_grid(len(workload.names), everyone)
     points: list[tuple[int, int]] = []
     normalised: list[float] = []
     for queries, depth in [*((m, options.depth) for m in breadths), *((everyone, depth) for depth in FULL_DEPTHS)]:
