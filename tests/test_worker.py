@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -17,13 +18,15 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, Scale
-from tttembed_rag.errors import LeaseLost
+from tttembed_rag.errors import LeaseLost, StoreUnavailable
+from tttembed_rag.gate import fit
 from tttembed_rag.guards import Probe
 from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker
+from tttembed_rag.worker.memory import Memory, write_probe
 
 QUICK = Patience(attempts=1, first_wait=0.01)
 
@@ -248,6 +251,38 @@ class TestOneRound:
         assert "learned from 60 queries" in store.version().note
         assert actions(worker.round()) == ["learned nothing"]
 
+    def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store, monkeypatch):
+        """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker = Worker(store, scope="task")
+
+        def interrupted(*arguments, **options):
+            offsets = fit(*arguments, **options)
+            store.forget(tenant="", query_id="q7", by="test")
+            return offsets
+
+        with monkeypatch.context() as during:
+            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
+            with pytest.raises(LeaseLost):
+                worker.round()
+
+        assert store.version() is None
+        assert actions(worker.round()) == ["published"]
+        assert store.version().rewarded == 39
+
+    def test_forgetting_keeps_what_is_no_evidence(self, world, store):
+        """Counters and trials go; since when a model embeds, halts, rollbacks and the probe stay."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
+        kept = {"since": 5.0, "halted": "why", "contradicted": 40, "fresh": 7.0}
+        Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "")
+        store.set_state("drift", "[1]")
+        store.forget(tenant="", query_id="q7", by="test")
+
+        assert Memory.read(store, "") == Memory(**kept)
+        assert [store.state(name) for name in ("learned", "trial", "drift")] == [None] * 3
+        assert store.state("probe") is not None
+
     def test_each_tenant_has_its_own(self, world, store):
         """A tenant is served what it taught; the shared one learns only from those that allow it."""
         store.observe(world.served(range(40), judged=True, tenant="open"), judge="j")
@@ -399,6 +434,27 @@ class TestBrokenJudges:
         assert actions(rounds) == ["not judged", "published"]
         assert "ZeroDivisionError: no documents today" in rounds[0].steps[0].detail
 
+    def test_one_query_without_an_answer_holds_no_tenant_up(self, world, store):
+        """A query that always fails is told, and whoever comes after it is judged all the same."""
+
+        class Choosy:
+            scale, fingerprint = Scale("probability"), "choosy@1"
+
+            def score(self, query, documents):
+                return scored(world, query, documents)
+
+            async def ascore(self, query, documents):
+                if query == "query 0":
+                    raise ValueError("too long")
+                return scored(world, query, documents)
+
+        store.observe(world.served([0], tenant="first"))
+        store.observe(world.served(range(1, 6), tenant="second"))
+        rounds = {one.tenant: one.actions for one in Worker(store, Choosy()).round()}
+
+        assert (rounds["first"][0], rounds["second"][0]) == ("not judged", "judged")
+        assert [store.counts(tenant).rewards for tenant in ("first", "second")] == [0, 40]
+
     def test_a_judge_that_hangs_is_left_behind(self, world, store):
         """A judge without an answer holds a round up for so long, and no later one."""
         free = threading.Event()
@@ -484,6 +540,30 @@ class TestLease:
         with pytest.raises(LeaseLost, match="another"):
             worker.round()
         assert store.version() is None
+
+    def test_who_lost_it_asks_no_more(self, world, store):
+        """A worker whose lease was taken over while it judges ends after the queries it is at."""
+        store.observe(world.served(range(100)))
+        asked = []
+
+        class Watched:
+            scale, fingerprint = Scale("probability"), "watched@1"
+
+            def score(self, query, documents):
+                return scored(world, query, documents)
+
+            async def ascore(self, query, documents):
+                asked.append(query)
+                if len(asked) == 5:
+                    with sqlite3.connect(store.name.removeprefix("sqlite:///")) as bare:
+                        bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
+                    bare.close()
+                    await asyncio.sleep(0.4)  # the lease is renewed three times in its 0.3 seconds
+                return scored(world, query, documents)
+
+        with pytest.raises(LeaseLost):
+            Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
+        assert len(asked) == store.spent().pairs / 8 - 2 / 8 == 16
 
 
 class TestWithdrawing:
@@ -656,21 +736,90 @@ class TestProbe:
         assert [action for action in seen if action != "learned nothing"] == [
             "published",
             "halted",
-            "halted",
             "resumed",
         ]
 
-    def test_a_halt_by_a_person_stays(self, world, store):
+    @pytest.mark.parametrize("reason", ["incident", ""])
+    def test_a_halt_by_a_person_stays(self, reason, world, store):
         """Only a person undoes what a person did."""
         now = [1]
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        store.halt(by="anna", tenant="", note="incident")
+        store.halt(by="anna", tenant="", note=reason)
         for now[0] in (2, 1, 1):
             worker.round()
 
-        assert store.serving().halted == "incident"
+        assert store.serving().halted == reason
+
+    @pytest.mark.parametrize("names", ["ABA", "ABCA"])
+    def test_a_declared_model_back_again_resumes(self, names, world, store):
+        """Whatever came in between, the model that the live version was learned for is served its offsets."""
+        now = [""]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(1), name=now[0]))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        for now[0] in names:
+            worker.round()
+
+        assert store.halted() is None
+
+    def test_a_third_model_is_served_what_is_learned_for_it(self, world, store):
+        """A halt whose reason has changed ends like any other of the worker's own."""
+        now = [""]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(1), name=now[0]))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        for now[0] in "ABC":
+            worker.round()
+        halted = store.halted()
+        store.observe(world.served(range(40, 100), judged=True, name="new"), judge="j")
+
+        assert "'C'" in halted
+        assert actions(worker.round())[-2:] == ["published", "resumed"]
+        assert store.halted() is None
+
+    def test_a_halt_of_all_hides_none_of_the_tenant(self, world, store):
+        """A model that changes while a person halts all is still not served when that is over."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        store.halt(by="anna", note="incident")
+        now[0] = 2
+        worker.round()
+        store.resume(by="anna")
+
+        assert store.halted().startswith("another embedding model")
+
+    def test_who_ends_at_the_change_halts_the_next_time(self, world, store, monkeypatch):
+        """A store that goes away as soon as the new model is written down has the halt already."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        now[0] = 2
+
+        def restarted(*arguments):
+            write_probe(*arguments)
+            raise StoreUnavailable("restarted")
+
+        with monkeypatch.context() as during:
+            during.setattr("tttembed_rag.worker.learning.write_probe", restarted)
+            with pytest.raises(StoreUnavailable):
+                worker.round()
+        worker.round()
+
+        assert store.halted().startswith("another embedding model")
+
+    def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
+        """What was learned for one model is not tried on vectors of the next."""
+        wider = World(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
+        worker = Worker(store, scope="task")
+        store.observe(world.served(range(40), judged=True, embedder="A"), judge="j")
+        first = actions(worker.round())
+        store.observe(wider.served(range(50), judged=True, name="new", embedder="B"), judge="j")
+
+        assert (first, actions(worker.round())) == (["published"], ["published"])
+        assert (store.version().embedder, store.version().width) == ("B", wider.rewards.width)
 
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from sqlalchemy import Connection, exists, func, or_, select
@@ -12,6 +13,13 @@ from tttembed_rag.stores.answers import keyed
 from tttembed_rag.stores.publishing import bump
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import found, in_parts, note
+
+# The worker's lease, and the state (a JSON object) with what it remembers of a tenant.
+_WORKER = "worker"
+# What it goes on remembering: models that changed, halts and rollbacks.
+_REMEMBERED = ("since", "halted", "contradicted", "fresh")
+# States that are derived from rewards.
+_DERIVED = ("learned", "trial", "drift")
 
 
 def forget(connection: Connection, salt: bytes, *, tenant: str, query_id: str | None, by: str) -> Forgotten:
@@ -32,6 +40,7 @@ def forget(connection: Connection, salt: bytes, *, tenant: str, query_id: str | 
         shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
         learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
         versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
+        _end_lease(connection)
     gone = Forgotten(len(numbers), documents, pairs, rewards, versions)
     what = "all of the tenant" if query_id is None else "a query"
     note(connection, by, "forget", f"{what}: {gone.queries} queries, {gone.versions} versions", tenant)
@@ -80,12 +89,24 @@ def delete_orphans(connection: Connection, tenant: int, *, everything: bool = Fa
 def _unlearn(connection: Connection, tenant: str) -> int:
     """Delete every version of *tenant*, and what was derived from its rewards; returns the versions."""
     owner = found(connection, schema.tenants, tenant)
-    for table in (schema.aliases, schema.states):
-        connection.execute(table.delete().where(table.c.tenant == owner))
+    aliases, states = schema.aliases, schema.states
+    connection.execute(aliases.delete().where(aliases.c.tenant == owner))
+    connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(_DERIVED)))
+    memory = (states.c.tenant == owner) & (states.c.name == _WORKER)
+    if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
+        kept = {name: value for name, value in json.loads(text).items() if name in _REMEMBERED}
+        connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
     versions = schema.versions
     gone = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
     bump(connection, tenant)
     return gone
+
+
+def _end_lease(connection: Connection) -> None:
+    """Take the lease from a worker that may be learning from what is gone: it cannot publish that any more."""
+    table = schema.leases
+    ended = {"owner": "", "token": table.c.token + 1, "expires": 0.0}
+    connection.execute(table.update().where(table.c.name == _WORKER).values(**ended))
 
 
 def _delete_answers(connection: Connection, salt: bytes, numbers: Sequence[int]) -> None:

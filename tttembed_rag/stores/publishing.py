@@ -148,9 +148,9 @@ def resume(connection: Connection, *, tenant: str | None, by: str, why: str) -> 
     note(connection, by, "resume", why, tenant)
 
 
-def halted(connection: Connection, tenant: str) -> str | None:
-    """Why base vectors are served to *tenant*; None if they are not."""
-    if (why := fact(connection, _HALTED)) is not None:
+def halted(connection: Connection, tenant: str, *, own: bool = False) -> str | None:
+    """Why base vectors are served to *tenant*, or why only to it; None if they are not."""
+    if not own and (why := fact(connection, _HALTED)) is not None:
         return why
     return connection.execute(select(schema.tenants.c.halted).where(schema.tenants.c.name == tenant)).scalar()
 

@@ -392,10 +392,13 @@ class Store:
         with self._database.write("publishing") as connection:
             publishing.resume(connection, tenant=_tenants(tenant), by=checked_name("by", by), why=cleaned(note))
 
-    def halted(self, *, tenant: str = "") -> str | None:
-        """Why base vectors are served to *tenant*, maybe empty; None if they are not."""
+    def halted(self, *, tenant: str = "", own: bool = False) -> str | None:
+        """Why base vectors are served to *tenant*, maybe empty; None if they are not.
+
+        With *own* a halt of all is left aside, and only one of the tenant itself counts.
+        """
         with self._database.read() as connection:
-            return publishing.halted(connection, tenant)
+            return publishing.halted(connection, tenant, own=own)
 
     # The record
 

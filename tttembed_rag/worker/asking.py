@@ -52,12 +52,15 @@ class Asked:
 
         stopped: Why not all that waits was judged; empty if it was.
 
-        broken: Whether that is the judge's fault.
+        broken: Whether the judge broke down: it is not to be asked about anything else now.
+
+        failed: Queries with pairs that the judge gave no answer to.
     """
 
     scored: int = 0
     stopped: str = ""
     broken: bool = False
+    failed: int = 0
 
 
 class Wary:
@@ -174,12 +177,16 @@ class Asking:
         """Of the judge."""
         return self._judge.fingerprint
 
-    def judge(self, tenant: str, stop: Event) -> Asked:
-        """Score what waits for *tenant*, newest queries first, until all is done, a cap is reached or *stop* is set."""
+    def judge(self, tenant: str, stop: Event, check: Callable[[], object]) -> Asked:
+        """Score what waits for *tenant*, newest queries first, until all is done, a cap is reached or *stop* is set.
+
+        Before every `_QUERIES` queries *check* is called, whose errors end it.
+        """
         if self._late is not None and self._late.is_alive():
             return Asked(0, f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
         scored, tried, failed = 0, set[str](), 0
         while not stop.is_set():
+            check()
             waiting = self._store.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + failed)
             some = [one for one in waiting if one.query_id not in tried]
             failed = len(waiting) - len(some)
@@ -195,7 +202,7 @@ class Asking:
             scored += asked.scored
             if asked.stopped:
                 return replace(asked, scored=scored)
-        return Asked(scored, f"{failed} queries have pairs without an answer" if failed else "", broken=failed > 0)
+        return Asked(scored, f"{failed} queries have pairs without an answer" if failed else "", failed=failed)
 
     def _judge_some(self, some: Sequence[Observation], tenant: str, stop: Event) -> Asked:
         known, fresh = self._parted(some)

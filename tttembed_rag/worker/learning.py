@@ -113,8 +113,9 @@ class Pass:
         except RewardError as exc:
             yield self._step("learned nothing", str(exc))
             return
-        if self._live is not None and (offsets := self._readable(self._live)) is not None:
-            yield from self._guard(self._live, offsets, rewards)
+        live = self._live
+        if live is not None and self._is_for(live, rewards) and (offsets := self._readable(live)) is not None:
+            yield from self._guard(live, offsets, rewards)
         if judge != self._memory.judge or count < self._memory.base + self._memory.rewards:  # some have expired
             self._memory = replace(self._memory, judge=judge, rewards=0, base=0)
         yield from self._learn(count, rewards)
@@ -128,19 +129,26 @@ class Pass:
         live = Probe.from_json(self._live.probe) if self._live is not None and self._live.probe else None
         reference = before or live
         why = "" if reference is None else reference.difference(probe)
-        if before is None or why:
-            write_probe(self._store, self._tenant, probe)
+        same = live is not None and live.same_model(probe)
+        halts = bool(why) and not same and self._live is not None and self._live.served > 0
         if why:
             self._remember(since=time.time(), base=count, rewards=0)
-            if self._live is None or not self._live.served:
-                yield self._step("learned nothing", f"{why}; what was served before is learned from no more")
-                return
-            self._remember(halted=f"another embedding model: {why}")
-            if self._store.halted(tenant=self._tenant) is None:
-                self._store.halt(by=BY, tenant=self._tenant, note=self._memory.halted)
-            yield self._step("halted", f"{self._memory.halted}; base vectors are served until enough new is learned")
-        elif live is not None and live.same_model(probe):
+        if halts:
+            self._halt(f"another embedding model: {why}")
+        if before is None or why:
+            write_probe(self._store, self._tenant, probe)  # last: who is killed before it sees the change again
+        if same:
             yield from self._resume("the embedding model is again the one that the live version was learned for")
+        elif halts:
+            yield self._step("halted", f"{self._memory.halted}; base vectors are served until enough new is learned")
+        elif why:
+            yield self._step("learned nothing", f"{why}; what was served before is learned from no more")
+
+    def _halt(self, why: str) -> None:
+        """Halt the tenant, or renew the reason of a halt of this worker's own; one of a person stays."""
+        if self._store.halted(tenant=self._tenant, own=True) in (None, self._memory.halted or None):
+            self._store.halt(by=BY, tenant=self._tenant, note=why)
+        self._remember(halted=why)
 
     def _resume(self, why: str) -> Iterator[Step]:
         """Undo a halt of this worker's own; one of a person stays."""
@@ -148,7 +156,7 @@ class Pass:
         if not mine:
             return
         self._remember(halted="")
-        if self._store.halted(tenant=self._tenant) == mine:
+        if self._store.halted(tenant=self._tenant, own=True) == mine:
             self._store.resume(by=BY, tenant=self._tenant, note=why)
             yield self._step("resumed", why)
 
@@ -265,7 +273,8 @@ class Pass:
             rewarded=len(rewards),
             lease=self._holding.lease,
         )
-        goes_on = self._live is not None and trial.version == self._live.number and serves
+        live = self._live
+        goes_on = live is not None and trial.version == live.number and self._is_for(live, rewards) and serves
         self._live = now
         self._begin(now, rewards, trial.followed_by(now.number, self._gains) if goes_on else None)
         self._remember(doubted=False)
@@ -286,6 +295,10 @@ class Pass:
         return self._store.rewards(
             judge, tenant=self._tenant, embedder=self._embedder, last=self._habits.last, since=since or None
         )
+
+    def _is_for(self, version: Version, rewards: Rewards) -> bool:
+        """Whether a version belongs to the embedding model of *rewards*: no other says anything about it."""
+        return version.width == rewards.width and version.embedder in ("", self._embedder)
 
     def _readable(self, version: Version) -> Offsets | None:
         """The offsets of a version; None where they are damaged."""

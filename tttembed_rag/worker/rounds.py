@@ -203,29 +203,33 @@ class Worker:
                 yield Step("failed", f"{type(exc).__name__}: {exc}", tenant)
 
     def _judged(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
-        """Have the judge score what waits; one that broke down is left alone for a while."""
+        """Have the judge score what waits; one that broke down or answers nothing is left alone for a while."""
         if self._asking is None:
             return
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return
+        scored = failed = 0
         for tenant in tenants:
             if stop.is_set():
                 return
-            _ = holding.lease  # who lost it has another worker asking already
-            asked = self._asked(self._asking, tenant, stop)
+            asked = self._asked(self._asking, tenant, stop, holding)
             if asked.broken:
                 self._judge_wait.wait()
                 yield Step("not judged", _said(asked), tenant)
                 return
-            self._judge_wait.over()
+            scored, failed = scored + asked.scored, failed + asked.failed
             if asked.scored or asked.stopped:
-                yield Step("judged", _said(asked), tenant)
+                yield Step("not judged" if asked.failed else "judged", _said(asked), tenant)
+        if failed and not scored:
+            self._judge_wait.wait()
+        else:
+            self._judge_wait.over()
 
-    def _asked(self, asking: Asking, tenant: str, stop: Event) -> Asked:
+    def _asked(self, asking: Asking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = self._store.spent()
         with telemetry.step("judge", tenant=tenant) as note:
-            asked = asking.judge(tenant, stop)
+            asked = asking.judge(tenant, stop, lambda: holding.lease)  # who lost it has another worker asking already
             note(pairs=asked.scored)
         spent = self._store.spent()
         tokens, usd = max(0.0, spent.tokens - before.tokens), max(0.0, spent.usd - before.usd)  # a day may have ended
