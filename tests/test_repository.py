@@ -43,7 +43,7 @@ LAYERS = (
     ("gate",),
     ("guards", "serving", "twopass"),
     ("__init__",),
-    ("hub",),
+    ("hub", "keyed"),
     ("budget", "indexes", "judges"),
     ("embedders",),
     ("judging",),

@@ -368,7 +368,7 @@ class TestOnce:
     def test_a_cache_that_breaks_is_an_error(self, tmp_path):
         """A file that fails while it is used is named, too."""
         cache = ScoreCache.open(tmp_path / "paid.sqlite")
-        cache._connection.execute("DROP TABLE paid")
+        cache._rows._connection.execute("DROP TABLE paid")
         for use in (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)})):
             with pytest.raises(DataError, match=r"paid.sqlite: expected a score cache that can be written"):
                 use()

@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.errors import DataError
 from tttembed_rag.judges.cache import pair_key
+from tttembed_rag.keyed import KeyedRows
 from tttembed_rag.vectors import FloatArray
-
-_SCHEMA = "CREATE TABLE IF NOT EXISTS vectors (text BLOB PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID"
-_LOOK_UP_AT_ONCE = 500
 
 
 class VectorCache:
     """Vectors by the hash of who embeds, as what (query or document), and the text.
 
     Args:
-        connection: An open database with the cache's table.
-
-        name: What to call it in errors.
+        rows: The cache's table.
     """
 
-    def __init__(self, connection: sqlite3.Connection, name: str = "cache") -> None:
-        self._connection = connection
-        self._name = name
+    def __init__(self, rows: KeyedRows) -> None:
+        self._rows = rows
 
     @classmethod
     def open(cls, path: Path | None) -> VectorCache:
@@ -38,36 +30,19 @@ class VectorCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        with _checked(str(path)):
-            connection = sqlite3.connect(path or ":memory:", timeout=60.0)
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute(_SCHEMA)
-            except sqlite3.Error:
-                connection.close()
-                raise
-        return cls(connection, str(path))
+        return cls(KeyedRows(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache"))
 
     def close(self) -> None:
         """Let the file go."""
-        self._connection.close()
+        self._rows.close()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, FloatArray]:
         """The vectors (d,) that are known of *keys*."""
-        found = {}
-        for start in range(0, len(keys), _LOOK_UP_AT_ONCE):
-            some = keys[start : start + _LOOK_UP_AT_ONCE]
-            marks = ",".join("?" * len(some))
-            query = f"SELECT text, vector FROM vectors WHERE text IN ({marks})"  # noqa: S608 (marks only)
-            with _checked(self._name), closing(self._connection.execute(query, some)) as rows:
-                found.update({key: np.frombuffer(vector, dtype=np.float32) for key, vector in rows})
-        return found
+        return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self._rows.get(keys)}
 
     def put(self, vectors: Mapping[bytes, FloatArray]) -> None:
         """Keep *vectors*, all or none; a first vector stays."""
-        rows = [(key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items()]
-        with _checked(self._name), self._connection:
-            self._connection.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
+        self._rows.put((key, vector.astype(np.float32).tobytes()) for key, vector in vectors.items())
 
 
 class CachedEmbedder:
@@ -120,11 +95,3 @@ class CachedEmbedder:
             vectors[start : start + len(some)] = [known[key] for key in keys]
             self._watch(len(some))
         return embed([]) if vectors is None else vectors
-
-
-@contextmanager
-def _checked(name: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise DataError(f"{name}: expected a vector cache that can be written ({exc})") from exc

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tttembed_rag.errors import DataError
+from tttembed_rag.keyed import KeyedRows
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS paid (
-    pair BLOB PRIMARY KEY, judge TEXT NOT NULL, score REAL, tokens REAL NOT NULL, usd REAL NOT NULL
-) WITHOUT ROWID
-"""
-_LOOK_UP_AT_ONCE = 500
+_COLUMNS = ("pair BLOB", "judge TEXT NOT NULL", "score REAL", "tokens REAL NOT NULL", "usd REAL NOT NULL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +56,11 @@ class ScoreCache:
     keeps its first answer.
 
     Args:
-        connection: An open database with the cache's table.
-
-        name: What to call it in errors.
+        rows: The cache's table.
     """
 
-    def __init__(self, connection: sqlite3.Connection, name: str = "cache") -> None:
-        self._connection = connection
-        self._name = name
+    def __init__(self, rows: KeyedRows) -> None:
+        self._rows = rows
 
     @classmethod
     def open(cls, path: Path | None) -> ScoreCache:
@@ -79,46 +69,16 @@ class ScoreCache:
         Raises:
             DataError: The file is no such cache, or cannot be written.
         """
-        with _checked(str(path)):
-            connection = sqlite3.connect(path or ":memory:", timeout=60.0, isolation_level=None)
-            try:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute("PRAGMA synchronous=FULL")
-                connection.execute(_SCHEMA)
-            except sqlite3.Error:
-                connection.close()
-                raise
-        return cls(connection, str(path))
+        return cls(KeyedRows(path, "paid", _COLUMNS, kind="a score cache"))
 
     def close(self) -> None:
         """Let the file go."""
-        self._connection.close()
+        self._rows.close()
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
         """What is known of *pairs*."""
-        found = {}
-        for start in range(0, len(pairs), _LOOK_UP_AT_ONCE):
-            some = pairs[start : start + _LOOK_UP_AT_ONCE]
-            marks = ",".join("?" * len(some))
-            query = f"SELECT pair, score, tokens, usd FROM paid WHERE pair IN ({marks})"  # noqa: S608 (marks only)
-            with _checked(self._name), closing(self._connection.execute(query, some)) as rows:
-                found.update({pair: Paid(score, tokens, usd) for pair, score, tokens, usd in rows})
-        return found
+        return {pair: Paid(score, tokens, usd) for pair, _, score, tokens, usd in self._rows.get(pairs)}
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none."""
-        rows: Iterable[tuple[object, ...]] = (
-            (pair, judge, paid.score, paid.tokens, paid.usd) for pair, paid in answers.items()
-        )
-        with _checked(self._name):
-            self._connection.execute("BEGIN IMMEDIATE")
-            with self._connection:
-                self._connection.executemany("INSERT OR IGNORE INTO paid VALUES (?, ?, ?, ?, ?)", rows)
-
-
-@contextmanager
-def _checked(name: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as exc:
-        raise DataError(f"{name}: expected a score cache that can be written ({exc})") from exc
+        self._rows.put((pair, judge, paid.score, paid.tokens, paid.usd) for pair, paid in answers.items())

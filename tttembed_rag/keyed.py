@@ -1,0 +1,75 @@
+"""Rows by key in one SQLite file, written as soon as they are known, shared by any number of processes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tttembed_rag.errors import DataError
+
+_LOOK_UP_AT_ONCE = 500
+
+
+class KeyedRows:
+    """One table whose first column is its key; a row that is there stays as it is.
+
+    Args:
+        path: Its file, made if absent; None keeps it in memory.
+
+        table: Its name.
+
+        columns: Its columns as SQL declares them, the key first.
+
+        kind: What the file is called in errors, as in "a score cache".
+
+    Raises:
+        DataError: The file is no such thing, or cannot be written.
+    """
+
+    def __init__(self, path: Path | None, table: str, columns: Sequence[str], *, kind: str) -> None:
+        self._name, self._kind, self._table = str(path), kind, table
+        self._columns = [column.split()[0] for column in columns]
+        schema = (
+            f"CREATE TABLE IF NOT EXISTS {table} ({columns[0]} PRIMARY KEY, {', '.join(columns[1:])}) WITHOUT ROWID"
+        )
+        with self._checked():
+            self._connection = sqlite3.connect(path or ":memory:", timeout=60.0, isolation_level=None)
+            try:
+                for command in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=FULL", schema):
+                    self._connection.execute(command)
+            except sqlite3.Error:
+                self._connection.close()
+                raise
+
+    def close(self) -> None:
+        """Let the file go."""
+        self._connection.close()
+
+    def get(self, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
+        """The rows that are known of *keys*."""
+        columns = ", ".join(self._columns)
+        for start in range(0, len(keys), _LOOK_UP_AT_ONCE):
+            some = keys[start : start + _LOOK_UP_AT_ONCE]
+            marks = ",".join("?" * len(some))
+            query = f"SELECT {columns} FROM {self._table} WHERE {self._columns[0]} IN ({marks})"  # noqa: S608 (our names)
+            with self._checked(), closing(self._connection.execute(query, some)) as rows:
+                found = rows.fetchall()
+            yield from found
+
+    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Keep *rows*, all or none; a first row stays."""
+        marks = ",".join("?" * len(self._columns))
+        with self._checked():
+            self._connection.execute("BEGIN IMMEDIATE")
+            with self._connection:
+                self._connection.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as exc:
+            raise DataError(f"{self._name}: expected {self._kind} that can be written ({exc})") from exc
