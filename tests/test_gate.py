@@ -87,15 +87,16 @@ class TestPublishing:
         assert {0.5} == {offset.alpha for offset in offsets.values()}
 
     def test_private_offsets_of_a_judge_with_a_direction(self):
-        """A judge that does not follow the retriever is believed where different queries pull together."""
+        """A judge that does not seem to know the documents is believed where different queries pull together."""
         rng = np.random.default_rng(0)
         queries = rng.standard_normal((40, 16)) * (np.arange(16) > 0)
         documents = queries[:, None] + 0.5 * rng.standard_normal((40, 12, 16))
-        rewards = Rewards.from_arrays(queries, documents, 1 / (1 + np.exp(-documents[:, :, 0])))
-        found = signal_of(rewards, same_queries(rewards))
+        wish = documents[:, :, 0] + rng.standard_normal((40, 12))
+        rewards = Rewards.from_arrays(queries, documents, 1 / (1 + np.exp(-wish)))
+        found = signal_of(rewards)
         offsets = fit(rewards, scope="query")
 
-        assert (found.agrees(), found.has_direction()) == (False, True)
+        assert (found.is_informed(), found.has_direction) == (False, True)
         assert (served(offsets), len(offsets)) == (40, 40)
 
     def test_a_judge_of_many_tasks_is_believed_sooner(self):
@@ -105,7 +106,7 @@ class TestPublishing:
         together = fit(replace(rewards, tasks=np.array(tasks)), scope="query")
         alone = [fit(rewards.take(np.arange(task, 24, 6)), scope="query") for task in range(6)]
 
-        assert [served(offsets) for offsets in alone] == [4, 0, 4, 0, 4, 4]
+        assert [served(offsets) for offsets in alone] == [4, 0, 4, 4, 0, 4]
         assert served(together) == 24
 
     def test_a_task_with_noisy_rewards_is_not_believed_for_the_others(self):
@@ -275,7 +276,7 @@ class TestAbstaining:
 
     def test_says_how_many_queries_might_settle_it(self, planted):
         """A gain within the noise comes with the number of further rewarded queries it would need."""
-        evidence = fit(planted(12, strength=0.4), scope="global")["global"].evidence
+        evidence = fit(planted(8, strength=0.3), scope="global")["global"].evidence
 
         assert evidence.verdict == "abstained"
         assert evidence.gain > 0
@@ -314,7 +315,7 @@ class TestAbstaining:
         rewards = planted(**UNSURE)
         evidence = fit(rewards, scope="global")["global"].evidence
 
-        assert signal_of(rewards, same_queries(rewards)).has_direction()
+        assert signal_of(rewards).has_direction
         assert evidence.gain > 0
         assert evidence.reason.endswith("within one standard error of zero")
         assert evidence.verdict == "abstained"
@@ -464,7 +465,7 @@ class TestAuto:
 
 def test_an_offset_that_is_no_optimum_is_withheld():
     """Evidence or not, an offset whose certificate failed is not served, and says so."""
-    offsets = fit(following(24, depth=10), scope="query", tolerance=1e-300)
+    offsets = fit(following(), scope="query", tolerance=1e-300)
 
     assert served(offsets) == 0
     assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())

@@ -1,19 +1,18 @@
 """The gate: held-out rewards decide which offset is served, and whether any is.
 
-A shared offset is published on three answers (see `evidence`). Its rewards are more than noise: they
-pull different queries in one direction, more than in any of 199 deals of the same rewards, or the gain
-below is beyond the same doubt. They do not contradict the retriever that found the candidates, more
-than in any deal: an inverted judge does. And the best of the ridges gains on queries that did not train
-it, by more than one standard error. What it then does to the full search, where documents surface that
+A shared offset is published on three answers (see `evidence`). Its rewards are more than noise: more than
+in any of 199 deals of them, they pull different queries in one direction, or they know the documents, which
+is to follow the retriever and to score similar documents alike. They do not contradict the retriever
+more than in 19 of 20 deals: an inverted judge does. And the best of the ridges gains on queries that did not train it,
+by more than one standard error. What it then does to the full search, where documents surface that
 nobody judged, is told with a 90 % interval that widens with how much it moves; that interval may reach
 below zero. What the gate serves is learned from unjudged neighbours too (see `neighbours`), and more
 smoothly than the paper's rule: at twice its student temperature, shared offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
-nothing to hold out; what must be shown is that the judge is worth believing. The task's rewards follow
-the retriever's order, or pull different queries in one direction, more than in any deal; or those of all
-tasks do, and the task's own follow the retriever in 19 of 20. It is learned on top of the task's offset
-and shrunk around it.
+nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards are more
+than noise, or those of all tasks know the documents, and the task's own do in 19 of 20 deals. It is learned
+on top of the task's offset and shrunk around it.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from tttembed_rag.evidence import (
     DEALS,
     FOLDS,
     INTERVAL_LEVEL,
+    NOISE_LEVEL,
     Gain,
     Signal,
     cross_fitted,
@@ -56,8 +56,6 @@ from tttembed_rag.vectors import IntArray, norms, shift
 
 AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
 
-# How often rewards that mean nothing may pass for a shared offset, the level of what beats all deals.
-NOISE_LEVEL = 1 / (DEALS + 1)
 # One-sided level at which the gain must be above zero: one standard error, where queries are many.
 GAIN_LEVEL = 0.16
 # The student temperature of all gated offsets, as a multiple of the recipe's, and the ridges raced by shared ones.
@@ -70,10 +68,9 @@ RIDGE_STEPS = (10**0.5, 10.0)
 # A global offset meets unseen tasks only if it helped tasks it did not see: at least this many.
 MIN_TASKS = 4
 # Findings in words.
-_CONTRADICT = f"contradict the retriever's order more than any of {DEALS} random shuffles of them"
-_FOLLOW = f"follow the retriever's order more than any of {DEALS} random shuffles of them"
-_PULL = f"pull different queries in one direction, more than any of {DEALS} random shuffles of them"
-_FOLLOW_NOT = "follow the retriever's order no more than random shuffles of them might"
+_CONTRADICT = f"contradict the retriever's order more than {1 - INTERVAL_LEVEL:.0%} of random shuffles of them"
+_KNOW = f"know the documents better than any of {DEALS} random shuffles of them"
+_NOISE = "say no more than random shuffles of them might"
 
 
 def fit(
@@ -148,19 +145,18 @@ def fit(
 
 def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset]:
     if scope == "global":
-        yield _decide(rewards, "global", None, [_race("this offset", rewards, recipe)])
+        yield _decide(rewards, "global", None, signal_of(rewards), [_race("this offset", rewards, recipe)])
         return
     tasks = np.unique(rewards.tasks).tolist()
-    whole = signal_of(rewards, same_queries(rewards)) if scope == "query" and len(tasks) > 1 else None
+    whole = signal_of(rewards) if scope == "query" and len(tasks) > 1 else None
     for task in tasks if scope != "auto" else ():
         mine = of_task(rewards, task)
         if scope == "task":
-            yield _decide(mine, "task", task, [_race("this offset", mine, recipe)])
+            yield _decide(mine, "task", task, signal_of(mine), [_race("this offset", mine, recipe)])
         else:
-            groups = same_queries(mine)
-            evidence = _believed(mine, signal_of(mine, groups), whole)
+            evidence = _believed(mine, signal_of(mine), whole)
             if evidence.verdict == "published":
-                yield from private_offsets(with_neighbours(mine, groups), _smooth(recipe), evidence)
+                yield from private_offsets(with_neighbours(mine, same_queries(mine)), _smooth(recipe), evidence)
             else:
                 yield from (_nothing(mine, "query", task, evidence, query_id) for query_id in mine.query_ids.tolist())
     if scope == "auto":
@@ -170,9 +166,10 @@ def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset
 def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
     tasks = np.unique(rewards.tasks).tolist()
     pooled = _race("the global offset", rewards, recipe) if len(tasks) > 1 else None
+    together = signal_of(rewards) if pooled else None
     whole = None
-    if pooled and len(np.unique(_unrelated(rewards, pooled.groups))) >= MIN_TASKS:
-        whole = _decide(rewards, "global", None, [_on_unseen_tasks(rewards, pooled)])
+    if pooled and together and len(np.unique(_unrelated(rewards, pooled.groups))) >= MIN_TASKS:
+        whole = _decide(rewards, "global", None, together, [_on_unseen_tasks(rewards, pooled)])
         yield whole
     for task in tasks:
         rows = np.flatnonzero(rewards.tasks == task)
@@ -181,10 +178,11 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
             yield replace(whole, scope="task", task=task)
             continue
         mine = rewards.take(rows)
-        own = _race("its own offset", mine, recipe)
-        offset = _decide(mine, "task", task, [own, pooled.within(task, rows)] if pooled else [own])
+        signal, own = signal_of(mine), _race("its own offset", mine, recipe)
+        shared = [pooled.within(rows)] if pooled and together and not together.is_backwards else []
+        offset = _decide(mine, "task", task, signal, [own, *shared])
         yield offset
-        evidence = _believed(mine, own.signal, pooled.signal if pooled else None)
+        evidence = _believed(mine, signal, together)
         if evidence.verdict == "published":
             yield from _on_top(offset, own.learned_from, _smooth(recipe), evidence)
 
@@ -208,10 +206,6 @@ class Race:
 
         weights: (n,) weights of the mean gain, summing to 1.
 
-        signal: What the rewards alone can prove.
-
-        task: The task the trials are of; None for all.
-
         unit: What a trial is, in words.
     """
 
@@ -222,14 +216,12 @@ class Race:
     moved: Float64
     groups: IntArray
     weights: Float64
-    signal: Signal
-    task: str | None = None
     unit: str = "queries"
 
-    def within(self, task: str, rows: IntArray) -> Race:
+    def within(self, rows: IntArray) -> Race:
         """The same race as the queries of one task, at *rows*, saw it."""
         gains, moved, groups = self.gains[:, rows], self.moved[:, rows], self.groups[rows]
-        return replace(self, gains=gains, moved=moved, groups=groups, weights=_even(len(rows)), task=task)
+        return replace(self, gains=gains, moved=moved, groups=groups, weights=_even(len(rows)))
 
     @property
     def best(self) -> tuple[Gain, Recipe]:
@@ -240,16 +232,6 @@ class Race:
         winner = max(range(len(gains)), key=lambda i: (gains[i].mean, self.recipes[i].ridge))
         return gains[winner], self.recipes[winner]
 
-    @property
-    def noise_level(self) -> float:
-        """`NOISE_LEVEL` for each contestant."""
-        return NOISE_LEVEL / len(self.recipes)
-
-    @property
-    def is_no_noise(self) -> bool:
-        """Whether the rewards have a direction, or the gain itself is beyond doubt."""
-        return self.signal.has_direction(self.task) or self.best[0].below(self.noise_level) > 0
-
 
 def _race(name: str, rewards: Rewards, recipe: Recipe) -> Race:
     """The shared offset of *rewards* at every ridge, each query tried on what other folds learned."""
@@ -257,7 +239,7 @@ def _race(name: str, rewards: Rewards, recipe: Recipe) -> Race:
     recipes = tuple(replace(_smooth(recipe), ridge=recipe.ridge * step) for step in RIDGE_STEPS)
     widened = with_neighbours(rewards, groups)
     gains, moved = cross_fitted(widened, rewards.depths, recipes, folds(rewards, groups))
-    return Race(name, widened, recipes, gains, moved, groups, scope_weights(rewards), signal_of(rewards, groups))
+    return Race(name, widened, recipes, gains, moved, groups, scope_weights(rewards))
 
 
 def _smooth(recipe: Recipe) -> Recipe:
@@ -282,7 +264,6 @@ def _on_unseen_tasks(rewards: Rewards, pooled: Race) -> Race:
         moved=moved,
         groups=family[first],
         weights=_even(len(tasks)),
-        signal=pooled.signal,
         unit="tasks",
     )
 
@@ -303,17 +284,17 @@ def _even(n: int) -> Float64:
     return np.full(n, 1 / n)
 
 
-def _decide(rewards: Rewards, scope: Scope, task: str | None, races: list[Race]) -> Offset:
-    """The best contestant of all races that are more than noise, if it is published; else nothing."""
-    race = max([race for race in races if race.is_no_noise] or races, key=lambda race: race.best[0].mean)
+def _decide(rewards: Rewards, scope: Scope, task: str | None, signal: Signal, races: list[Race]) -> Offset:
+    """The best contestant of all *races*, if it is published; else nothing. *signal* is what *rewards* can prove."""
+    race = max(races, key=lambda race: race.best[0].mean)
     gain, recipe = race.best
-    evidence = _verdict(race, gain, f"{race.name}, ridge {recipe.ridge:.2g}")
+    evidence = _verdict(race, gain, signal, f"{race.name}, ridge {recipe.ridge:.2g}")
     if evidence.verdict == "abstained":
         return _nothing(rewards, scope, task, evidence)
     return shared_offset(race.learned_from, scope, task, recipe, evidence)
 
 
-def _verdict(race: Race, gain: Gain, what: str) -> Evidence:
+def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
     """The verdict on the winner of a race, in words, with how much more might settle it."""
     n, needed = len(np.unique(race.groups)), None
     if n < 2:
@@ -321,12 +302,12 @@ def _verdict(race: Race, gain: Gain, what: str) -> Evidence:
         return Evidence(n, None, None, "abstained", f"{what}: {n} rewarded {one} cannot be held out from itself")
     sure = f"{what}, {n} held-out {race.unit}"
     verdict: Literal["published", "abstained"] = "abstained"
-    if race.signal.is_backwards(race.task) or race.signal.is_backwards():
+    if signal.is_backwards:
         why = f"the rewards {_CONTRADICT}"
     elif gain.mean <= 0:
         why = "no gain on the judged candidates"
-    elif not race.is_no_noise:
-        why, needed = "randomly shuffled rewards might gain as much", _needed(n, gain, race.noise_level)
+    elif signal.is_noise:
+        why, needed = f"the rewards {_NOISE}", _needed(n, gain, NOISE_LEVEL)
     elif gain.below(GAIN_LEVEL) <= 0:
         why, needed = "the gain is within one standard error of zero", _needed(n, gain, GAIN_LEVEL)
     else:
@@ -361,15 +342,13 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None) -> Evidenc
     what = f"private offsets, {n} rewarded queries"
     if n < 2:
         return Evidence(n, None, None, "abstained", "private offsets: 1 rewarded query cannot be held out from itself")
-    if signal.is_backwards():
+    if signal.is_backwards:
         return Evidence(n, None, None, "abstained", f"{what}: the rewards {_CONTRADICT}")
-    if signal.agrees():
-        return Evidence(n, None, None, "published", f"{what}: the rewards {_FOLLOW}")
-    if signal.has_direction():
-        return Evidence(n, None, None, "published", f"{what}: the rewards {_PULL}")
-    if whole and whole.agrees() and signal.agrees(level=INTERVAL_LEVEL):
-        return Evidence(n, None, None, "published", f"{what}: the rewards of all tasks {_FOLLOW}, and these do too")
-    return Evidence(n, None, None, "abstained", f"{what}: the rewards {_FOLLOW_NOT}")
+    if not signal.is_noise:
+        return Evidence(n, None, None, "published", f"{what}: the rewards {_KNOW}")
+    if whole and whole.is_informed() and signal.is_informed(level=INTERVAL_LEVEL):
+        return Evidence(n, None, None, "published", f"{what}: the rewards of all tasks {_KNOW}, and these seem to")
+    return Evidence(n, None, None, "abstained", f"{what}: the rewards {_NOISE}")
 
 
 def _on_top(shared: Offset, rewards: Rewards, recipe: Recipe, evidence: Evidence) -> Iterator[Offset]:
