@@ -238,14 +238,21 @@ class TestAbstaining:
         assert served(offsets) == 0
         assert all("contradict the retriever's order" in offset.evidence.reason for offset in offsets.values())
 
-    @every_scope
+    @pytest.mark.parametrize("scope", ["global", "task", "auto"])
     def test_one_query_has_no_evidence(self, planted, scope):
         """A single rewarded query cannot be held out from itself, and the reason says so."""
-        (offset,) = fit(planted(1), scope=scope).values()
+        offset = next(iter(fit(planted(1), scope=scope).values()))
         expected = 1, None, None, "abstained"
 
         assert expected == (offset.evidence.n, offset.evidence.gain, offset.evidence.interval, offset.evidence.verdict)
-        assert "1 rewarded query cannot be held out from itself" in str(offset.evidence)
+        assert "1 rewarded query cannot be held out from itself" in offset.evidence.reason
+
+    @pytest.mark.parametrize(("depth", "verdict"), [(4, "abstained"), (20, "published")])
+    def test_one_query_may_prove_its_judge(self, planted, depth, verdict):
+        """A private offset needs no held-out query, but rewards that no deal of so many candidates would show."""
+        (offset,) = fit(planted(1, depth=depth), scope="query").values()
+
+        assert verdict == offset.evidence.verdict
 
     @pytest.mark.parametrize(
         ("scope", "objective"), [("global", "kd"), ("auto", "kd"), *(("query", name) for name in OBJECTIVES)]

@@ -173,14 +173,13 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
         yield whole
     for task in tasks:
         rows = np.flatnonzero(rewards.tasks == task)
-        if pooled and whole and whole.served and len(np.unique(pooled.groups[rows])) < 2:
-            # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
-            yield replace(whole, scope="task", task=task)
-            continue
         mine = rewards.take(rows)
         signal, own = signal_of(mine), _race("its own offset", mine, recipe)
         shared = [pooled.within(rows)] if pooled and together and not together.is_backwards else []
         offset = _decide(mine, "task", task, signal, [own, *shared])
+        if whole and whole.served and offset.evidence.n < 2:
+            # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
+            offset = replace(whole, scope="task", task=task)
         yield offset
         evidence = _believed(mine, signal, together)
         if evidence.verdict == "published":
@@ -339,9 +338,7 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None) -> Evidenc
         whole: What the rewards of all tasks can prove; None where there is one task.
     """
     n = len(np.unique(same_queries(rewards)))
-    what = f"private offsets, {n} rewarded queries"
-    if n < 2:
-        return Evidence(n, None, None, "abstained", "private offsets: 1 rewarded query cannot be held out from itself")
+    what = f"private offsets, {n} rewarded {'queries' if n > 1 else 'query'}"
     if signal.is_backwards:
         return Evidence(n, None, None, "abstained", f"{what}: the rewards {_CONTRADICT}")
     if not signal.is_noise:
