@@ -341,7 +341,7 @@ def test_planted_gain_is_found(rows: list[Row]) -> None:
 
 def test_abstaining_changes_nothing(folder: Path) -> None:
     """Where a judge knows nothing the gate abstains, and the change is exactly 0 for everybody."""
-    plan = Plan(rewarded=(50,), seeds=(0, 1), gates=(True,), baselines=())
+    plan = Plan(rewarded=(50,), seeds=(0, 2), gates=(True,), baselines=())
 
     rows = list(run([opened(folder, "noise")], plan))
 

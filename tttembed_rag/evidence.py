@@ -160,11 +160,10 @@ def _within_groups(dealt: Float64, agreements: Float64, candidates: FloatArray, 
 
 
 def _standard(statistics: Float64) -> Float64:
-    """Statistics (1 + DEALS,) in standard deviations from the mean of the deals; 0 where the deals are all one."""
-    deals = statistics[1:]
-    deviation = deals.std()
+    """Statistics (1 + DEALS,) in standard deviations from their mean; 0 where they are all one."""
+    deviation = statistics.std()
     rounding = _ROUNDED * np.abs(statistics).max()
-    return np.asarray((statistics - deals.mean()) / (deviation if deviation > rounding else np.inf))
+    return np.asarray((statistics - statistics.mean()) / (deviation if deviation > rounding else np.inf))
 
 
 def _reached(statistics: Float64, parts: Float64) -> int:
