@@ -87,17 +87,17 @@ class TestPublishing:
         assert {0.5} == {offset.alpha for offset in offsets.values()}
 
     def test_private_offsets_of_a_judge_with_a_direction(self):
-        """A judge that does not seem to know the documents is believed where different queries pull together."""
+        """A judge that does not seem to know the documents is believed where what it teaches holds elsewhere."""
         rng = np.random.default_rng(0)
         queries = rng.standard_normal((40, 16)) * (np.arange(16) > 0)
         documents = queries[:, None] + 0.5 * rng.standard_normal((40, 12, 16))
         wish = documents[:, :, 0] + rng.standard_normal((40, 12))
         rewards = Rewards.from_arrays(queries, documents, 1 / (1 + np.exp(-wish)))
         found = signal_of(rewards)
-        offsets = fit(rewards, scope="query")
+        alone, on_top = (fit(rewards, scope=scope) for scope in ("query", "auto"))
 
         assert (found.is_informed(), found.has_direction) == (False, True)
-        assert (served(offsets), len(offsets)) == (40, 40)
+        assert (served(alone), served(on_top)) == (0, 41)
 
     def test_a_judge_of_many_tasks_is_believed_sooner(self):
         """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""

@@ -23,7 +23,7 @@ from tttembed_rag.unitrows import Float64
 from tttembed_rag.vectors import FloatArray, IntArray
 
 # Deals of each query's rewards, and how often rewards that mean nothing beat all of them, 0.5 %. They are asked two
-# such questions, so a worthless judge passes in at most 1 % of tasks.
+# such questions, so a worthless judge passes in at most 1 % of tasks, and by the second only if there is a gain too.
 DEALS = 199
 NOISE_LEVEL = 1 / (DEALS + 1)
 FOLDS = 5

@@ -10,9 +10,9 @@ below zero. What the gate serves is learned from unjudged neighbours too (see `n
 smoothly than the paper's rule: at twice its student temperature, shared offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
-nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards are more
-than noise, or those of all tasks know the documents, and the task's own do in 19 of 20 deals. It is learned
-on top of the task's offset and shrunk around it.
+nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
+documents, or its shared offset is published; or the rewards of all tasks know them, and the task's own do
+in 19 of 20 deals. It is learned on top of the task's offset and shrunk around it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
             # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
             offset = replace(whole, scope="task", task=task)
         yield offset
-        evidence = _believed(mine, signal, together)
+        evidence = _believed(mine, signal, together, offset)
         if evidence.verdict == "published":
             yield from _on_top(offset, own.learned_from, _smooth(recipe), evidence)
 
@@ -327,7 +327,7 @@ def _nothing(
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)
 
 
-def _believed(rewards: Rewards, signal: Signal, whole: Signal | None) -> Evidence:
+def _believed(rewards: Rewards, signal: Signal, whole: Signal | None, shared: Offset | None = None) -> Evidence:
     """The verdict on all private offsets of a task: is its judge worth believing about what it judged?
 
     Args:
@@ -336,13 +336,17 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None) -> Evidenc
         signal: What they can prove.
 
         whole: What the rewards of all tasks can prove; None where there is one task.
+
+        shared: The offset of the task; None where none was asked for.
     """
     n = len(np.unique(same_queries(rewards)))
     what = f"private offsets, {n} rewarded {'queries' if n > 1 else 'query'}"
     if signal.is_backwards:
         return Evidence(n, None, None, "abstained", f"{what}: the rewards {_CONTRADICT}")
-    if not signal.is_noise:
+    if signal.is_informed():
         return Evidence(n, None, None, "published", f"{what}: the rewards {_KNOW}")
+    if shared and shared.served:
+        return Evidence(n, None, None, "published", f"{what}: what they teach held on held-out ones")
     if whole and whole.is_informed() and signal.is_informed(level=INTERVAL_LEVEL):
         return Evidence(n, None, None, "published", f"{what}: the rewards of all tasks {_KNOW}, and these seem to")
     return Evidence(n, None, None, "abstained", f"{what}: the rewards {_NOISE}")
