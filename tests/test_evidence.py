@@ -37,20 +37,20 @@ class TestSignal:
 
     def test_finds_a_common_direction(self, planted):
         """Queries that all lack one direction pull together."""
-        assert signal_of(planted(32, strength=0.9)).has_direction
+        assert signal_of(planted(32, strength=0.9)).has_direction()
 
     def test_opposite_tasks_pull_apart(self, planted):
         """Two tasks that need opposite shifts have no direction in common, though each agrees with itself."""
         rewards = planted(40, signs=[1, -1] * 20, strength=0.9, tasks=["up", "down"] * 20)
         up = rewards.take(np.flatnonzero(rewards.tasks == "up"))
 
-        assert not signal_of(rewards).has_direction
-        assert signal_of(up).has_direction
+        assert not signal_of(rewards).has_direction()
+        assert signal_of(up).has_direction()
 
     def test_is_rarely_seen_in_dealt_rewards(self, some_rewards):
         """Rewards without meaning answer yes in about one of 200 trials, and are backwards in about one of 20."""
         found = [signal_of(dealt(some_rewards(6, depths=5, seed=seed), seed)) for seed in range(300)]
-        yes = [[one.has_direction, one.is_informed(), one.is_backwards] for one in found]
+        yes = [[one.has_direction(), one.is_informed(), one.is_backwards] for one in found]
 
         assert (np.sum(yes, axis=0) <= [6, 6, 25]).all()
 
@@ -79,8 +79,8 @@ class TestSignal:
         unread = rng.permuted(read, axis=1)
         found, noise = (signal_of(Rewards.from_arrays(queries, documents, values)) for values in (read, unread))
 
-        assert (found.is_informed(), found.has_direction) == (True, False)
-        assert noise.is_noise
+        assert (found.is_informed(), found.has_direction()) == (True, False)
+        assert (noise.is_informed(), noise.has_direction()) == (False, False)
 
     def test_of_constant_rewards_is_silent(self, planted):
         """Rewards that are all the same tie with every deal."""

@@ -96,7 +96,7 @@ class TestPublishing:
         found = signal_of(rewards)
         alone, on_top = (fit(rewards, scope=scope) for scope in ("query", "auto"))
 
-        assert (found.is_informed(), found.has_direction) == (False, True)
+        assert (found.is_informed(), found.has_direction()) == (False, True)
         assert (served(alone), served(on_top)) == (0, 41)
 
     def test_a_judge_of_many_tasks_is_believed_sooner(self):
@@ -322,7 +322,7 @@ class TestAbstaining:
         rewards = planted(**UNSURE)
         evidence = fit(rewards, scope="global")["global"].evidence
 
-        assert signal_of(rewards).has_direction
+        assert signal_of(rewards).has_direction()
         assert evidence.gain > 0
         assert evidence.reason.endswith("within one standard error of zero")
         assert evidence.verdict == "abstained"

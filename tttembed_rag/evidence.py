@@ -70,19 +70,13 @@ class Signal:
     informed: int
     opposed: int
 
-    @property
-    def has_direction(self) -> bool:
-        """Whether different queries pull in one direction, more than in any deal."""
-        return not self.common
+    def has_direction(self, *, level: float = NOISE_LEVEL) -> bool:
+        """Whether different queries pull in one direction more than chance would at *level*: than in any deal."""
+        return self.common < level * (DEALS + 1)
 
     def is_informed(self, *, level: float = NOISE_LEVEL) -> bool:
         """Whether the rewards know the candidates better than chance would at *level*: than any deal."""
         return self.informed < level * (DEALS + 1)
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether the rewards neither have a direction nor know the candidates."""
-        return not (self.has_direction or self.is_informed())
 
     @property
     def is_backwards(self) -> bool:

@@ -1,13 +1,14 @@
 """The gate: held-out rewards decide which offset is served, and whether any is.
 
-A shared offset is published on three answers (see `evidence`). Its rewards are more than noise: more than
-in any of 199 deals of them, they pull different queries in one direction, or they know the documents, which
-is to follow the retriever and to score similar documents alike. They do not contradict the retriever
-more than in 19 of 20 deals: an inverted judge does. And the best of the ridges gains on queries that did not train it,
-by more than one standard error. What it then does to the full search, where documents surface that
-nobody judged, is told with a 90 % interval that widens with how much it moves; that interval may reach
-below zero. What the gate serves is learned from unjudged neighbours too (see `neighbours`), and more
-smoothly than the paper's rule: at twice its student temperature, shared offsets at a greater ridge.
+A shared offset is published on four answers (see `evidence`). Its rewards are more than noise: more than in
+any of 199 deals of them, they pull different queries in one direction, or they know the documents, which is
+to follow the retriever and to score similar documents alike. There is a direction, at least in 19 of 20
+deals. They do not contradict the retriever, more than in 19 of 20: an inverted judge does. And the better of
+two ridges gains on queries that did not train it, by more than one standard error. What it then does to the
+full search, where documents surface that nobody judged, is told with a 90 % interval that widens with how
+much it moves; that interval may reach below zero. What the gate serves is learned from unjudged neighbours
+too (see `neighbours`), and more smoothly than the paper's rule: at twice its student temperature, shared
+offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
 nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
@@ -305,8 +306,10 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
         why = f"the rewards {_CONTRADICT}"
     elif gain.mean <= 0:
         why = "no gain on the judged candidates"
-    elif signal.is_noise:
+    elif not (signal.has_direction() or signal.is_informed()):
         why, needed = f"the rewards {_NOISE}", _needed(n, gain, NOISE_LEVEL)
+    elif not signal.has_direction(level=INTERVAL_LEVEL):
+        why, needed = "different queries want different things", _needed(n, gain, INTERVAL_LEVEL)
     elif gain.below(GAIN_LEVEL) <= 0:
         why, needed = "the gain is within one standard error of zero", _needed(n, gain, GAIN_LEVEL)
     else:
