@@ -184,3 +184,28 @@ class TestCrossFitting:
 
         assert_allclose(judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base), gains[0, fold == 0])
         assert 0 < moved.mean() < 1
+
+    @pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+    def test_each_fold_is_tried_on_what_the_others_teach(self, planted, objective):
+        """Side by side the folds gain at every ridge what each gains by a fit of the others' queries alone."""
+        rewards = planted(21, strength=0.9, tasks=["a", "b", "b"] * 7)
+        recipes = tuple(Recipe(objective=objective, ridge=ridge, tolerance=1e-7) for ridge in (0.5, 3.0))
+        fold = np.arange(21) % 4
+        gains, moved = cross_fitted(rewards, rewards.depths, recipes, fold)
+        for row, displacement, recipe in zip(gains, moved, recipes, strict=True):
+            for number in range(4):
+                learned = shared_offset(rewards.take(np.flatnonzero(fold != number)), "global", None, recipe)
+                tried = rewards.take(np.flatnonzero(fold == number))
+                grid = Grid.of(tried)
+                scores = grid.base + learned.alpha * (tried.documents.unit @ learned.vector)[grid.slots]
+
+                assert_allclose(judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base), row[fold == number])
+                assert_allclose(displaced(grid, scores), displacement[fold == number])
+
+    def test_one_fold_teaches_nobody(self, planted):
+        """Where nothing can be held out, nothing is gained and nothing moved."""
+        rewards = planted(3)
+        gains, moved = cross_fitted(rewards, rewards.depths, (Recipe(),), np.zeros(3, dtype=int))
+
+        assert_array_equal(np.zeros((1, 3)), gains)
+        assert_array_equal(np.zeros((1, 3)), moved)

@@ -80,6 +80,15 @@ class TestScopeWeights:
 
         assert_allclose(scope_weights(rewards), expected)
 
+    def test_of_some_queries_are_those_of_a_set_without_the_others(self, some_rewards):
+        """Queries that are not learned from weigh nothing, and a task of which none is left is not active."""
+        rewards = some_rewards(6, depths=2, width=4, tasks=list("abbacc"))
+        learning = np.array([True, False, True, True, False, False])
+        weights = scope_weights(rewards, learning)
+
+        assert_allclose(scope_weights(rewards.take(np.flatnonzero(learning))), weights[learning])
+        assert_allclose(0.0, weights[~learning])
+
     def test_make_the_offset_indifferent_to_a_task_s_size(self, some_rewards):
         """Asking every query of one task three times leaves the global offset where it was."""
         once = some_rewards(4, tasks=list("aabb"))
@@ -285,6 +294,7 @@ class TestCertificate:
             x = rewards.query_vectors[int(offset.query_id)]
             assert_allclose(np.linalg.norm(x + offset.vector), 1e-3, rtol=0.2)
             assert "not at an optimum" in offset.evidence.reason
+            assert offset.certificate.evaluations < 120
 
     def test_counts_every_evaluation(self, some_rewards, monkeypatch):
         """The certificate counts both starts and the distillation that leads to the second."""
@@ -347,7 +357,9 @@ class TestSolvers:
         found, from_zero = [], []
         for seed in range(8):
             rewards = some_rewards(seed=seed)
-            problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+            problem = SharedProblem.of(
+                rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards)[None], recipe.ridge
+            )
             found.append(fit_scope(rewards, "global", recipe)["global"].certificate.objective)
             from_zero.append(recipe.solve(problem, np.zeros((1, 24))).objective[0])
 

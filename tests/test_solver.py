@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag.fitting import Recipe, scope_weights
 from tttembed_rag.objectives import OBJECTIVES
-from tttembed_rag.problems import Evaluation, Grid, PrivateProblems, SharedProblem
+from tttembed_rag.problems import _REACH, Evaluation, Grid, PrivateProblems, SharedProblem
 from tttembed_rag.solver import adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
@@ -17,7 +17,7 @@ every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
 
 def shared(rewards, recipe):
     """The problem of one offset for all queries."""
-    return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+    return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards)[None], recipe.ridge)
 
 
 def private(rewards, recipe):
@@ -141,6 +141,67 @@ class TestSharedProblem:
         assert_allclose(same_gradient, gradient, rtol=1e-9, atol=1e-12)
 
 
+class TestSideBySide:
+    """Shared offsets under weights of their own, found together."""
+
+    @staticmethod
+    def problems(rewards, recipe):
+        """Three problems, of which each leaves out queries of its own."""
+        learning = np.array([[1, 1, 0, 1, 1], [0, 1, 1, 0, 1], [1, 0, 1, 1, 0]], dtype=bool)
+        weights = np.array([scope_weights(rewards, seen) for seen in learning])
+        return SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), weights, recipe.ridge)
+
+    @every_objective
+    @pytest.mark.parametrize("numbers", [1, 1 << 20], ids=["one at a time", "all at once"])
+    def test_each_is_eq_6_of_its_own_queries(self, some_rewards, reference, monkeypatch, objective, numbers):
+        """Objective and gradient of each are those of Eq. 6 under its weights, however many are taken at a time."""
+        monkeypatch.setattr("tttembed_rag.problems._GRID_NUMBERS", numbers)
+        rewards, recipe = some_rewards(5, depths=RAGGED, width=6, tasks=list("aabbb")), Recipe(objective=objective)
+        problems = self.problems(rewards, recipe)
+        offsets = np.random.default_rng(2).normal(size=(3, 6)) / 8
+        expected = [
+            reference(v, rewards, weights, recipe)
+            for v, weights in zip(offsets, problems.blocks[0].weights, strict=True)
+        ]
+        value, gradient, _ = problems.evaluate(offsets)
+
+        assert_allclose(value, [of_one[0] for of_one in expected], rtol=1e-9)
+        assert_allclose(gradient, [of_one[1] for of_one in expected], rtol=1e-9, atol=1e-9)
+
+    def test_take_is_the_same_on_fewer_problems(self, some_rewards):
+        """Some of the problems have the objectives and gradients they have among all."""
+        problems = self.problems(some_rewards(5, depths=RAGGED), Recipe())
+        offsets, rows = np.random.default_rng(2).normal(size=(3, 24)) / 8, np.array([2, 0])
+        value, gradient, _ = problems.evaluate(offsets)
+        some_value, some_gradient, _ = problems.take(rows).evaluate(offsets[rows])
+
+        assert_allclose(some_value, value[rows], rtol=1e-12)
+        assert_allclose(some_gradient, gradient[rows], rtol=1e-9, atol=1e-12)
+
+    def test_a_query_left_out_may_vanish(self, some_rewards):
+        """Where the vector of a query that weighs nothing vanishes, the others are learned from all the same."""
+        rewards = some_rewards(5, depths=RAGGED)
+        problems = self.problems(rewards, Recipe())
+        offsets = -rewards.queries.unit[[2, 0, 1]]
+        value, gradient, _ = problems.evaluate(offsets)
+
+        assert (value < 100).all()
+        assert np.isfinite(gradient).all()
+        assert (problems.evaluate(offsets[[1, 2, 0]]).value > 1e100).all()
+
+    @pytest.mark.parametrize("objective", ["kd", "reverse_kl"])
+    def test_each_is_solved_as_it_is_alone(self, some_rewards, objective):
+        """Together the problems end where each ends alone, after as many evaluations."""
+        recipe = Recipe(objective=objective)
+        problems, start = self.problems(some_rewards(5, depths=RAGGED), recipe), np.zeros((3, 24))
+        together = recipe.solve(problems, start)
+        alone = [recipe.solve(problems.take(np.array([g])), start[:1]) for g in range(3)]
+
+        assert together.converged.all()
+        assert_array_equal(together.evaluations, [one.evaluations[0] for one in alone])
+        assert_allclose(together.offsets, [one.offsets[0] for one in alone], atol=1e-6)
+
+
 class TestPrivateProblems:
     """One offset per query, in k + 1 coordinates."""
 
@@ -192,14 +253,24 @@ class TestPrivateProblems:
         assert (ahead < here.value).all()
 
     def test_newton_steps_of_distillation_arrive(self, some_rewards):
-        """Near the optimum a whole Newton step leaves at most a fifth of the gradient."""
+        """A thousandth off the optimum, a whole Newton step leaves at most a hundredth of the gradient."""
         problems = private(some_rewards(5, depths=RAGGED), Recipe())
         optimum = exact(problems, np.zeros(problems.coordinates.shape[:2]), tolerance=1e-9).offsets
         near = optimum + 1e-3 * np.random.default_rng(0).normal(size=optimum.shape)
         before = problems.evaluate(near)
         after = problems.evaluate(near + problems.newton_step(near, before))
 
-        assert (np.linalg.norm(after.gradient, axis=1) < np.linalg.norm(before.gradient, axis=1) / 5).all()
+        assert (np.linalg.norm(after.gradient, axis=1) < np.linalg.norm(before.gradient, axis=1) / 100).all()
+
+    def test_newton_steps_keep_away_from_where_the_query_vanishes(self, some_rewards):
+        """No Newton step takes away more than `_REACH` of the length of x + v, wherever it starts."""
+        problems = private(some_rewards(5, depths=RAGGED, width=6), Recipe(ridge=0.01))
+        at = np.random.default_rng(1).normal(size=(40, *problems.coordinates.shape[:2])) / 3
+        steps = np.array([problems.newton_step(v, problems.evaluate(v)) for v in at])
+        before, after = (np.linalg.norm(problems.coordinates[:, 0] + v, axis=-1) for v in (at, at + steps))
+
+        assert (after > (1 - _REACH) * before - 1e-12).all()
+        assert (after < 0.5 * before).any()
 
 
 class TestExact:
@@ -227,6 +298,14 @@ class TestExact:
 
         assert_array_equal(solution.offsets, bowls.centres)
         assert_array_equal(solution.evaluations, 2)
+
+    def test_takes_its_first_step_by_the_curvature_it_is_told(self):
+        """A round bowl whose curvature is known is solved in one step without Newton's."""
+        bowls = Bowls(8.0 * np.eye(5)[None], np.full((1, 5), 0.05))
+        told, untold = (exact(bowls, np.zeros((1, 5)), curvature=c) for c in (8.0, 1.0))
+
+        assert_array_equal(told.evaluations, 2)
+        assert untold.evaluations > 2
 
     def test_does_not_let_problems_disturb_each_other(self):
         """A problem solved among others, hard and easy, ends where it ends alone."""

@@ -43,16 +43,16 @@ class TestProducts:
     """Every product against the same one of unit vectors written out."""
 
     def test_times(self, where, dtype):
-        """Products with one vector."""
+        """Products with several vectors."""
         rows = some_rows(dtype=dtype)
-        v = np.random.default_rng(1).normal(size=16)
+        offsets = np.random.default_rng(1).normal(size=(3, 16))
 
-        assert_allclose(placed(rows, where).times(v), unit(rows) @ v, rtol=1e-5, atol=1e-6)
+        assert_allclose(placed(rows, where).times(offsets), offsets @ unit(rows).T, rtol=1e-5, atol=1e-6)
 
     def test_weighted_sum(self, where, dtype):
-        """The sum of the rows under weights."""
+        """The sums of the rows under several weights."""
         rows = some_rows(dtype=dtype)
-        weights = np.random.default_rng(1).normal(size=7)
+        weights = np.random.default_rng(1).normal(size=(3, 7))
 
         assert_allclose(placed(rows, where).weighted_sum(weights), weights @ unit(rows), rtol=1e-5, atol=1e-6)
 
@@ -74,11 +74,11 @@ class TestProducts:
     def test_some_rows(self, where, dtype):
         """A slice of the rows multiplies as those rows do."""
         rows = some_rows(dtype=dtype)
-        v = np.random.default_rng(1).normal(size=16)
+        offsets = np.random.default_rng(1).normal(size=(2, 16))
         part = placed(rows, where).rows(slice(2, 5))
 
         assert len(part) == 3
-        assert_allclose(part.times(v), unit(rows)[2:5] @ v, rtol=1e-5, atol=1e-6)
+        assert_allclose(part.times(offsets), offsets @ unit(rows)[2:5].T, rtol=1e-5, atol=1e-6)
 
 
 class TestGathering:
@@ -124,15 +124,16 @@ class TestDevice:
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
     def test_a_torch_device_finds_the_same_offset(self, some_rewards):
-        """The optimum is the same wherever the products are taken."""
+        """The optima are the same wherever the products are taken."""
         pytest.importorskip("torch")
         rewards, recipe = some_rewards(9, depths=(5, 3, 6, 2, 5, 5, 1, 4, 6)), Recipe()
-        problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), scope_weights(rewards), recipe.ridge)
+        weights = np.array([scope_weights(rewards, np.arange(9) != q) for q in range(3)])
+        problem = SharedProblem.of(rewards, recipe.loss(Grid.of(rewards)), weights, recipe.ridge)
         (block,) = problem.blocks
         moved = replace(
             block, queries=TorchRows.of(rewards.queries, "cpu"), documents=TorchRows.of(rewards.documents, "cpu")
         )
-        start = np.zeros((1, rewards.width))
+        start = np.zeros((3, rewards.width))
         here, there = exact(problem, start), exact(replace(problem, blocks=(moved,)), start)
 
         assert there.converged.all()
@@ -147,7 +148,7 @@ class TestBlocks:
     def test_blocks_add_up(self, some_rewards, monkeypatch, depths):
         """Objective and gradient do not depend on how many queries are taken at a time."""
         rewards = some_rewards(9, depths=depths)
-        weights, loss = scope_weights(rewards), Recipe().loss(Grid.of(rewards))
+        weights, loss = scope_weights(rewards)[None], Recipe().loss(Grid.of(rewards))
         v = np.random.default_rng(0).normal(size=(1, rewards.width)) / 8
         whole = SharedProblem.of(rewards, loss, weights, 0.3)
         monkeypatch.setattr("tttembed_rag.problems._BLOCK_BYTES", 6 * rewards.width * rewards.doc_vectors.itemsize)

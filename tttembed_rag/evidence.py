@@ -207,22 +207,24 @@ def cross_fitted(
         The gains, and (recipes, n) the share of each query's first ten candidates that gave way to others.
     """
     gains, moved = np.zeros((2, len(recipes), len(learned_from)))
-    for number in np.unique(fold).tolist() if np.ptp(fold) else ():
-        held = fold == number
-        rows = np.flatnonzero(held)
-        train, tried = learned_from.take(np.flatnonzero(~held)), learned_from.take(rows)
-        train_grid, grid, weights = Grid.of(train), Grid.of(tried), scope_weights(train)
-        judged = grid.only(grid.present & (np.arange(grid.present.shape[1]) < depths[rows, None]))
-        base = judged_ndcg(judged, grid.base)
-        start = np.zeros((1, tried.width))
-        # From the most cautious ridge down, each certified KD optimum is a warm start for the next.
-        for i in reversed(range(len(recipes))):
-            recipe = replace(recipes[i], tolerance=_LOOSER * recipes[i].tolerance)
-            learned = solve_shared(train, recipe, weights, train_grid, start).offsets
-            start = learned if not recipe.has_many_minima and recipe.solver == "exact" else start
-            scores = grid.base + recipe.dose(len(train)) * tried.documents.times(learned[0])[grid.slots]
-            gains[i, rows] = judged_ndcg(judged, scores) - base
-            moved[i, rows] = displaced(grid, scores)
+    numbers, own = np.unique(fold, return_inverse=True)
+    if len(numbers) < 2:
+        return gains, moved
+    grid, learning = Grid.of(learned_from), fold != numbers[:, None]
+    judged = grid.only(grid.present & (np.arange(grid.present.shape[1]) < depths[:, None]))
+    base = judged_ndcg(judged, grid.base)
+    weights = np.array([scope_weights(learned_from, seen) for seen in learning])
+    start = np.zeros((len(numbers), learned_from.width))
+    # From the most cautious ridge down, each certified KD optimum is a warm start for the next.
+    for i in reversed(range(len(recipes))):
+        recipe = replace(recipes[i], tolerance=_LOOSER * recipes[i].tolerance)
+        learned = solve_shared(learned_from, recipe, weights, grid, start).offsets
+        start = learned if not recipe.has_many_minima and recipe.solver == "exact" else start
+        dose = np.array([recipe.dose(n) for n in learning.sum(axis=1).tolist()])
+        lift = dose[:, None] * learned_from.documents.times(learned)
+        scores = grid.base + lift[own[:, None], grid.slots]
+        gains[i] = judged_ndcg(judged, scores) - base
+        moved[i] = displaced(grid, scores)
     return gains, moved
 
 

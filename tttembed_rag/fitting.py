@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.objectives import OBJECTIVES
@@ -21,6 +22,9 @@ from tttembed_rag.vectors import FloatArray, IntArray
 ObjectiveName: TypeAlias = Literal["kd", "reverse_kl", "softmax_grpo"]
 SolverName: TypeAlias = Literal["exact", "adam"]
 
+# How much the similarities of a query's candidates typically spread along an offset: a guess that gives the first
+# step its length. Between .08 and .12 it saves one evaluation in ten.
+_SPREAD = 0.1
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
 _BATCH_NUMBERS = 16_000_000
 
@@ -108,21 +112,32 @@ class Recipe:
 
     def solve(self, problem: Problem, start: Float64) -> Solution:
         """Minimise *problem* from *start* with this recipe's solver."""
-        return (exact if self.solver == "exact" else adam)(problem, start, tolerance=self.tolerance)
+        if self.solver == "adam":
+            return adam(problem, start, tolerance=self.tolerance)
+        curvature = 2.0 * self.ridge + (_SPREAD / self.student_temperature) ** 2
+        return exact(problem, start, tolerance=self.tolerance, curvature=curvature)
 
 
 # What of a recipe is kept for the record: not where it ran, nor where the search began.
 _SETTINGS = tuple(field.name for field in fields(Recipe) if field.name not in ("device", "warm_start"))
 
 
-def scope_weights(rewards: Rewards) -> Float64:
-    """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix)."""
-    _, task, count = np.unique(rewards.tasks, return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / (len(count) * count[task]))
+def scope_weights(rewards: Rewards, learning: NDArray[np.bool_] | None = None) -> Float64:
+    """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix).
+
+    Args:
+        rewards: Judged candidates.
+
+        learning: (n,) queries that are to be learned from; the others weigh nothing. None for all.
+    """
+    tasks, task = np.unique(rewards.tasks, return_inverse=True)
+    learning = np.ones(len(task), dtype=bool) if learning is None else learning
+    count = np.bincount(task[learning], minlength=len(tasks))
+    return np.asarray(learning / (np.count_nonzero(count) * np.maximum(count, 1)[task]))
 
 
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
-    """One offset for all queries with weight, from *start* (1, d)."""
+    """G offsets side by side from *start* (G, d), each for the queries to which *weights* (G, n) gives weight."""
 
     def problem(objective: str) -> SharedProblem:
         return SharedProblem.of(rewards, recipe.loss(grid, objective), weights, recipe.ridge, recipe.device)
@@ -203,7 +218,7 @@ def shared_offset(
 ) -> Offset:
     """The offset of all *rewards* together, on *evidence* or ungated."""
     start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
-    solution = solve_shared(rewards, recipe, scope_weights(rewards), Grid.of(rewards), start)
+    solution = solve_shared(rewards, recipe, scope_weights(rewards)[None], Grid.of(rewards), start)
     n = len(rewards)
     offset = Offset(
         scope=scope,

@@ -38,7 +38,7 @@ def with_neighbours(rewards: Rewards, groups: IntArray) -> Rewards:
         query = np.unique(groups[rows], return_inverse=True)[1]
         known = np.zeros((query[-1] + 1, len(documents)), dtype=bool)
         known[np.repeat(query, rewards.depths[rows]), judged] = True
-        distance = -_similarities(rewards, rows, documents)
+        distance = -_similarities(rewards, rows, documents).round(6)  # equal texts tie, whatever float32 makes of them
         distance[known[query]] = np.inf
         most = min(SHARE * int(rewards.depths[rows].max()), len(documents))
         nearest = np.argpartition(distance, most - 1, axis=1)[:, :most]

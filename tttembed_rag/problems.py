@@ -1,9 +1,11 @@
-"""What the solver minimises: Eq. 6 of the paper over one shared offset, or many private ones.
+"""What the solver minimises: Eq. 6 of the paper over shared offsets, or many private ones.
 
     sum_q w_q loss_q( s_q(v) / tau_S ) + ridge ||v||^2,    s_q(v) = unit(x_q + v) · z
 
 With m = ||x_q + v|| the similarities are (x·z + v·z) / m, so x·z is computed once and one
 evaluation costs two products with the document vectors: v·z, and the gradient's weighted sum of z.
+Shared offsets that differ in their weights w alone, as those of cross-fitting do, are found side by
+side, on one grid and by products of matrices.
 Where every query has candidates of its own, both are taken a block of queries at a time, so that the
 vectors cross memory once. Candidates are padded to an (n, k) grid of scalars; vectors never are.
 
@@ -30,13 +32,22 @@ from tttembed_rag.vectors import FloatArray, IntArray
 
 # Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
 _BLOCK_BYTES = 1 << 26
+# Numbers (8 bytes each) of problems side by side, times queries and candidates, that are evaluated at a time.
+_GRID_NUMBERS = 1 << 20
 # Private problems of at most this many coordinates take Newton steps: solving for one costs their cube.
 _NEWTON_WIDTH = 32
 # The first Newton step sees the curvature of this mixture of student and teacher: near a confident
 # student there is next to none. Anywhere in .2 to .5 it saves about a third of the evaluations.
 _FIRST_STUDENT = 0.2
+# A Newton step is at most this share of ||x + v|| long: one that leaves the query vector near zero leaves it there.
+# Anywhere in .4 to .7 will do.
+_REACH = 0.6
+# How near a curvature may come to having a direction without any: .5 to .95 cost about as many evaluations.
+_MOST_BENT = 0.8
 # ||x + v||^2 below which a query vector has vanished: its direction is then a matter of rounding.
 _VANISHING = 1e-6
+# The loss there: more than any other, and still nothing to a problem in which the query weighs nothing.
+_VANISHED = 1e300
 # Added to each Gram diagonal, the rounding of float32 products: keeps Cholesky's method alive.
 _JITTER = 1e-7
 # A pivot below this means that candidates all but coincide, or outnumber the width: the span has fewer
@@ -129,15 +140,15 @@ class Pull(NamedTuple):
     """The data term at some offset: losses, what the gradient takes of each vector, and where that is.
 
     Attributes:
-        losses: (n,) in nats.
+        losses: (..., n) in nats.
 
-        of_candidates: (n, k) share of each candidate z in the gradient.
+        of_candidates: (..., n, k) share of each candidate z in the gradient.
 
-        of_queries: (n,) share of each x + v.
+        of_queries: (..., n) share of each x + v.
 
-        length: (n,) norms ||x + v||.
+        length: (..., n) norms ||x + v||.
 
-        products: (n, k) of each candidate, (x + v) · z.
+        products: (..., n, k) of each candidate, (x + v) · z.
     """
 
     losses: Float64
@@ -156,16 +167,16 @@ class Loss:
     temperature: float
 
     def __call__(self, squares: Float64, products: Float64) -> Pull:
-        """The data term where ||x + v||^2 is *squares* (n,) and (x + v) · z is *products* (n, k).
+        """The data term where ||x + v||^2 is *squares* (..., n) and (x + v) · z is *products* (..., n, k).
 
-        It is infinite where the query vector all but vanishes: no step of a solver ends there.
+        It is immense where the query vector all but vanishes: no step of a solver ends there.
         """
         vanished = squares < _VANISHING
-        squares = np.where(vanished, _VANISHING, squares)
+        squares = np.maximum(squares, _VANISHING)
         length = np.sqrt(squares)
-        scale = (self.temperature * length)[:, None]
+        scale = (self.temperature * length)[..., None]
         losses, of_candidates = self.objective(self.grid.padded(products / scale))
-        losses[vanished] = np.inf
+        losses[vanished] = _VANISHED
         of_candidates /= scale
         return Pull(losses, of_candidates, np.vecdot(of_candidates, products) / -squares, length, products)
 
@@ -176,7 +187,19 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some of the queries of a shared problem and the documents that hold their candidates."""
+    """Some of the queries of shared problems and the documents that hold their candidates.
+
+    Attributes:
+        queries: n of them.
+
+        documents: The vectors of all their candidates.
+
+        slots: (n, k) rows of *documents*.
+
+        loss: The data term.
+
+        weights: (G, n) w of each query in each problem.
+    """
 
     queries: Rows
     documents: Rows
@@ -184,51 +207,63 @@ class Block:
     loss: Loss
     weights: Float64
 
-    def __call__(self, v: Float64, vv: float) -> tuple[float, Float64]:
-        """Their part of the objective and of the gradient (d,)."""
-        squares = 1.0 + 2.0 * self.queries.times(v) + vv
-        pull = self.loss(squares, self.loss.grid.base + self.documents.times(v)[self.slots])
-        of_queries = pull.of_queries * self.weights
-        of_candidates = pull.of_candidates
-        of_candidates *= self.weights[:, None]
-        per_document = np.bincount(self.slots.ravel(), of_candidates.ravel(), len(self.documents))
-        gradient = self.documents.weighted_sum(np.asarray(per_document, dtype=np.float64))
+    def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
+        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+        squares = 1.0 + 2.0 * self.queries.times(offsets) + vv[:, None]
+        along = self.documents.times(offsets)
+        step = max(1, _GRID_NUMBERS // self.slots.size)
+        parts = [self._part(slice(i, i + step), squares, along) for i in range(0, len(offsets), step)]
+        value, of_queries, of_documents = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        gradient = self.documents.weighted_sum(of_documents)
         gradient += self.queries.weighted_sum(of_queries)
-        gradient += of_queries.sum() * v
-        return float(self.weights @ pull.losses), gradient
+        gradient += of_queries.sum(axis=1)[:, None] * offsets
+        return value, gradient
+
+    def _part(self, some: slice, squares: Float64, along: Float64) -> tuple[Float64, Float64, Float64]:
+        """Losses (g,) of some problems, and what their gradients take of each query (g, n) and document (g, u)."""
+        weights = self.weights[some]
+        pull = self.loss(squares[some], self.loss.grid.base + along[some].take(self.slots, axis=1))
+        of_candidates = pull.of_candidates
+        of_candidates *= weights[:, :, None]
+        slots, documents = self.slots.ravel(), along.shape[1]
+        of_documents = np.array([np.bincount(slots, part.ravel(), documents) for part in of_candidates])
+        return np.vecdot(weights, pull.losses), pull.of_queries * weights, of_documents
+
+    def take(self, rows: IntArray) -> Block:
+        """The same queries in some of the problems."""
+        return replace(self, weights=self.weights[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class SharedProblem:
-    """One offset for all queries of a scope: G = 1, p = d."""
+    """One offset for all queries of a scope, or G of them under weights of their own, p = d."""
 
     blocks: tuple[Block, ...]
     ridge: float
 
     @classmethod
     def of(cls, rewards: Rewards, loss: Loss, weights: Float64, ridge: float, device: Device = "cpu") -> SharedProblem:
-        """The problem of all *rewards*, query q weighing *weights* (n,)[q], its vectors on *device*."""
+        """The problems of all *rewards*, query q weighing *weights* (G, n)[g, q] in g, its vectors on *device*."""
         documents = rewards.documents.on(device)
         queries = rewards.queries if isinstance(documents, UnitRows) else rewards.queries.on("cuda")
         return cls(tuple(_blocks(rewards.starts, queries, documents, loss, weights)), ridge)
 
     def evaluate(self, offsets: Float64) -> Evaluation:
-        """Objective (1,) and gradient (1, d)."""
-        v = offsets[0]
-        vv = float(v @ v)
-        value, gradient = self.ridge * vv, 2.0 * self.ridge * v
+        """Objectives (G,) and gradients (G, d)."""
+        vv = np.vecdot(offsets, offsets)
+        value, gradient = self.ridge * vv, 2.0 * self.ridge * offsets
         for block in self.blocks:
-            part, of_part = block(v, vv)
+            part, of_part = block(offsets, vv)
             value += part
             gradient += of_part
-        return Evaluation(np.array([value]), gradient[None])
+        return Evaluation(value, gradient)
 
     def newton_step(self, offsets: Float64, at: Evaluation) -> None:
         """None: a d x d curvature costs more than learning it along the way."""
 
-    def take(self, rows: IntArray) -> SharedProblem:  # noqa: ARG002 - the protocol's signature
-        """Itself: there is only one."""
-        return self
+    def take(self, rows: IntArray) -> SharedProblem:
+        """Some of the problems."""
+        return replace(self, blocks=tuple(block.take(rows) for block in self.blocks))
 
 
 def _blocks(starts: IntArray, queries: Rows, documents: Rows, loss: Loss, weights: Float64) -> Iterator[Block]:
@@ -245,7 +280,7 @@ def _blocks(starts: IntArray, queries: Rows, documents: Rows, loss: Loss, weight
         if first < last:
             some, theirs = slice(first, last), slice(starts[first], starts[last])
             local = np.where(present[some], slots[some] - starts[first], 0)
-            yield Block(queries.rows(some), documents.rows(theirs), local, loss.take(some), weights[some])
+            yield Block(queries.rows(some), documents.rows(theirs), local, loss.take(some), weights[:, some])
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +337,14 @@ class PrivateProblems:
         return Evaluation(pull.losses + self.ridge * np.vecdot(offsets, offsets), gradient, pull)
 
     def newton_step(self, offsets: Float64, at: Evaluation) -> Float64 | None:
-        """The Gauss-Newton step of KD; None for objectives whose curvature it does not describe.
+        """The Newton step of KD; None for objectives whose curvature it does not describe.
 
-        With u = unit(x + v) and J the Jacobian of the logits, the curvature is that of the softmax,
-        J' (diag(pi) - pi pi') J, that of the sphere, c (I - u u'), where it is not negative, and the ridge's.
+        With u = unit(x + v), m = ||x + v|| and J the Jacobian of the logits, the curvature is that of the softmax,
+        J' (diag(pi) - pi pi') J, that of the sphere, c (I - u u') - (g u' + u g') / m, and the ridge's, 2 lambda I.
+        Here g is the gradient of the data term; it is taken as it will be at the minimum, -2 lambda a with a the part
+        of v across u, so that the steps near there are Newton's own. They lead downhill from anywhere, because
+        c >= 0 and a / m is cut short where 2 lambda (a u' + u a') / m would outweigh the curvature C without it:
+        C u = 2 lambda u, so 2 lambda a' C^-1 a < m^2 is what it takes, and C^-1 of -gradient and of a give the step.
         """
         objective = self.loss.objective
         if not isinstance(objective, KnowledgeDistillation) or self.coordinates.shape[2] > _NEWTON_WIDTH:
@@ -322,9 +361,19 @@ class PrivateProblems:
         jacobian *= (np.sqrt(student) / scale)[:, :, None]
         curvature = np.matmul(jacobian.transpose(0, 2, 1), jacobian)
         sphere = np.maximum(pull.of_queries, 0.0)[:, None]
+        ridge = 2.0 * self.ridge
         curvature -= u[:, :, None] * (sphere * u)[:, None, :]
-        _diagonal(curvature)[:] += sphere + 2.0 * self.ridge
-        return _solved(curvature, -at.gradient)
+        _diagonal(curvature)[:] += sphere + ridge
+        across = offsets - _dots(offsets, u) * u
+        straight, turned = np.moveaxis(np.linalg.solve(curvature, np.stack([-at.gradient, across], axis=2)), 2, 0)
+        bend = ridge * _dots(across, turned)
+        turn = 1.0 / np.maximum(length, np.sqrt(bend / _MOST_BENT))
+        across, turned, bend = turn * across, turn * turned, turn**2 * bend
+        drawn = _dots(across, straight)
+        along = (_dots(u, straight) - drawn) / (1.0 - bend)
+        step = straight - drawn * u - along * (ridge * turned - bend * u)
+        reach = _REACH * length
+        return np.asarray(step * (reach / np.maximum(reach, np.sqrt(_dots(step, step)))))
 
     def take(self, rows: IntArray) -> PrivateProblems:
         """The private problems of some of the queries."""
@@ -346,6 +395,11 @@ class PrivateProblems:
 def _padding(present: NDArray[np.bool_]) -> Float64 | None:
     """What absent candidates add to their logits; None where all are present."""
     return None if present.all() else np.where(present, 0.0, PADDING)
+
+
+def _dots(a: Float64, b: Float64) -> Float64:
+    """(n, 1) products of vectors (n, p)."""
+    return np.asarray(np.vecdot(a, b)[:, None])
 
 
 def _diagonal(matrices: Float64) -> Float64:

@@ -98,10 +98,10 @@ class _Pairs:
         """Which of the problems have no pair."""
         return np.asarray(~np.any([np.zeros(groups), *self.inverse_products], axis=0))
 
-    def step(self, gradient: Float64) -> Float64:
-        """Minus the inverse Hessian times *gradient*, by the two-loop recursion."""
+    def step(self, gradient: Float64, curvature: float) -> Float64:
+        """Minus the inverse Hessian times *gradient*, by the two-loop recursion; at first by a guess at *curvature*."""
         if not self.steps:
-            return np.asarray(-gradient / np.maximum(1.0, np.sqrt(np.vecdot(gradient, gradient)))[:, None])
+            return np.asarray(-gradient / np.maximum(curvature, np.sqrt(np.vecdot(gradient, gradient)))[:, None])
         r = -gradient
         taken = []
         for s, y, rho in zip(
@@ -122,7 +122,14 @@ class _Pairs:
 
 
 @np.errstate(over="ignore", invalid="ignore")  # a step too far is rejected by its value
-def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_evaluations: int = 1000) -> Solution:
+def exact(
+    problem: Problem,
+    start: Float64,
+    *,
+    tolerance: float = 1e-4,
+    curvature: float = 1.0,
+    max_evaluations: int = 1000,
+) -> Solution:
     """Minimise every problem until its gradient norm is at most *tolerance*.
 
     Args:
@@ -132,6 +139,8 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
 
         tolerance: Largest Euclidean gradient norm accepted as converged. With ridge 0.3 a norm of
             1e-4 leaves the objective within about 1e-8 nats of the optimum.
+
+        curvature: A guess at the second derivative downhill from the start, which gives the first step its length.
 
         max_evaluations: Evaluations after which a problem is given up, not converged.
     """
@@ -153,7 +162,7 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
             problem, at, pairs, groups = problem.take(rows), at.take(rows), pairs.take(rows), groups[rows]
             evaluations, stalled, running = evaluations[rows], stalled[rows], running[rows]
         newton = problem.newton_step(at.x, at.evaluation)
-        direction = pairs.step(at.g) if newton is None else newton
+        direction = pairs.step(at.g, curvature) if newton is None else newton
         slope = np.vecdot(at.g, direction)
         if (uphill := slope >= 0).any():
             direction[uphill] = -at.g[uphill]
@@ -165,6 +174,8 @@ def exact(problem: Problem, start: Float64, *, tolerance: float = 1e-4, max_eval
             stalled[stuck] = pairs.empty(len(groups))[stuck]
         if newton is None:
             pairs = pairs.with_pair(reached.x - at.x, reached.g - at.g).without(stuck)
+        else:  # a Newton step that, shortened, neither lowers the objective nor flattens it: so would the next
+            stalled |= (trials > 1) & (reached.f >= at.f - _noise(at)) & (reached.norm >= at.norm)
         at = reached
     return Solution(final.x, final.f, final.norm, spent, final.norm <= tolerance)
 
@@ -267,7 +278,11 @@ def _judge(
     if fell.all():
         return fell, step
     slope_there = np.vecdot(tried.g, direction)
-    noise = _ROUNDING * (1.0 + np.abs(at.f))
-    level = (tried.f <= at.f + noise) & (slope_there <= (2 * _DECREASE - 1) * slope)
+    level = (tried.f <= at.f + _noise(at)) & (slope_there <= (2 * _DECREASE - 1) * slope)
     secant = slope / np.minimum(np.minimum(slope - slope_there, slope), -np.finfo(np.float64).tiny)
     return fell | level, np.clip(secant, 0.1, 0.5)
+
+
+def _noise(at: _Points) -> Float64:
+    """(G,) differences of objectives that are a matter of rounding."""
+    return _ROUNDING * (1.0 + np.abs(at.f))

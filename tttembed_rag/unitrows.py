@@ -40,12 +40,12 @@ class Rows(Protocol):
         """Some of them, as a view."""
         ...
 
-    def times(self, v: Float64) -> Float64:
-        """(u,) products with the vector *v* (d,)."""
+    def times(self, offsets: Float64) -> Float64:
+        """(G, u) products with *offsets* (G, d)."""
         ...
 
     def weighted_sum(self, weights: Float64) -> Float64:
-        """(d,) their sum under *weights* (u,)."""
+        """(G, d) their sums under *weights* (G, u)."""
         ...
 
     def gram(self, slots: IntArray) -> Float64:
@@ -99,12 +99,12 @@ class UnitRows:
         """(u, d) the unit vectors written out: a copy, for the few places that need one."""
         return self.vectors / self.norms[:, None]
 
-    def times(self, v: Float64) -> Float64:
-        """(u,) products with the vector *v* (d,)."""
-        return np.divide(self.vectors @ v.astype(self.vectors.dtype), self.norms, dtype=np.float64)
+    def times(self, offsets: Float64) -> Float64:
+        """(G, u) products with *offsets* (G, d)."""
+        return np.divide(offsets.astype(self.vectors.dtype) @ self.vectors.T, self.norms, dtype=np.float64)
 
     def weighted_sum(self, weights: Float64) -> Float64:
-        """(d,) their sum under *weights* (u,)."""
+        """(G, d) their sums under *weights* (G, u)."""
         return ((weights / self.norms).astype(self.vectors.dtype) @ self.vectors).astype(np.float64)
 
     def similarities(self, queries: UnitRows, slots: IntArray) -> Float64:
@@ -171,12 +171,12 @@ class TorchRows:
         """Some of them, as a view."""
         return TorchRows(self.unit[which])
 
-    def times(self, v: Float64) -> Float64:
-        """(u,) products with the vector *v* (d,)."""
-        return _fetched(self.unit @ self._like(v)).astype(np.float64)
+    def times(self, offsets: Float64) -> Float64:
+        """(G, u) products with *offsets* (G, d)."""
+        return _fetched(self._like(offsets) @ self.unit.T).astype(np.float64)
 
     def weighted_sum(self, weights: Float64) -> Float64:
-        """(d,) their sum under *weights* (u,)."""
+        """(G, d) their sums under *weights* (G, u)."""
         return _fetched(self._like(weights) @ self.unit).astype(np.float64)
 
     def gram(self, slots: IntArray) -> Float64:
