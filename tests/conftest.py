@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tttembed_rag import Rewards
+from tttembed_rag.stores import open_store
 
 pytest.register_assert_rewrite("tttembed_rag.testing")
 
@@ -194,9 +195,44 @@ def postgres_url(postgres):
 
 
 @pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A function that starts a PostgreSQL of the test's own, giving its URL, and one that stops it."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed")
+    # Not below pytest's own folder, which the server's user may not enter where root runs the tests.
+    folder = tempfile.mkdtemp(prefix="tttembed-restart-")
+    running = []
+
+    def start():
+        running.append(pgserver.get_server(folder, cleanup_mode="stop"))
+        return running[0].get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+
+    def stop():
+        while running:
+            running.pop().cleanup()
+
+    try:
+        start()
+        stop()
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting here
+        pytest.skip(f"PostgreSQL could not be started: {error}")
+    yield start, stop
+    stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
 def sqlite_url(tmp_path):
-    """The URL of a file that is not there yet."""
-    return f"sqlite:///{tmp_path / 'store.db'}"
+    """The URL of a file that is not there yet, in a folder of its own that can be moved away."""
+    (tmp_path / "data").mkdir()
+    return f"sqlite:///{tmp_path / 'data' / 'store.db'}"
+
+
+@pytest.fixture
+def store(sqlite_url):
+    """That store, opened."""
+    with open_store(sqlite_url) as opened:
+        yield opened
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -14,6 +14,7 @@ from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
 from tttembed_rag.errors import StoreError
 from tttembed_rag.following import follow
 from tttembed_rag.serving import Steering
+from tttembed_rag.storelog import StoreLog
 from tttembed_rag.stores import open_store
 
 WIDTH = 8
@@ -28,24 +29,10 @@ def offsets_of(seed):
 
 def eventually(true):
     """Whether a condition holds within some seconds."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 20
     while not true() and time.monotonic() < until:
         time.sleep(0.005)
     return true()
-
-
-@pytest.fixture
-def url(tmp_path):
-    """The URL of a store that is not there yet, in a folder that can be moved away."""
-    (tmp_path / "data").mkdir()
-    return f"sqlite:///{tmp_path}/data/ttt.db"
-
-
-@pytest.fixture
-def store(url):
-    """That store, opened."""
-    with open_store(url) as store:
-        yield store
 
 
 @pytest.fixture
@@ -217,6 +204,32 @@ class TestTenants:
             assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         assert first == BASE
 
+    def test_many_tenants_are_asked_about_together(self, store):
+        """One look reads what changed, and asks once for all the rest; a bad name among them changes nothing."""
+
+        class Counted:
+            """The store, and what it was asked."""
+
+            asked = ()
+
+            def generations(self, tenants):
+                self.asked += ("generations",)
+                return store.generations(tenants)
+
+            def serving(self, *, tenant=""):
+                self.asked += (tenant,)
+                return store.serving(tenant=tenant)
+
+        counted = Counted()
+        tenants = [f"t{number}" for number in range(50)]
+        follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
+        before, counted.asked = counted.asked, ()
+        store.publish(offsets_of(1), by="test", tenant="t7")
+        follower.refresh([*tenants, "\ud800"])
+
+        assert sorted(before) == sorted(["", "generations", *tenants, "\ud800"])
+        assert sorted(counted.asked) == ["generations", "t7", "\ud800"]
+
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""
         monkeypatch.setattr("tttembed_rag.following._MOST_TENANTS", 5)
@@ -267,7 +280,7 @@ class TestOutages:
         assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         live.close()
 
-    def test_a_damaged_version_leaves_the_last_one(self, store, live, steering, url, caplog):
+    def test_a_damaged_version_leaves_the_last_one(self, store, live, steering, sqlite_url, caplog):
         """Bytes that are no offsets are refused with one line; what was served stays."""
         import sqlite3
 
@@ -276,7 +289,7 @@ class TestOutages:
         store.halt(tenant="", by="test", note="so that nothing is read yet")
         halted = eventually(lambda: live.status.offsets is None)
         number = store.publish(offsets_of(2), by="test").number
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as bare:
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
             bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
         bare.close()
         store.resume(tenant="", by="test")
@@ -304,10 +317,10 @@ class TestLife:
         """Threads that follow a store."""
         return {one for one in threading.enumerate() if one.name == "tttembed-follow"}
 
-    def test_one_thread_follows_for_all(self, url, store):
+    def test_one_thread_follows_for_all(self, sqlite_url, store):
         """Any number of live offsets and tenants of one store share a thread, which ends with the last."""
         before = self.followers()
-        lives = [follow(url, tenant=f"t{number}", every=0.01) for number in range(5)]
+        lives = [follow(sqlite_url, tenant=f"t{number}", every=0.01) for number in range(5)]
         mine = self.followers() - before
         for live in lives:
             live.close()
@@ -334,10 +347,10 @@ class TestLife:
         with scope(None, tenant="new"):
             assert Steering(live).apply(BASE, "q") == BASE
 
-    def test_a_pickle_follows_by_itself(self, url, store):
+    def test_a_pickle_follows_by_itself(self, sqlite_url, store):
         """Another process that unpickles them follows the same store."""
         store.publish(offsets_of(1), by="test")
-        pickled = pickle.dumps(Steering(follow(url)))
+        pickled = pickle.dumps(Steering(follow(sqlite_url)))
         code = (
             "import pickle, sys\n"
             "steering = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
@@ -358,7 +371,7 @@ class TestLife:
             live.publish(offsets_of(1))
 
     @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
-    def test_a_forked_child_follows_by_itself(self, url, store):
+    def test_a_forked_child_follows_by_itself(self, sqlite_url, store):
         """A child inherits no thread and no connection, and serves what is published after the fork."""
         code = """
 import os, sys, time
@@ -377,7 +390,7 @@ if child:
     os.waitpid(child, 0)
 print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
 """
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, url, ",".join(map(str, BASE))]
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url, ",".join(map(str, BASE))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             lines = [process.stdout.readline() for _ in range(2)]
             store.publish(offsets_of(1), by="test")
@@ -386,3 +399,30 @@ print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
         expected = str(offsets_of(1).apply(BASE))
         assert sorted(lines) == ["\n", "ready\n"]
         assert [line.partition(" ")[2] for line in rest] == [expected, expected]
+
+
+def test_a_restarted_server_is_met_again(server, caplog):
+    """Meanwhile the last version is served and observations wait; later both catch up."""
+    start, stop = server
+    url = start()
+    with open_store(url) as store, StoreLog(url) as log:
+        store.publish(offsets_of(1), by="test")
+        live = follow(url, every=0.02)
+        steering = Steering(live)
+        log.observe("before", ["a"])
+        flushed = log.flush()
+        with caplog.at_level(logging.WARNING, logger="tttembed_rag"):
+            stop()
+            log.observe("during", ["a"])
+            noticed = eventually(lambda: live.status.error is not None and log.error is not None)
+            during = steering.apply(BASE, "q")
+            start()
+            back = eventually(lambda: live.status.error is None) and log.flush(20)
+        store.publish(offsets_of(2), by="test")
+
+        assert (flushed, noticed, back) == (True, True, True)
+        assert during == offsets_of(1).apply(BASE)
+        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
+        assert store.counts().queries == 2
+        live.close()
+    assert len([one for one in caplog.records if one.name == "tttembed_rag.background"]) == 4

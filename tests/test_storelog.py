@@ -31,20 +31,6 @@ def vectors(texts):
 
 
 @pytest.fixture
-def url(tmp_path):
-    """The URL of a store in a folder that can be moved away."""
-    (tmp_path / "data").mkdir()
-    return f"sqlite:///{tmp_path}/data/ttt.db"
-
-
-@pytest.fixture
-def store(url):
-    """That store, opened."""
-    with open_store(url) as store:
-        yield store
-
-
-@pytest.fixture
 def log(store):
     """A log of a judge's probabilities, with models for missing vectors."""
     with StoreLog(store, "judge", embed_query=vector, embed_documents=vectors) as log:
@@ -239,9 +225,9 @@ class TestHarm:
         assert (error[0], "unable to open database file" in error[1]) == (False, True)
         assert (written, log.counts.written, log.error) == (True, 3, None)
 
-    def test_an_outage_loses_nothing(self, url, tmp_path, caplog):
+    def test_an_outage_loses_nothing(self, sqlite_url, tmp_path, caplog):
         """What came while the database was away is written when it is back; two lines tell the story."""
-        with open_store(url) as store, StoreLog(store) as log:
+        with open_store(sqlite_url) as store, StoreLog(store) as log:
             log.observe("before", ["a"])
             log.flush()
             store.close()
@@ -254,6 +240,26 @@ class TestHarm:
             assert log.flush(10)
             assert store.counts().queries == 2
         assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
+
+    def test_what_is_forgotten_while_it_waits_is_not_written(self, store):
+        """A queue brings nothing back; the same query is written when it is asked again."""
+        answer = threading.Event()
+
+        def hanging(text):
+            answer.wait(10)
+            return vector(text)
+
+        with StoreLog(store, embed_query=hanging) as log:
+            log.observe("q", ["a"], known=Known(query_id="q"))
+            log.flush(0.05)
+            store.forget(tenant="", query_id="q", by="test")
+            answer.set()
+            log.flush()
+            after = store.counts()
+            log.observe("q", ["a"], known=Known(query_id="q"))
+
+        assert (after.queries, after.documents) == (0, 0)
+        assert store.counts().queries == 1
 
     def test_closing_without_a_store_says_what_was_lost(self, tmp_path, caplog):
         """At the end of its time a log gives up, and counts what it could not write."""
@@ -322,7 +328,7 @@ class TestSampling:
 class TestProcesses:
     """The end, and forks."""
 
-    def test_what_waits_is_written_at_exit(self, url, store):
+    def test_what_waits_is_written_at_exit(self, sqlite_url, store):
         """A process that ends without closing its log loses nothing."""
         code = (
             "import sys\n"
@@ -331,12 +337,12 @@ class TestProcesses:
             "for number in range(500):\n"
             "    log.observe(f'q{number}', ['a'])"
         )
-        subprocess.run([sys.executable, "-c", code, url], check=True)
+        subprocess.run([sys.executable, "-c", code, sqlite_url], check=True)
 
         assert store.counts().queries == 500
 
     @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
-    def test_a_forked_child_writes_its_own(self, url, store):
+    def test_a_forked_child_writes_its_own(self, sqlite_url, store):
         """What waited in the parent is written once, by the parent; the child's is written by the child."""
         code = """
 import os, sys
@@ -353,7 +359,7 @@ if child:
 log.close()
 print(log.counts.written, flush=True)
 """
-        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, url]
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
 
         assert done.stdout.split() == ["100", "400"]

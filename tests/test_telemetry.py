@@ -71,13 +71,6 @@ def spans(exporter):
     return lambda name: [dict(span.attributes) for span in exporter.get_finished_spans() if span.name == name]
 
 
-@pytest.fixture
-def store(tmp_path):
-    """A store."""
-    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
-        yield store
-
-
 def grown(before, after):
     """What was added to each value."""
     return {key: value - before.get(key, 0) for key, value in after.items() if value != before.get(key, 0)}

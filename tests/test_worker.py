@@ -22,6 +22,7 @@ from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.gate import fit
 from tttembed_rag.guards import Probe
 from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
+from tttembed_rag.judges.cache import pair_key
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.stores import Candidate, Served, open_store
@@ -78,19 +79,6 @@ class World:
 def world(planted):
     """120 queries with 8 candidates each."""
     return World(planted(120, strength=0.9, dtype=np.float32))
-
-
-@pytest.fixture
-def url(tmp_path):
-    """Where the store is."""
-    return f"sqlite:///{tmp_path}/ttt.db"
-
-
-@pytest.fixture
-def store(url):
-    """An empty store."""
-    with open_store(url) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -267,21 +255,82 @@ class TestOneRound:
                 worker.round()
 
         assert store.version() is None
+        assert [store.state(name) for name in ("worker", "learned", "trial")] == [None] * 3
         assert actions(worker.round()) == ["published"]
         assert store.version().rewarded == 39
 
+    def test_what_is_judged_while_it_is_forgotten_is_not_kept(self, world, store):
+        """A judge that answers after its query is gone is paid, and leaves nothing behind."""
+        store.observe(world.served(range(6)))
+
+        class Asked:
+            scale, fingerprint = Scale("probability"), "asked@1"
+
+            def score(self, query, documents):
+                return scored(world, query, documents)
+
+            async def ascore(self, query, documents):
+                if query == "query 3":
+                    await asyncio.to_thread(store.forget, tenant="", query_id="q3", by="test")
+                return scored(world, query, documents)
+
+        with pytest.raises(LeaseLost):  # as of a fit that learned from it
+            Worker(store, Asked(), concurrency=1).round()
+        kept, forgotten = (
+            store.answers().get([pair_key("asked@1", f"query {i}", f"document {j}") for j in world.shown(i)])
+            for i in (2, 3)
+        )
+
+        assert (len(kept), len(forgotten)) == (8, 0)
+        assert store.spent().pairs == 6 * 8 + 2
+        assert store.counts().rewards == 5 * 8
+
+    @pytest.mark.parametrize("what", ["rolled back", "published"])
+    def test_what_a_person_does_during_a_fit_stays(self, what, world, store, monkeypatch):
+        """A worker that learned while somebody else decided what is served looks again before it decides."""
+        worker = Worker(store, scope="task", min_new=8)
+        for rows in (range(20), range(20, 40)):
+            store.observe(world.served(rows, judged=True), judge="j")
+            worker.round()
+        store.observe(world.served(range(40, 80), judged=True), judge="j")
+        acts = {
+            "rolled back": lambda: store.rollback(by="anna"),
+            "published": lambda: store.publish(store.version().offsets, by="anna"),
+        }
+
+        def interrupted(*arguments, **options):
+            offsets = fit(*arguments, **options)
+            acts[what]()
+            return offsets
+
+        with monkeypatch.context() as during:
+            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
+            (one,) = worker.round()
+        decided = store.version().number
+
+        assert "nothing was changed" in one.steps[-1].detail
+        assert decided == (1 if what == "rolled back" else 3)
+        assert actions(worker.round())[-1] == "published"
+
     def test_forgetting_keeps_what_is_no_evidence(self, world, store):
-        """Counters and trials go; since when a model embeds, halts, rollbacks and the probe stay."""
+        """Counters and trials go; since when a model embeds, rollbacks and the probe stay."""
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
-        kept = {"since": 5.0, "halted": "why", "contradicted": 40, "fresh": 7.0}
-        Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "")
+        kept = {"since": 5.0, "contradicted": 40, "fresh": 7.0}
+        lease = store.lease("worker", "test", 60)
+        Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "", lease)
         store.set_state("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")
 
         assert Memory.read(store, "") == Memory(**kept)
         assert [store.state(name) for name in ("learned", "trial", "drift")] == [None] * 3
         assert store.state("probe") is not None
+
+    def test_what_another_release_remembered_is_read(self, store):
+        """What it knew and this one does not is left aside, and the other way round."""
+        store.set_state("worker", '{"rewards": 5, "halted": "why"}')
+
+        assert Memory.read(store, "") == Memory(rewards=5)
 
     def test_each_tenant_has_its_own(self, world, store):
         """A tenant is served what it taught; the shared one learns only from those that allow it."""
@@ -297,11 +346,11 @@ class TestOneRound:
             versions[""].offsets["global"].vector, versions["open"].offsets["global"].vector, atol=1e-4
         )
 
-    def test_a_damaged_version_is_replaced(self, world, store, tmp_path):
+    def test_a_damaged_version_is_replaced(self, world, store, sqlite_url):
         """Offsets that cannot be read are no obstacle to better ones."""
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task").round()
-        with sqlite3.connect(tmp_path / "ttt.db") as bare:
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
             bare.execute("UPDATE versions SET content = substr(content, 1, 100)")
         bare.close()
         store.observe(world.served(range(40, 80), judged=True), judge="j")
@@ -752,6 +801,50 @@ class TestProbe:
 
         assert store.serving().halted == reason
 
+    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store, monkeypatch):
+        """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        looked = store.halted
+        held = []
+
+        def interrupted(**arguments):
+            found = looked(**arguments)
+            store.halt(by="anna", tenant="", note="incident")
+            return found
+
+        for now[0] in (2, 1):
+            with monkeypatch.context() as during:
+                during.setattr(store, "halted", interrupted)
+                worker.round()
+            held.append(store.halted())
+
+        assert held[1] == "incident"
+        assert store.audit()[0].by == "anna"
+
+    def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store):
+        """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        now[0] = 2
+        worker.round()
+        store.observe(world.served(range(40, 80), judged=True, name="new"), judge="j")
+        worker.round()
+        learned = store.serving()
+        store.rollback(by="anna")
+        seen = [actions(worker.round()), actions(worker.round())]
+        store.resume(by="anna", tenant="")
+        seen.append(actions(worker.round()))
+        store.rollback(by="anna", to=learned.version.number)
+
+        assert learned.halted is None
+        assert [one[0] for one in seen] == ["halted", "learned nothing", "halted"]
+        assert actions(worker.round())[0] == "resumed"
+
     @pytest.mark.parametrize("names", ["ABA", "ABCA"])
     def test_a_declared_model_back_again_resumes(self, names, world, store):
         """Whatever came in between, the model that the live version was learned for is served its offsets."""
@@ -850,11 +943,11 @@ def wait_for(condition, seconds=30.0):
 class TestKilled:
     """kill -9 at any moment loses nothing, repeats nothing."""
 
-    def test_while_it_judges(self, world, store, url, reranker):
+    def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
         host, asked = reranker(lambda scores, _: time.sleep(0.03) or scores)
         store.observe(world.served(range(40)))
-        arguments = (url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
+        arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
         wait_for(lambda: len(asked) > 22)
         process.kill()
@@ -870,11 +963,11 @@ class TestKilled:
         assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
-    def test_while_it_learns(self, world, store, url, tmp_path):
+    def test_while_it_learns(self, world, store, sqlite_url):
         """Nothing of a fit that was killed is served; the next worker does it again."""
         store.observe(world.served(range(120), judged=True), judge="j")
-        process = subprocess.Popen(command(url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
-        with sqlite3.connect(tmp_path / "ttt.db") as bare:
+        process = subprocess.Popen(command(sqlite_url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
+        with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
             wait_for(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
         bare.close()
         time.sleep(0.15)
@@ -882,16 +975,16 @@ class TestKilled:
         process.communicate()
         before = store.version()
         time.sleep(1.1)
-        again = subprocess.run(command(url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
+        again = subprocess.run(command(sqlite_url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
 
         assert before is None
         assert (again.returncode, store.version().number) == (0, 1)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_a_signal_ends_it_cleanly(self, world, store, url, number):
+    def test_a_signal_ends_it_cleanly(self, world, store, sqlite_url, number):
         """Told to end it finishes, gives the lease back, and exits with 0."""
         store.observe(world.served(range(40), judged=True), judge="j")
-        with subprocess.Popen(command(url, "--every", 60), stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command(sqlite_url, "--every", 60), stdout=subprocess.PIPE, text=True) as process:
             line = process.stdout.readline()
             process.send_signal(number)
             code = process.wait(20)
@@ -920,10 +1013,10 @@ class TestCommand:
         """What the command did."""
         return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
-    def test_tells_machines_in_json(self, world, store, url):
+    def test_tells_machines_in_json(self, world, store, sqlite_url):
         """One object a step, with what a script needs."""
         store.observe(world.served(range(40), judged=True, tenant="acme"), judge="j")
-        done = self.run(url, "--once", "--json", "--tenant", "acme")
+        done = self.run(sqlite_url, "--once", "--json", "--tenant", "acme")
         (step,) = map(json.loads, done.stdout.splitlines())
 
         assert (step["tenant"], step["action"], step["version"]) == ("acme", "published", 1)
@@ -948,37 +1041,18 @@ class TestCommand:
         assert [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
         assert "Traceback" not in done.stderr
 
-    def test_a_judge_that_breaks_down_is_code_1(self, world, store, url, reranker):
+    def test_a_judge_that_breaks_down_is_code_1(self, world, store, sqlite_url, reranker):
         """With --once a script can see that not all was judged."""
         store.observe(world.served(range(40)))
-        done = self.run(url, "--once", "--judge", f"http+cohere://{reranker(lambda *_: 400)[0]}")
+        done = self.run(sqlite_url, "--once", "--judge", f"http+cohere://{reranker(lambda *_: 400)[0]}")
 
         assert done.returncode == 1
         assert "not judged" in done.stdout
 
 
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory):
-    """A real PostgreSQL server."""
-    pgserver = pytest.importorskip("pgserver")
-    server = pgserver.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")
-    yield server
-    server.cleanup()
-
-
-@pytest.fixture
-def shared(postgres):
-    """An empty store in PostgreSQL."""
-    name = f"t{time.monotonic_ns()}"
-    postgres.psql(f"CREATE DATABASE {name};")
-    url = postgres.get_uri(name).replace("postgresql://", "postgresql+psycopg://")
-    with open_store(url) as opened:
-        yield opened
-
-
-def test_the_same_on_postgresql(world, shared, reranker):
+def test_the_same_on_postgresql(world, postgres_url, reranker):
     """Judge, learn and publish on PostgreSQL as on SQLite."""
-    with shared as store:
+    with open_store(postgres_url) as store:
         store.observe(world.served(range(40)))
         rounds = Worker(store, http_judge(reranker()[0]), budget=Budget(pairs=1000)).round()
         offsets = store.serving().version.offsets
@@ -988,22 +1062,22 @@ def test_the_same_on_postgresql(world, shared, reranker):
         assert store.spent().pairs == 322
 
 
-def test_a_database_that_is_gone_is_waited_for(world, shared, postgres):
+def test_a_database_that_is_gone_is_waited_for(world, server):
     """While the server is down the worker says so and tries again; when it is back it goes on."""
-    from pgserver._commands import pg_ctl
-
+    start, shut_down = server
     told, stop = [], threading.Event()
     options = {"every": 0.05, "stop": stop, "watch": told.append}
-    thread = threading.Thread(target=Worker(shared, lease_seconds=2).run, kwargs=options)
-    thread.start()
-    wait_for(lambda: told)
-    pg_ctl(["-w", "-m", "fast", "stop"], pgdata=postgres.pgdata, user=postgres.system_user)
-    wait_for(lambda: told[-1].action == "failed")
-    postgres.ensure_postgres_running()
-    shared.observe(world.served(range(40), judged=True), judge="j")
-    wait_for(lambda: "published" in [step.action for step in told])
-    stop.set()
-    thread.join(10)
+    with open_store(start()) as store:
+        thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
+        thread.start()
+        wait_for(lambda: told)
+        shut_down()
+        wait_for(lambda: told[-1].action == "failed")
+        start()
+        store.observe(world.served(range(40), judged=True), judge="j")
+        wait_for(lambda: "published" in [step.action for step in told])
+        stop.set()
+        thread.join(10)
 
-    assert not thread.is_alive()
-    assert shared.version().number == 1
+        assert not thread.is_alive()
+        assert store.version().number == 1

@@ -10,7 +10,8 @@ TTTEmbedError
 ├── EmbedderError (also RuntimeError) an embedding model cannot be loaded or asked
 ├── StoreError (also RuntimeError)    a store cannot be opened, or cannot do what was asked
 │   ├── StoreUnavailable              not now: locked, full or out of reach; try again later
-│   └── LeaseLost                     somebody else took the lease over; nothing was changed
+│   ├── LeaseLost                     somebody else took the lease over; nothing was changed
+│   └── Superseded                    another version went live meanwhile; nothing was changed
 └── MissingExtraError (also ImportError)  an optional library is not installed
 """
 
@@ -62,6 +63,10 @@ class StoreUnavailable(StoreError):  # noqa: N818 (a state of the store, not a m
 
 class LeaseLost(StoreError):  # noqa: N818 (the same)
     """Somebody else took the lease over; nothing was changed."""
+
+
+class Superseded(StoreError):  # noqa: N818 (the same)
+    """Another version went live since the caller looked; nothing was changed."""
 
 
 class MissingExtraError(TTTEmbedError, ImportError):

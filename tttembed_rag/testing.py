@@ -27,11 +27,13 @@ from tttembed_rag.errors import (
     RewardError,
     StoreError,
     StoreUnavailable,
+    Superseded,
     TTTEmbedError,
     VectorError,
 )
 from tttembed_rag.gate import fit
 from tttembed_rag.judges.cache import Paid, pair_key
+from tttembed_rag.judges.contract import PROBE_BAD, PROBE_QUERY
 from tttembed_rag.judging import Progress, Verdicts
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.stores import Candidate, Served, Spend, Store, open_store
@@ -302,7 +304,7 @@ class StoreSuite:
         (one,) = store.waiting(JUDGE)
         declined = one.candidates[0][1]
 
-        store.answers().put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
+        store.answers([one]).put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
 
         assert len(store.waiting(JUDGE)[0].candidates) == 3
         assert declined not in [text for _, text in store.waiting(JUDGE)[0].candidates]
@@ -310,16 +312,21 @@ class StoreSuite:
     def test_tenants_wait_apart(self, store: Store) -> None:
         """What one tenant asked is not shown to the judge of another, nor judged by its ids."""
         store.observe(unrewarded(traffic(1, tenant="a")))
+        store.observe(traffic(1, tenant="b"), judge=JUDGE)
+        wait = store.waiting_tenants(JUDGE)
         (one,) = store.waiting(JUDGE, tenant="a")
 
         written = store.judged(JUDGE, Verdicts({one.query_id: {one.candidates[0][0]: 1.0}}, 0, Progress()), tenant="b")
 
+        assert wait == ["a"]
         assert store.waiting(JUDGE, tenant="b") == []
         assert written == 0
 
     def test_a_first_answer_stays_and_all_are_paid(self, store: Store) -> None:
         """Two processes that asked for the same pair paid twice, and know one answer."""
-        answers, key = store.answers(), pair_key(JUDGE, "query", "document")
+        store.observe(unrewarded(traffic(1)))
+        (one,) = store.waiting(JUDGE)
+        answers, key = store.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
 
         answers.put(JUDGE, {key: Paid(0.5, 10.0, 0.25)})
         answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
@@ -327,6 +334,15 @@ class StoreSuite:
         assert {key: Paid(0.5, 10.0, 0.25)} == answers.get([key, b"unknown"])
         assert Spend(2, 20.0, 0.5) == store.spent()
         assert Spend() == store.spent(datetime.now(UTC).date() - timedelta(days=2))
+
+    def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(self, store: Store) -> None:
+        """But for the probe of a judge: what is kept can be forgotten with its query."""
+        probe, other = (pair_key(JUDGE, *texts) for texts in ((PROBE_QUERY, PROBE_BAD), ("query", "document")))
+
+        store.answers().put(JUDGE, {probe: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
+
+        assert {probe: Paid(0.0, 1.0, 1.0)} == store.answers().get([probe, other])
+        assert store.spent().pairs == 2
 
     # Tenants
 
@@ -341,10 +357,36 @@ class StoreSuite:
         shared, other = store.rewards(JUDGE), store.rewards(JUDGE, tenant="b")
         store.share("a", False, by="owner")
 
-        assert shared.query_ids.tolist() == ["a:q0", "a:q1"]
+        assert shared.query_ids.tolist() == ["a:\0q0", "a:\0q1"]
         assert other.query_ids.tolist() == ["q0", "q1"]
         with pytest.raises(RewardError, match="none"):
             store.rewards(JUDGE)
+
+    def test_ids_of_tenants_are_told_apart(self, store: Store) -> None:
+        """In the shared scope, whatever its own queries and the tenants are called."""
+        one = traffic(1)[0]
+        names = [("", "a:q"), ("a", "q"), ("a:", "q"), ("", "a%3A:q"), ("a", ":q")]
+        for tenant, name in names:
+            store.observe([replace(one, tenant=tenant, query_id=name)], judge=JUDGE)
+            if tenant:
+                store.share(tenant, True, by="owner")
+
+        found = store.rewards(JUDGE).query_ids.tolist()
+
+        assert len(names) == len(set(found))
+        assert {"a:q", "a%3A:q"} <= set(found)
+
+    def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(self, store: Store) -> None:
+        """A tenant that ends sharing ends what a worker is learning from it."""
+        store.share("a", True, by="owner")
+        lease = store.lease("worker", "a worker", 60.0)
+        assert lease is not None
+
+        store.share("a", False, by="owner")
+
+        with pytest.raises(LeaseLost, match="nothing was changed"):
+            store.publish(Offsets([], width=8), by="a worker", lease=lease)
+        assert store.lease("worker", "the next", 60.0) is not None
 
     # Versions
 
@@ -381,6 +423,58 @@ class StoreSuite:
         assert third == store.rollback(by="me", to=third.number)
         assert [third, second, first] == store.versions()
 
+    def test_the_way_back_is_the_way_that_was_taken(self, store: Store) -> None:
+        """What was live before is not what has the next lower number, and what was rolled back is off the way."""
+        offsets = Offsets([], width=8)
+        first = store.publish(offsets, by="me")
+        older = store.publish(offsets, by="me", alias="candidate")
+        newer = store.publish(offsets, by="me")
+        promoted = store.promote(by="me")
+        before = store.version("previous")
+        back = store.rollback(by="me")
+        last = store.publish(offsets, by="me")
+
+        assert older == promoted
+        assert (newer, newer) == (before, back)
+        assert [newer, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        assert last.number not in store.aliases().values()
+
+    def test_going_to_a_version_keeps_what_was_before_it(self, store: Store) -> None:
+        """One behind is gone back to, past those in between; any other goes live on top of what is live."""
+        offsets = Offsets([], width=8)
+        first, second, third = (store.publish(offsets, by="me") for _ in range(3))
+
+        assert second == store.rollback(by="me", to=second.number)
+        assert store.version("previous") == first
+        assert third == store.rollback(by="me", to=third.number)
+        assert [second, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        assert store.aliases() == {"live": first.number}
+
+    def test_what_was_never_live_is_not_gone_back_to(self, store: Store) -> None:
+        """A candidate nobody promoted, or a number nobody has: one line says so, and nothing changes."""
+        live = store.publish(Offsets([], width=8), by="me")
+        candidate = store.publish(Offsets([], width=8), by="me", alias="candidate")
+
+        for number in (candidate.number, 77):
+            with pytest.raises(StoreError, match=rf"^rollback: expected a version .* that was live, got {number}$"):
+                store.rollback(by="me", to=number)
+
+        assert store.aliases() == {"live": live.number, "candidate": candidate.number}
+
+    def test_who_looked_before_somebody_else_acted_changes_nothing(self, store: Store) -> None:
+        """A version is published or taken back in place of the one that was looked at, if that is asked for."""
+        offsets = Offsets([], width=8)
+        first = store.publish(offsets, by="worker", instead_of=0)
+        second = store.publish(offsets, by="operator", instead_of=first.number)
+
+        with pytest.raises(Superseded, match=rf"expected {first.number} .* found {second.number}; nothing was changed"):
+            store.publish(offsets, by="worker", instead_of=first.number)
+        with pytest.raises(Superseded, match="expected none"):
+            store.rollback(by="worker", instead_of=0)
+
+        assert [second, first] == store.versions()
+        assert second == store.version()
+
     def test_a_candidate_is_not_served(self, store: Store) -> None:
         """Until it is promoted; without one there is nothing to promote."""
         candidate = store.publish(Offsets([], width=8), by="me", alias="candidate")
@@ -413,6 +507,34 @@ class StoreSuite:
         assert everywhere == ["all wrong", "all wrong"]
         assert (store.serving(tenant="a").halted, store.halted(tenant="b")) == ("wrong here", None)
         assert sorted(set(generations)) == generations
+
+    def test_generations_of_many_are_read_together(self, store: Store) -> None:
+        """Each as if it were asked for alone, also of tenants nobody has named; no name at all has none."""
+        many = ["", "a", *(f"tenant {number}" for number in range(1500))]
+        store.publish(Offsets([], width=8), by="me")
+        before = store.generations(many)
+        store.halt(by="me", tenant="a")
+        after = store.generations([*many, "\0", "x" * 10_000, "\ud800"])
+
+        assert many == list(before) == list(after)
+        assert {"a"} == {tenant for tenant in many if before[tenant] != after[tenant]}
+        assert [store.generation(tenant=tenant) for tenant in many[:3]] == [after[tenant] for tenant in many[:3]]
+
+    @pytest.mark.parametrize("tenant", ["a", None])
+    def test_a_halt_of_somebody_else_is_yielded_to(self, store: Store, tenant: str | None) -> None:
+        """Who is told to yield neither takes over another's halt nor ends it."""
+        first = store.halt(by="worker", tenant=tenant, note="first", yielding=True)
+        again = store.halt(by="worker", tenant=tenant, note="again", yielding=True)
+        store.halt(by="operator", tenant=tenant, note="stop")
+        over = store.halt(by="worker", tenant=tenant, note="mine", yielding=True)
+        ended = store.resume(by="worker", tenant=tenant, yielding=True)
+        held = store.halted(tenant="a")
+        store.resume(by="operator", tenant=tenant)
+
+        assert (first, again, over, ended) == (True, True, False, False)
+        assert (held, store.halted(tenant="a")) == ("stop", None)
+        assert not store.resume(by="worker", tenant=tenant, yielding=True)
+        assert [line.action for line in store.audit()] == ["resume", "halt", "halt", "halt"]
 
     def test_publishing_and_rolling_back_at_once(self, store: Store) -> None:
         """Versions rise, and aliases name versions that exist, whoever was first."""
@@ -460,12 +582,18 @@ class StoreSuite:
         assert lost is not None
         held = store.lease("worker", "b", 60.0)
 
-        with pytest.raises(LeaseLost, match="worker"):
-            store.publish(Offsets([], width=8), by="a", lease=lost)
+        for write in (
+            lambda: store.publish(Offsets([], width=8), by="a", lease=lost),
+            lambda: store.set_state("drift", "[1]", lease=lost),
+            lambda: store.halt(by="a", tenant="", lease=lost),
+            lambda: store.resume(by="a", tenant="", lease=lost),
+        ):
+            with pytest.raises(LeaseLost, match="worker"):
+                write()
         store.release(lost)
 
         assert None is store.renew(lost, 60.0)
-        assert store.versions() == []
+        assert (store.versions(), store.state("drift"), store.audit()) == ([], None, [])
         assert store.publish(Offsets([], width=8), by="b", lease=held).number == 1
 
     # Forgetting
@@ -510,12 +638,45 @@ class StoreSuite:
         store.observe(unrewarded(traffic(2)))
         observations = store.waiting(JUDGE)
         keys = [pair_key(JUDGE, one.query, one.candidates[0][1]) for one in observations]
-        store.answers().put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
+        store.answers(observations).put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
+        asked_anew = replace(unrewarded(traffic(2))[1], query="the same in other words")
+        store.observe([asked_anew])  # an answer about an earlier text goes as well
 
         store.forget(tenant="", query_id="q1", by="me")
 
         assert [keys[1]] == list(store.answers().get(keys))
         assert store.spent().pairs == 2
+
+    @pytest.mark.parametrize("query_id", ["q0", None])
+    def test_what_a_judge_says_late_of_the_forgotten_is_not_kept(self, store: Store, query_id: str | None) -> None:
+        """Neither answers nor verdicts, though they were asked for before; what they cost is counted."""
+        store.observe(unrewarded(traffic(1, tenant="a")))
+        (one,) = store.waiting(JUDGE, tenant="a")
+        answers, key = store.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
+        store.forget(tenant="a", query_id=query_id, by="me")
+
+        answers.put(JUDGE, {key: Paid(1.0, 1.0, 1.0)})
+        verdicts = Verdicts({one.query_id: {one.candidates[0][0]: 1.0}}, 0, Progress())
+
+        assert store.answers().get([key]) == {}
+        assert store.spent().pairs == 1
+        assert store.judged(JUDGE, verdicts, tenant="a") == 0
+
+    @pytest.mark.parametrize("query_id", ["q0", None])
+    def test_what_was_served_before_it_was_forgotten_does_not_come_late(
+        self, store: Store, query_id: str | None
+    ) -> None:
+        """A queue that is written after it brings nothing back; what is served later, and elsewhere, is written."""
+        late = [*traffic(2), *traffic(1, tenant="b")]
+        store.forget(tenant="", query_id=query_id, by="me")
+
+        written = store.observe(late, judge=JUDGE)
+        kept = [one for one in late if one.tenant or (query_id and one.query_id != query_id)]
+
+        assert written == len(kept)
+        shown = {(one.tenant, each.doc_id) for one in kept for each in one.candidates}
+        assert (store.counts().queries, store.counts().documents) == (len(kept), len(shown))
+        assert store.observe([replace(late[0], at=None)], judge=JUDGE) == 1
 
     def test_what_is_old_expires(self, store: Store) -> None:
         """Queries by when they were last served, and documents with the last of them."""
@@ -528,6 +689,18 @@ class StoreSuite:
             len({shown.doc_id for number in (0, 4) for shown in traffic(5)[number].candidates})
             == store.counts().documents
         )
+
+    def test_what_has_expired_can_be_forgotten(self, store: Store) -> None:
+        """A version may have learned from a query that is there no more; without any, an unknown id costs nothing."""
+        store.observe(traffic(4), judge=JUDGE)
+        store.publish(learned(store), by="me")
+
+        unknown = store.forget(tenant="", query_id="q9", by="me")
+        store.expire(2.0, by="me")
+        expired = store.forget(tenant="", query_id="q1", by="me")
+
+        assert [(gone.queries, gone.versions) for gone in (unknown, expired)] == [(0, 0), (0, 1)]
+        assert None is store.version()
 
     def test_a_store_without_texts_keeps_none(self, store_url: str) -> None:
         """Also if it is opened as one with texts; ids that are texts become keyed hashes."""
@@ -555,6 +728,7 @@ class StoreSuite:
 
             assert store.reward(JUDGE, {("", one.task, asked): {shown: 0.5}}) == 1
             assert store.forget(tenant="", query_id=asked, by="me").queries == 1
+            assert store.observe([one]) == 0  # it comes late
             assert store.counts().queries == 0
 
     # The record

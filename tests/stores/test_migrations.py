@@ -8,8 +8,10 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy import text
 
 from tttembed_rag import stores
+from tttembed_rag.errors import StoreError
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
@@ -36,3 +38,42 @@ def test_every_earlier_schema_is_brought_up_to_date(store_url: str, revision: st
         with store._database.read() as connection:
             assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
         assert len(store.rewards(JUDGE)) == 2
+
+
+def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) -> None:
+    """Rollbacks go on where the first schema kept only the order of versions, and halts stay whose they were."""
+    database = Database(store_url)
+    migrate(database, to="0001")
+    with database.write("migrating") as connection:
+        for tenant, halted in (("a", "drift"), ("b", None)):
+            connection.execute(
+                text("INSERT INTO tenants (name, halted) VALUES (:name, :why)"), {"name": tenant, "why": halted}
+            )
+        for number, lived in ((1, True), (2, False), (3, True), (4, True)):
+            connection.execute(
+                text(
+                    "INSERT INTO versions SELECT :number, id, 0, 'me', '', '', 8, 0, 0, 0, '', :lived, :content, "
+                    ":content FROM tenants WHERE name = 'b'"
+                ),
+                {"number": number, "lived": lived, "content": b""},
+            )
+        connection.execute(text("INSERT INTO aliases SELECT id, 'live', 4 FROM tenants WHERE name = 'b'"))
+        connection.execute(text("INSERT INTO aliases SELECT id, 'previous', 3 FROM tenants WHERE name = 'b'"))
+        connection.execute(text("INSERT INTO facts (name, value) VALUES ('halted', 'all')"))
+        for whose, by in (("a", "somebody"), ("a", "worker"), (None, "operator")):
+            line = {"tenant": whose, "by": by}
+            connection.execute(
+                text("INSERT INTO audit (at, tenant, \"by\", action, detail) VALUES (0, :tenant, :by, 'halt', '')"),
+                line,
+            )
+    database.close()
+
+    with open_store(store_url) as store:
+        resumed = [store.resume(by="worker", tenant=tenant, yielding=True) for tenant in ("a", None)]
+
+        assert resumed == [True, False]
+        assert store.halted(tenant="a") == "all"
+        assert store.aliases(tenant="b") == {"live": 4, "previous": 3}
+        assert [store.rollback(by="me", tenant="b").number for _ in range(2)] == [3, 1]
+        with pytest.raises(StoreError, match="got 2"):
+            store.rollback(by="me", tenant="b", to=2)

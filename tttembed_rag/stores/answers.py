@@ -7,25 +7,35 @@ from datetime import UTC, date, datetime
 
 from sqlalchemy import Connection, func, select
 
-from tttembed_rag.judges.cache import Paid
+from tttembed_rag.judges.cache import Paid, pair_key
+from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judging import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, digest
-from tttembed_rag.stores.records import Spend
+from tttembed_rag.stores.records import Spend, row_of
 from tttembed_rag.stores.rows import ids_of, in_parts, insert
 
 
 class StoredAnswers:
-    """Answers by pair; what they cost is counted on the day they came, also where another answer came first.
+    """Answers by pair; what they cost is counted on the day they came, also where they are not kept.
+
+    An answer belongs to the query it was given about, and is kept as long as that is there: what comes late,
+    after its query was forgotten, is not.
 
     Args:
         database: Where.
 
         salt: Key of the hashes that stand for pairs.
+
+        about: What is asked about; answers to anything else but the probe of a judge are not kept.
     """
 
-    def __init__(self, database: Database, salt: bytes) -> None:
+    def __init__(self, database: Database, salt: bytes, about: Sequence[Observation] = ()) -> None:
         self._database = database
         self._salt = salt
+        self._about = about
+        # By judge, the pairs that are asked about, each with the rows of its queries.
+        self._asked: dict[str, dict[bytes, list[int]]] = {}
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
         """What is known of *pairs*."""
@@ -36,25 +46,49 @@ class StoredAnswers:
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
         if not answers:
             return
+        probes = {pair_key(judge, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)} & answers.keys()
+        about = {pair: queries for pair, queries in self._pairs(judge).items() if pair in answers}
         with self._database.write("observing") as connection:
             now = self._database.now(connection)
             number = ids_of(connection, schema.judges, [judge])[judge]
+            there = _there(connection, sorted({query for queries in about.values() for query in queries}))
+            owners: dict[bytes, int | None] = dict.fromkeys(probes)
+            owners |= {pair: query for pair, queries in about.items() for query in queries if query in there}
             rows = [
                 {
-                    "pair": keyed(self._salt, pair),
+                    "pair": _keyed(self._salt, pair),
+                    "query": owners[pair],
                     "judge": number,
-                    "score": paid.score,
-                    "tokens": paid.tokens,
-                    "usd": paid.usd,
+                    "score": answers[pair].score,
+                    "tokens": answers[pair].tokens,
+                    "usd": answers[pair].usd,
                     "at": now,
                 }
-                for pair, paid in sorted(answers.items(), key=lambda item: item[0])
+                for pair in sorted(owners)
             ]
-            connection.execute(insert(connection, schema.answers).on_conflict_do_nothing(), rows)
+            if rows:
+                connection.execute(insert(connection, schema.answers).on_conflict_do_nothing(), rows)
             _count(connection, number, datetime.fromtimestamp(now, UTC).date(), answers)
 
+    def _pairs(self, judge: str) -> dict[bytes, list[int]]:
+        if judge not in self._asked:
+            pairs = self._asked[judge] = {}
+            for one in self._about:
+                for _, text in one.candidates:
+                    pairs.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
+        return self._asked[judge]
 
-def keyed(salt: bytes, pair: bytes) -> bytes:
+
+def _there(connection: Connection, queries: Sequence[int]) -> set[int]:
+    """Which of *queries* are there; nobody forgets one while the connection's transaction writes."""
+    table = schema.queries
+    there = set[int]()
+    for some in in_parts(queries):
+        there.update(connection.execute(select(table.c.id).where(table.c.id.in_(some))).scalars())
+    return there
+
+
+def _keyed(salt: bytes, pair: bytes) -> bytes:
     """What stands for a pair in this store: without its salt, nobody finds out by trying texts."""
     return digest(pair, key=salt)
 
@@ -62,7 +96,7 @@ def keyed(salt: bytes, pair: bytes) -> bytes:
 def known(connection: Connection, salt: bytes, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
     """What is known of *pairs*."""
     table = schema.answers
-    names = {keyed(salt, pair): pair for pair in pairs}
+    names = {_keyed(salt, pair): pair for pair in pairs}
     return {
         names[bytes(pair)]: Paid(score, tokens, usd)
         for some in in_parts(list(names))

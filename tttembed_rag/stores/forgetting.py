@@ -4,45 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
-from sqlalchemy import Connection, exists, func, or_, select
+from sqlalchemy import Connection, exists, func, select
 
-from tttembed_rag.judges.cache import pair_key
-from tttembed_rag.stores import schema
-from tttembed_rag.stores.answers import keyed
+from tttembed_rag.stores import leasing, schema
+from tttembed_rag.stores.observing import EVERYTHING, hashed
 from tttembed_rag.stores.publishing import bump
 from tttembed_rag.stores.records import Forgotten
-from tttembed_rag.stores.rows import found, in_parts, note
+from tttembed_rag.stores.rows import found, ids_of, in_parts, insert, note
 
-# The worker's lease, and the state (a JSON object) with what it remembers of a tenant.
+# In the audit.
+_EXPIRE = "expire"
+# The state (a JSON object) with what a worker remembers of a tenant.
 _WORKER = "worker"
-# What it goes on remembering: models that changed, halts and rollbacks.
-_REMEMBERED = ("since", "halted", "contradicted", "fresh")
+# What it goes on remembering: models that changed, and rollbacks.
+_REMEMBERED = ("since", "contradicted", "fresh")
 # States that are derived from rewards.
 _DERIVED = ("learned", "trial", "drift")
 
 
-def forget(connection: Connection, salt: bytes, *, tenant: str, query_id: str | None, by: str) -> Forgotten:
-    """Delete a query in all its tasks, or all of a tenant, and every version that may have learned from it."""
-    owner = found(connection, schema.tenants, tenant)
-    if owner is None:
-        return Forgotten()
+def forget(
+    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str] | None, by: str, now: float
+) -> Forgotten:
+    """Delete the queries of some ids in all their tasks, or (None) all of a tenant, and what may have learned of them.
+
+    What was served until *now* and is written later is left out: see `observing.observe`.
+    """
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     q = schema.queries
     chosen = select(q.c.id).where(q.c.tenant == owner).order_by(q.c.id)
-    if query_id is not None:
-        chosen = chosen.where(q.c.name == query_id)
+    if names is not None:
+        chosen = chosen.where(q.c.name.in_(names))
     numbers = connection.execute(chosen).scalars().all()
-    _delete_answers(connection, salt, numbers)
     pairs, rewards = delete_queries(connection, numbers)
-    documents = delete_orphans(connection, owner, everything=query_id is None)
+    documents = delete_orphans(connection, owner, everything=names is None)
+    for query in [EVERYTHING] if names is None else [hashed(salt, name) for name in names]:
+        made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
+        connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
     versions = 0
-    if numbers or query_id is None:
-        shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
-        learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    if numbers or names is None or _has_expired(connection, learners):
         versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
-        _end_lease(connection)
+        leasing.end(connection)
     gone = Forgotten(len(numbers), documents, pairs, rewards, versions)
-    what = "all of the tenant" if query_id is None else "a query"
+    what = "all of the tenant" if names is None else "a query"
     note(connection, by, "forget", f"{what}: {gone.queries} queries, {gone.versions} versions", tenant)
     return gone
 
@@ -55,9 +62,10 @@ def expire(connection: Connection, before: float, *, by: str) -> int:
     delete_queries(connection, old)
     for owner in owners:
         delete_orphans(connection, owner)
-    connection.execute(schema.answers.delete().where(schema.answers.c.at < before))
+    for table in (schema.answers, schema.forgotten):
+        connection.execute(table.delete().where(table.c.at < before))
     if old:
-        note(connection, by, "expire", f"{len(old)} queries last served before {before:.0f}", None)
+        note(connection, by, _EXPIRE, f"{len(old)} queries last served before {before:.0f}", None)
     return len(old)
 
 
@@ -86,6 +94,14 @@ def delete_orphans(connection: Connection, tenant: int, *, everything: bool = Fa
     return connection.execute(d.delete().where(chosen)).rowcount
 
 
+def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
+    """Whether queries have expired that versions of *learners* may have learned from: nobody knows any more which."""
+    v, t, a = schema.versions.c, schema.tenants.c, schema.audit.c
+    oldest = select(func.min(v.at)).join(schema.tenants, t.id == v.tenant).where(t.name.in_(learners)).scalar_subquery()
+    expired = exists().where(a.action == _EXPIRE, a.tenant.is_(None), a.at >= oldest)
+    return bool(connection.execute(select(expired)).scalar())
+
+
 def _unlearn(connection: Connection, tenant: str) -> int:
     """Delete every version of *tenant*, and what was derived from its rewards; returns the versions."""
     owner = found(connection, schema.tenants, tenant)
@@ -100,30 +116,3 @@ def _unlearn(connection: Connection, tenant: str) -> int:
     gone = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
     bump(connection, tenant)
     return gone
-
-
-def _end_lease(connection: Connection) -> None:
-    """Take the lease from a worker that may be learning from what is gone: it cannot publish that any more."""
-    table = schema.leases
-    ended = {"owner": "", "token": table.c.token + 1, "expires": 0.0}
-    connection.execute(table.update().where(table.c.name == _WORKER).values(**ended))
-
-
-def _delete_answers(connection: Connection, salt: bytes, numbers: Sequence[int]) -> None:
-    """Delete the paid answers to pairs of *numbers*, which lie under hashes of their texts."""
-    q, p, d, j, a = schema.queries, schema.pairs, schema.documents, schema.judges, schema.answers
-    judges = (
-        connection.execute(select(j.c.name).where(or_(j.c.asks, j.c.id.in_(select(a.c.judge).distinct()))))
-        .scalars()
-        .all()
-    )
-    for some in in_parts(numbers):
-        texts = connection.execute(
-            select(q.c.text, d.c.text)
-            .join(p, p.c.query == q.c.id)
-            .join(d, d.c.id == p.c.document)
-            .where(q.c.id.in_(some), q.c.text.is_not(None), d.c.text.is_not(None))
-        ).all()
-        keys = [keyed(salt, pair_key(judge, query, text)) for judge in judges for query, text in texts]
-        for part in in_parts(keys):
-            connection.execute(a.delete().where(a.c.pair.in_(part)))

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from sqlalchemy import Connection, Select, and_, exists, func, or_, select
@@ -84,8 +83,8 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
         candidates=[[place for place, _ in pairs] for pairs in judged],
         rewards=[[value for _, value in pairs] for pairs in judged],
         tasks=[row.task for row in rows],
-        # Two tenants may know the same id.
-        query_ids=[row.name if row.tenant == wanted.tenant else f"{quote(row.tenant)}:{row.name}" for row in rows],
+        # Two tenants may know the same id; no name holds a NUL.
+        query_ids=[row.name if row.tenant == wanted.tenant else f"{row.tenant}:\0{row.name}" for row in rows],
         judge=wanted.judge,
     )
 
@@ -189,6 +188,13 @@ def waiting_for(connection: Connection, judge: int, tenant: str, limit: int) -> 
         for query, document, text in rows:
             texts[query].append((f"d{document}", text))
     return [Observation(f"q{query}", text, texts[query], task) for query, text, task in queries]
+
+
+def waiting_tenants(connection: Connection, judge: int) -> list[str]:
+    """Tenants with pairs that *judge* has not answered."""
+    t, done = schema.tenants, schema.progress
+    waits = exists().where(done.c.tenant == t.c.id, done.c.judge == judge, done.c.waiting > 0)
+    return sorted(connection.execute(select(t.c.name).where(waits)).scalars())
 
 
 def judges_of(connection: Connection, tenant: str) -> list[tuple[str, int]]:

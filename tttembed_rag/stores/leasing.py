@@ -12,6 +12,8 @@ from tttembed_rag.stores.rows import insert
 
 # Seconds that a lease may last: one that ends later was taken by a clock that was wrong, and holds nobody up.
 LONGEST = 3600.0
+# Of who learns.
+_WORKER = "worker"
 
 _table = schema.leases
 
@@ -41,6 +43,12 @@ def release(connection: Connection, lease: Lease) -> None:
     """Let others have it; nothing if somebody has taken it over."""
     if _is_held(connection, lease):
         _write(connection, replace(lease, owner="", expires=0.0))
+
+
+def end(connection: Connection) -> None:
+    """Take the lease from a worker that may be learning from what it must not: it cannot publish that any more."""
+    ended = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
+    connection.execute(_table.update().where(_table.c.name == _WORKER).values(**ended))
 
 
 def _is_held(connection: Connection, lease: Lease) -> bool:

@@ -7,6 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,16 @@ from sqlalchemy import Connection, and_, case, func, or_, select, true
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import digest
 from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vector, cleaned
 from tttembed_rag.stores.rows import found, ids_of, in_parts, insert
 
 # A query by tenant, task and id; a document by tenant and id.
 QueryKey = tuple[str, str, str]
 _DocumentKey = tuple[str, str]
+
+# In `schema.forgotten`, for all queries of a tenant.
+EVERYTHING = b""
 
 
 @dataclass(slots=True)
@@ -107,12 +112,25 @@ class Batch:
         for document in self.documents.values():
             document.text = None
 
+    def leave_out(self, queries: AbstractSet[QueryKey]) -> None:
+        """Drop *queries*, and the documents that no other query was shown."""
+        self.queries = {key: query for key, query in self.queries.items() if key not in queries}
+        shown = {(tenant, name) for (tenant, _, _), query in self.queries.items() for name in query.places}
+        self.documents = {key: document for key, document in self.documents.items() if key in shown}
 
-def observe(connection: Connection, batch: Batch) -> int:
-    """Write a batch; returns its queries."""
+
+def hashed(salt: bytes, query_id: str) -> bytes:
+    """What stands for a query id that was forgotten."""
+    return digest(query_id.encode("utf-8", "surrogatepass"), key=salt)
+
+
+def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
+    """Write a batch without what was forgotten since it was served; returns its queries."""
+    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
+    if late := _forgotten(connection, batch, tenants, salt):
+        batch.leave_out(late)
     if not batch.queries:
         return 0
-    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
     embedders = _embedders(connection, batch)
     queries = _write_queries(connection, batch, tenants, embedders)
     documents, changed = _write_documents(connection, batch, tenants, embedders)
@@ -226,6 +244,24 @@ def update_progress(connection: Connection, queries: Sequence[int], *, judge: in
         )
         columns = ["query", "judge", "tenant", "rewards", "waiting", "at"]
         connection.execute(schema.progress.insert().from_select(columns, counted))
+
+
+def _forgotten(connection: Connection, batch: Batch, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
+    """The queries of a batch that were served, at least once, before they were forgotten."""
+    table = schema.forgotten
+    first = min((query.first for query in batch.queries.values()), default=0.0)
+    names = {number: name for name, number in tenants.items()}
+    when: dict[tuple[str, bytes], float] = {}
+    for some in in_parts(list(names)):
+        since = select(table.c.tenant, table.c.query, table.c.at).where(table.c.tenant.in_(some), table.c.at >= first)
+        when |= {(names[tenant], bytes(query)): at for tenant, query, at in connection.execute(since)}
+    if not when:
+        return set()
+
+    def is_late(tenant: str, name: str, at: float) -> bool:
+        return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, hashed(salt, name)))
+
+    return {key for key, query in batch.queries.items() if is_late(key[0], key[2], query.first)}
 
 
 def _embedders(connection: Connection, batch: Batch) -> dict[str, int]:

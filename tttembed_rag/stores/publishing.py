@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Select, select
 
-from tttembed_rag.errors import LeaseLost, OffsetFileError, StoreError
+from tttembed_rag.errors import LeaseLost, OffsetFileError, StoreError, Superseded
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Lease, Serving, Version
-from tttembed_rag.stores.rows import fact, found, ids_of, insert, note, set_fact
+from tttembed_rag.stores.rows import fact, found, ids_of, in_parts, insert, note, set_fact
 
 Alias = Literal["live", "candidate", "previous"]
 Load = Callable[[int], Offsets]
 
-_HALTED = "halted"
+# Facts about a halt of all.
+_HALTED, _HALTED_BY = "halted", "halted_by"
 
 
 def publish(
@@ -33,7 +34,6 @@ def publish(
         "width": offsets.width,
         "kept": len(offsets),
         "served": sum(offset.served for offset in offsets.values()),
-        "lived": alias == "live",
         "digest": hashlib.sha256(content).digest(),
         "content": content,
         **facts,
@@ -41,7 +41,7 @@ def publish(
     made = schema.versions.insert().values(**row).returning(schema.versions.c.number)
     number = connection.execute(made).scalar_one()
     if alias == "live":
-        _go_live(connection, owner, number, previous=_aliased(connection, owner, "live"))
+        _go_live(connection, owner, number)
     else:
         _point(connection, owner, alias, number)
     what = f"version {number} is {alias}"
@@ -55,26 +55,21 @@ def promote(connection: Connection, load: Load, *, tenant: str, by: str, why: st
     number = _aliased(connection, owner, "candidate")
     if number is None:
         raise StoreError(f"promote: expected a candidate of tenant {tenant!r}, found none")
-    live = _aliased(connection, owner, "live")
-    if live != number:
-        _go_live(connection, owner, number, previous=live)
+    _go_live(connection, owner, number)
     _point(connection, owner, "candidate", None)
     note(connection, by, "promote", f"version {number} is live{_because(why)}", tenant)
     return _existing(connection, owner, number, load)
 
 
 def roll_back(connection: Connection, load: Load, *, tenant: str, by: str, why: str, to: int | None) -> Version:
-    """The previous version, or version *to*, goes live; before it comes what was live before it."""
+    """The version that was live before the live one, or version *to*, goes live."""
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     number = _aliased(connection, owner, "previous") if to is None else to
     if number is None:
         raise StoreError(f"rollback: expected a previous version of tenant {tenant!r}, found none")
-    versions = schema.versions
-    mine = select(versions.c.number).where(versions.c.tenant == owner)
-    if connection.execute(mine.where(versions.c.number == number)).scalar() is None:
-        raise StoreError(f"rollback: expected a version of tenant {tenant!r}, got {number}")
-    earlier = mine.where(versions.c.lived, versions.c.number < number).order_by(versions.c.number.desc())
-    _go_live(connection, owner, number, previous=connection.execute(earlier.limit(1)).scalar())
+    if number not in _history(connection, owner):
+        raise StoreError(f"rollback: expected a version of tenant {tenant!r} that was live, got {number}")
+    _go_live(connection, owner, number)
     note(connection, by, "rollback", f"version {number} is live{_because(why)}", tenant)
     return _existing(connection, owner, number, load)
 
@@ -102,9 +97,8 @@ def versions(connection: Connection, load: Load, tenant: str, limit: int) -> lis
 def aliases(connection: Connection, tenant: str) -> dict[str, int]:
     """Aliases with the numbers they stand for."""
     owner = found(connection, schema.tenants, tenant)
-    table = schema.aliases
-    rows = connection.execute(select(table.c.alias, table.c.version).where(table.c.tenant == owner))
-    return {row.alias: row.version for row in rows}
+    names = ("live", "candidate", "previous")
+    return {name: number for name in names if (number := _aliased(connection, owner, name)) is not None}
 
 
 def load(connection: Connection, number: int) -> Offsets:
@@ -126,26 +120,40 @@ def load(connection: Connection, number: int) -> Offsets:
         raise StoreError(str(exc)) from exc
 
 
-def halt(connection: Connection, *, tenant: str | None, by: str, why: str) -> None:
-    """Serve base vectors to *tenant*, or to all, until `resume`."""
+def halt(connection: Connection, *, tenant: str | None, by: str, why: str, yielding: bool) -> bool:
+    """Serve base vectors to *tenant*, or to all, until `resume`; *yielding* to whoever else has halted it."""
+    if yielding and _halted_by(connection, tenant) not in (None, by):
+        return False
+    _set_halted(connection, tenant, why, by)
+    note(connection, by, "halt", why, tenant)
+    return True
+
+
+def resume(connection: Connection, *, tenant: str | None, by: str, why: str, yielding: bool) -> bool:
+    """Serve again what is live; *yielding* only where *by* has halted it."""
+    if yielding and _halted_by(connection, tenant) != by:
+        return False
+    _set_halted(connection, tenant, None, None)
+    note(connection, by, "resume", why, tenant)
+    return True
+
+
+def _set_halted(connection: Connection, tenant: str | None, why: str | None, by: str | None) -> None:
     if tenant is None:
         set_fact(connection, _HALTED, why)
+        set_fact(connection, _HALTED_BY, by)
     else:
         owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-        connection.execute(schema.tenants.update().where(schema.tenants.c.id == owner).values(halted=why))
+        said = schema.tenants.update().where(schema.tenants.c.id == owner).values(halted=why, halted_by=by)
+        connection.execute(said)
     bump(connection, tenant or "")
-    note(connection, by, "halt", why, tenant)
 
 
-def resume(connection: Connection, *, tenant: str | None, by: str, why: str) -> None:
-    """Serve again what is live."""
+def _halted_by(connection: Connection, tenant: str | None) -> str | None:
+    """Who has halted *tenant*, or all; None if nobody has."""
     if tenant is None:
-        set_fact(connection, _HALTED, None)
-    else:
-        owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-        connection.execute(schema.tenants.update().where(schema.tenants.c.id == owner).values(halted=None))
-    bump(connection, tenant or "")
-    note(connection, by, "resume", why, tenant)
+        return fact(connection, _HALTED_BY)
+    return connection.execute(select(schema.tenants.c.halted_by).where(schema.tenants.c.name == tenant)).scalar()
 
 
 def halted(connection: Connection, tenant: str, *, own: bool = False) -> str | None:
@@ -155,11 +163,15 @@ def halted(connection: Connection, tenant: str, *, own: bool = False) -> str | N
     return connection.execute(select(schema.tenants.c.halted).where(schema.tenants.c.name == tenant)).scalar()
 
 
-def generation(connection: Connection, tenant: str) -> int:
-    """A number that rises whenever what *tenant* is served may change."""
+def generations(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
+    """By tenant, a number that rises whenever what it is served may change."""
     table = schema.tenants
-    rows = connection.execute(select(table.c.generation).where(table.c.name.in_({tenant, ""})))
-    return sum(rows.scalars())
+    known: dict[str, int] = {}
+    for some in in_parts(sorted({"", *tenants})):
+        rows = connection.execute(select(table.c.name, table.c.generation).where(table.c.name.in_(some)))
+        known |= {row.name: row.generation for row in rows}
+    shared = known.get("", 0)
+    return {tenant: shared + known.get(tenant, 0) if tenant else shared for tenant in tenants}
 
 
 def bump(connection: Connection, tenant: str) -> None:
@@ -176,7 +188,23 @@ def serving(connection: Connection, load: Load, tenant: str) -> Serving:
     if live is None and tenant:
         why = why if why is not None else halted(connection, "")
         live = version(connection, load, "live", "")
-    return Serving(generation(connection, tenant), live, why)
+    return Serving(generations(connection, [tenant])[tenant], live, why)
+
+
+def check_live(connection: Connection, tenant: str, expected: int | None) -> None:
+    """Refuse to replace another version than the one that was *expected* to be live, 0 for none; None is any.
+
+    Raises:
+        Superseded: Another one is.
+    """
+    if expected is None:
+        return
+    live = aliases(connection, tenant).get("live", 0)
+    if live != expected:
+        raise Superseded(
+            f"version: expected {expected or 'none'} of tenant {tenant!r} to be live, found {live or 'none'}; "
+            "nothing was changed"
+        )
 
 
 def check_lease(connection: Connection, lease: Lease | None) -> None:
@@ -198,12 +226,26 @@ def check_lease(connection: Connection, lease: Lease | None) -> None:
         )
 
 
-def _go_live(connection: Connection, tenant: int, number: int, *, previous: int | None) -> None:
-    _point(connection, tenant, "previous", previous)
+def _go_live(connection: Connection, tenant: int, number: int) -> None:
+    """Serve a version instead of the live one; one that lies behind that keeps what lies behind itself."""
+    replaced, live = _history(connection, tenant), _aliased(connection, tenant, "live")
+    behind, step = set[int](), live
+    while step is not None and step not in behind:
+        behind.add(step)
+        step = replaced[step]
+    if number not in behind:
+        made = insert(connection, schema.lives).values(version=number, replaced=live)
+        connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))
     _point(connection, tenant, "live", number)
-    versions, tenants = schema.versions, schema.tenants
-    connection.execute(versions.update().where(versions.c.number == number).values(lived=True))
+    tenants = schema.tenants
     connection.execute(tenants.update().where(tenants.c.id == tenant).values(generation=tenants.c.generation + 1))
+
+
+def _history(connection: Connection, tenant: int) -> dict[int, int | None]:
+    """The versions that were live, each with the one that it replaced."""
+    lives, v = schema.lives, schema.versions
+    chosen = select(lives.c.version, lives.c.replaced).join(v, v.c.number == lives.c.version)
+    return {row.version: row.replaced for row in connection.execute(chosen.where(v.c.tenant == tenant))}
 
 
 def _point(connection: Connection, tenant: int, alias: str, number: int | None) -> None:
@@ -215,9 +257,12 @@ def _point(connection: Connection, tenant: int, alias: str, number: int | None) 
     connection.execute(made.on_conflict_do_update(index_elements=["tenant", "alias"], set_={"version": number}))
 
 
-def _aliased(connection: Connection, tenant: int, alias: str) -> int | None:
-    table = schema.aliases
-    return connection.execute(select(table.c.version).where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
+def _aliased(connection: Connection, tenant: int | None, alias: str) -> int | None:
+    table, lives = schema.aliases, schema.lives
+    chosen = select(table.c.version)
+    if alias == "previous":  # what the live one has replaced
+        chosen, alias = select(lives.c.replaced).join(table, table.c.version == lives.c.version), "live"
+    return connection.execute(chosen.where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
 
 
 def _facts() -> Select[Any]:

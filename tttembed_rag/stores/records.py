@@ -260,6 +260,11 @@ def checked_name(argument: str, value: Any, *, empty: bool = False) -> str:
     return value
 
 
+def is_name(value: str) -> bool:
+    """Whether `checked_name` takes *value*, or it is empty."""
+    return value == cleaned(value) and len(value.encode()) <= MAX_NAME
+
+
 def cleaned(text: str) -> str:
     """*text* with what databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
     if text.isascii() and "\0" not in text:
@@ -299,3 +304,10 @@ def checked_reward(argument: str, value: Any) -> float:
     if not 0.0 <= reward <= 1.0:
         raise RewardError(f"{argument}: expected a number in [0, 1], got {reward:g} (declare the judge's scale)")
     return reward
+
+
+def row_of(name: str) -> int:
+    """The id of a row from the id that `Store.waiting` gave it."""
+    if not (name[1:].isdecimal() and name[:1] in ("q", "d")):
+        raise InputError(f"verdicts: expected ids of Store.waiting, got {name!r:.40}")
+    return int(name[1:])

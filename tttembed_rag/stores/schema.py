@@ -28,7 +28,7 @@ from sqlalchemy import (
 # Names of tenants, tasks, queries, documents and the like, in bytes of UTF-8: two fit into an index entry.
 MAX_NAME = 512
 # What this package reads and writes; the newest script in migrations/versions.
-HEAD = "0001"
+HEAD = "0002"
 
 metadata = MetaData()
 
@@ -45,7 +45,7 @@ def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascad
     return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
 
 
-# A single fact each: the salt of keyed hashes, why everything is halted, whether texts are kept.
+# A single fact each: the salt of keyed hashes, why and by whom everything is halted, whether texts are kept.
 facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
 tenants = Table(
@@ -57,7 +57,9 @@ tenants = Table(
     Column("shares", Boolean, nullable=False, server_default=text("false")),
     Column("shared_once", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default="0"),
+    # Why and by whom; null where it is not.
     Column("halted", Text),
+    Column("halted_by", Text),
     sqlite_autoincrement=True,
 )
 
@@ -172,17 +174,20 @@ progress = Table(
     sqlite_with_rowid=False,
 )
 
-# Paid answers by a keyed hash of judge and texts.
+# Paid answers by a keyed hash of judge and texts, gone with the query they were given about.
 answers = Table(
     "answers",
     metadata,
     Column("pair", LargeBinary(32), primary_key=True),
+    # Null for answers to the probe of a judge.
+    _of("queries", nullable=True),
     _of("judges", cascade=False),
     Column("score", Double),
     Column("tokens", Double, nullable=False),
     Column("usd", Double, nullable=False),
     Column("at", Double, nullable=False),
     Index("answers_by_age", "at"),
+    Index("answers_by_query", "query"),
     sqlite_with_rowid=False,
 )
 
@@ -210,8 +215,6 @@ versions = Table(
     Column("kept", Integer, nullable=False),
     Column("served", Integer, nullable=False),
     Column("probe", Text, nullable=False),
-    # Whether it was live at any time: only such a version is rolled back to.
-    Column("lived", Boolean, nullable=False),
     Column("digest", LargeBinary(32), nullable=False),
     Column("content", LargeBinary, nullable=False),
     Index("versions_by_tenant", "tenant", "number"),
@@ -224,6 +227,25 @@ aliases = Table(
     _of("tenants", primary_key=True),
     Column("alias", String(16), primary_key=True),
     Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), nullable=False),
+)
+
+# When what was forgotten was: nothing served until then comes back, however late it is written.
+forgotten = Table(
+    "forgotten",
+    metadata,
+    _of("tenants", primary_key=True),
+    # A keyed hash of the query's id; empty for all of the tenant.
+    Column("query", LargeBinary(32), primary_key=True),
+    Column("at", Double, nullable=False),
+    Index("forgotten_by_age", "tenant", "at"),
+)
+
+# The versions that were live, and which one each replaced: the way back.
+lives = Table(
+    "lives",
+    metadata,
+    Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), primary_key=True),
+    Column("replaced", _Id),
 )
 
 # One line a change; it outlives what it tells of, so it names tenants by name.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from types import TracebackType
 from typing import Self
@@ -33,6 +33,8 @@ from tttembed_rag.stores.records import (
     checked_name,
     checked_reward,
     cleaned,
+    is_name,
+    row_of,
 )
 
 # A fact that is set in a store that keeps no texts.
@@ -117,6 +119,7 @@ class Store:
 
         A query seen before (the same tenant, task and id) is merged: its candidates are joined, what is
         new replaces what was known. Without texts, an id that is the text itself becomes its `text_id`.
+        What was served before it was forgotten, and comes late, is left out.
 
         Args:
             served: Queries with their candidates.
@@ -130,7 +133,7 @@ class Store:
         if not self._texts:
             batch.without_texts(self.text_id)
         with self._database.write("observing") as connection:
-            return observing.observe(connection, batch)
+            return observing.observe(connection, batch, self._salt)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
         """Write verdicts on pairs that were observed, all or nothing; returns how many.
@@ -166,21 +169,32 @@ class Store:
 
         Newest queries come first. Ids are plain and the store's own: `judged` takes verdicts by them.
         """
-        checked_name("judge", judge)
+        number = self._asking(judge)
         while True:
             with self._database.read() as connection:
-                number = observing.judge_id(connection, judge)
-                found = [] if number is None else learning.waiting_for(connection, number, tenant, limit)
+                found = learning.waiting_for(connection, number, tenant, limit)
                 declined = self._declined(connection, judge, found)
-            if number is None:
-                with self._database.write("forgetting") as connection:
-                    observing.start_asking(connection, judge)
-            elif declined:
-                with self._database.write("observing") as connection:
-                    owner = rows.found(connection, schema.tenants, tenant)
-                    observing.reward_by_id(connection, judge, declined, tenant=owner)
-            else:
+            if not declined:
                 return found
+            with self._database.write("observing") as connection:
+                owner = rows.found(connection, schema.tenants, tenant)
+                observing.reward_by_id(connection, judge, declined, tenant=owner)
+
+    def waiting_tenants(self, judge: str) -> list[str]:
+        """Tenants for whom `waiting` of *judge* may find pairs, sorted; one look-up."""
+        number = self._asking(judge)
+        with self._database.read() as connection:
+            return learning.waiting_tenants(connection, number)
+
+    def _asking(self, judge: str) -> int:
+        """The id of a judge, for which pairs wait from now on."""
+        checked_name("judge", judge)
+        with self._database.read() as connection:
+            number = observing.judge_id(connection, judge)
+        if number is None:
+            with self._database.write("forgetting") as connection:
+                number = observing.start_asking(connection, judge)
+        return number
 
     def judged(self, judge: str, verdicts: Verdicts, *, tenant: str = "") -> int:
         """Write what came of judging `waiting` pairs of *tenant*; returns the verdicts written.
@@ -189,16 +203,22 @@ class Store:
         """
         checked_name("judge", judge)
         given = {
-            _row(query): {_row(document): checked_reward("verdicts", value) for document, value in said.items()}
+            row_of(query): {row_of(document): checked_reward("verdicts", value) for document, value in said.items()}
             for query, said in verdicts.rewards.items()
         }
         with self._database.write("observing") as connection:
             owner = rows.found(connection, schema.tenants, tenant)
             return observing.reward_by_id(connection, judge, given, tenant=owner)
 
-    def answers(self) -> answers.StoredAnswers:
-        """Where judges' paid answers are kept for all processes."""
-        return answers.StoredAnswers(self._database, self._salt)
+    def answers(self, about: Sequence[Observation] = ()) -> answers.StoredAnswers:
+        """Where judges' paid answers are kept for all processes.
+
+        Args:
+            about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: one
+                about a query that was forgotten meanwhile, or about anything else but the probe of a judge, is
+                counted as spent and not kept.
+        """
+        return answers.StoredAnswers(self._database, self._salt, about)
 
     def spent(self, day: date | None = None) -> Spend:
         """What judges were paid on a day by UTC, today if none is named."""
@@ -224,7 +244,7 @@ class Store:
             judge: Whose.
 
             tenant: Of which tenant; "" also learns from tenants that share, whose ids then begin with
-                their tenant and a colon.
+                their tenant, a colon and a NUL, which no id of its own can have.
 
             embedder: Of which embedding model; None is the model of the newest rewarded query.
 
@@ -268,13 +288,18 @@ class Store:
             return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
 
     def share(self, tenant: str, allowed: bool, *, by: str) -> None:
-        """Allow the shared scope to learn from *tenant*, or no more; nothing flows up until it is allowed."""
+        """Allow the shared scope to learn from *tenant*, or no more; nothing flows up until it is allowed.
+
+        What a worker is learning when it is allowed no more is not published.
+        """
         checked_name("tenant", tenant)
         checked_name("by", by)
         values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
         with self._database.write("publishing") as connection:
             rows.ids_of(connection, schema.tenants, [tenant])
             connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
+            if not allowed:
+                leasing.end(connection)
             rows.note(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Versions
@@ -290,6 +315,7 @@ class Store:
         probe: str = "",
         rewarded: int | None = None,
         lease: Lease | None = None,
+        instead_of: int | None = None,
         alias: Alias = "live",
     ) -> Version:
         """Keep *offsets* as a new version and serve them, at once for every reader.
@@ -312,10 +338,14 @@ class Store:
 
             lease: Under which the caller works; refused if somebody has taken it over.
 
+            instead_of: Number of the version that must still be live, 0 for none; None replaces any.
+
             alias: ``live``, or ``candidate`` to wait for `promote`.
 
         Raises:
             LeaseLost: Somebody has; nothing was changed.
+
+            Superseded: Another version is live; nothing was changed.
         """
         if alias not in ("live", "candidate"):
             raise InputError(f"alias: expected live or candidate, got {alias!r}")
@@ -329,6 +359,7 @@ class Store:
         checked_name("tenant", tenant, empty=True)
         with self._database.write("publishing") as connection:
             publishing.check_lease(connection, lease)
+            publishing.check_live(connection, tenant, instead_of)
             return publishing.publish(connection, offsets, self._load, tenant=tenant, alias=alias, **facts)
 
     def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
@@ -340,15 +371,42 @@ class Store:
             )
 
     def rollback(
-        self, *, by: str, tenant: str = "", note: str = "", to: int | None = None, lease: Lease | None = None
+        self,
+        *,
+        by: str,
+        tenant: str = "",
+        note: str = "",
+        to: int | None = None,
+        lease: Lease | None = None,
+        instead_of: int | None = None,
     ) -> Version:
-        """Serve the previous version again, or version *to*; called twice, it goes back twice.
+        """Serve again the version that the live one replaced, or version *to*; called twice, it goes back twice.
+
+        What was rolled back is on no way back any more, unless it goes live again.
+
+        Args:
+            by: Who does it.
+
+            tenant: For whom.
+
+            note: Why.
+
+            to: A version that was live before.
+
+            lease: As for `publish`.
+
+            instead_of: As for `publish`.
 
         Raises:
-            StoreError: There is none.
+            StoreError: There is none before it, or *to* was never live.
+
+            LeaseLost: As for `publish`.
+
+            Superseded: As for `publish`.
         """
         with self._database.write("publishing") as connection:
             publishing.check_lease(connection, lease)
+            publishing.check_live(connection, _tenant(tenant), instead_of)
             return publishing.roll_back(
                 connection, self._load, tenant=_tenant(tenant), by=checked_name("by", by), why=cleaned(note), to=to
             )
@@ -372,9 +430,12 @@ class Store:
 
     def generation(self, *, tenant: str = "") -> int:
         """A number that rises whenever what *tenant* is served may change; one look-up."""
-        checked_name("tenant", tenant, empty=True)
+        return self.generations([_tenant(tenant)])[tenant]
+
+    def generations(self, tenants: Collection[str]) -> dict[str, int]:
+        """The `generation` of each of *tenants*, one look-up for all; a name that no store can hold is left out."""
         with self._database.read() as connection:
-            return publishing.generation(connection, tenant)
+            return publishing.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
 
     def serving(self, *, tenant: str = "") -> Serving:
         """What a process must serve to *tenant*, read in one moment."""
@@ -382,15 +443,53 @@ class Store:
         with self._database.read() as connection:
             return publishing.serving(connection, self._load, tenant)
 
-    def halt(self, *, by: str, tenant: str | None = None, note: str = "") -> None:
-        """Serve base vectors, to one tenant or (None) to all, until `resume`."""
-        with self._database.write("publishing") as connection:
-            publishing.halt(connection, tenant=_tenants(tenant), by=checked_name("by", by), why=cleaned(note))
+    def halt(
+        self,
+        *,
+        by: str,
+        tenant: str | None = None,
+        note: str = "",
+        lease: Lease | None = None,
+        yielding: bool = False,
+    ) -> bool:
+        """Serve base vectors, to one tenant or (None) to all, until `resume`; returns whether that was written.
 
-    def resume(self, *, by: str, tenant: str | None = None, note: str = "") -> None:
-        """Serve again what is live; a halt of all and one of a tenant are resumed each by itself."""
+        Args:
+            by: Who halts.
+
+            tenant: Whom.
+
+            note: Why.
+
+            lease: As for `publish`.
+
+            yielding: Leaves a halt by somebody else as it is.
+
+        Raises:
+            LeaseLost: As for `publish`.
+        """
         with self._database.write("publishing") as connection:
-            publishing.resume(connection, tenant=_tenants(tenant), by=checked_name("by", by), why=cleaned(note))
+            publishing.check_lease(connection, lease)
+            who, why = checked_name("by", by), cleaned(note)
+            return publishing.halt(connection, tenant=_tenants(tenant), by=who, why=why, yielding=yielding)
+
+    def resume(
+        self,
+        *,
+        by: str,
+        tenant: str | None = None,
+        note: str = "",
+        lease: Lease | None = None,
+        yielding: bool = False,
+    ) -> bool:
+        """Serve again what is live; returns whether that was written.
+
+        A halt of all and one of a tenant are resumed each by itself. The arguments are those of `halt`.
+        """
+        with self._database.write("publishing") as connection:
+            publishing.check_lease(connection, lease)
+            who, why = checked_name("by", by), cleaned(note)
+            return publishing.resume(connection, tenant=_tenants(tenant), by=who, why=why, yielding=yielding)
 
     def halted(self, *, tenant: str = "", own: bool = False) -> str | None:
         """Why base vectors are served to *tenant*, maybe empty; None if they are not.
@@ -420,18 +519,21 @@ class Store:
 
     def state(self, name: str, *, tenant: str = "") -> str | None:
         """JSON text kept under a name; None where there is none."""
-        table = schema.states
+        table, tenants = schema.states, schema.tenants
+        value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
         with self._database.read() as connection:
-            owner = rows.found(connection, schema.tenants, tenant)
-            return connection.execute(
-                select(table.c.value).where(table.c.tenant == owner, table.c.name == name)
-            ).scalar()
+            return connection.execute(value.where(tenants.c.name == tenant, table.c.name == name)).scalar()
 
-    def set_state(self, name: str, value: str | None, *, tenant: str = "") -> None:
-        """Keep JSON text under a name; None deletes it."""
+    def set_state(self, name: str, value: str | None, *, tenant: str = "", lease: Lease | None = None) -> None:
+        """Keep JSON text under a name; None deletes it.
+
+        Raises:
+            LeaseLost: As for `publish`.
+        """
         checked_name("name", name)
         table = schema.states
         with self._database.write("observing") as connection:
+            publishing.check_lease(connection, lease)
             owner = rows.ids_of(connection, schema.tenants, [checked_name("tenant", tenant, empty=True)])[tenant]
             if value is None:
                 connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
@@ -470,21 +572,22 @@ class Store:
         """Delete a query, in all its tasks, or all of a tenant, and whatever was learned from it.
 
         Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
-        what it would be had the deleted never been seen. On SQLite no byte of it stays in the file, which is
-        written anew for that and needs its own size of free disk; on PostgreSQL its space is free to be
-        overwritten.
+        what it would be had the deleted never been seen. Nothing of it comes back late: neither what was served
+        before and still waits to be written, nor a judge's answer, nor what a worker is learning. On SQLite no
+        byte of it stays in the file, which is written anew for that and needs its own size of free disk; on
+        PostgreSQL its space is free to be overwritten.
 
         Raises:
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)
-        names = [query_id]
-        if query_id is not None and not self._texts:
-            names = [self.text_id(query_id), query_id]  # an id may have been the text
-        gone = Forgotten()
+        checked_name("tenant", tenant, empty=True)
+        names = None
+        if query_id is not None:
+            names = [query_id] if self._texts else [query_id, self.text_id(query_id)]  # an id may have been the text
         with self._database.write("forgetting") as connection:
-            while names and not gone.queries:
-                gone = forgetting.forget(connection, self._salt, tenant=tenant, query_id=names.pop(0), by=by)
+            now = self._database.now(connection)
+            gone = forgetting.forget(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
         self._database.scrub()
         return gone
 
@@ -506,7 +609,7 @@ class Store:
     ) -> dict[int, dict[int, float | None]]:
         """The pairs that *judge* answered without a score, by the ids of rows."""
         pairs = {
-            pair_key(judge, one.query, text): (_row(one.query_id), _row(document))
+            pair_key(judge, one.query, text): (row_of(one.query_id), row_of(document))
             for one in observations
             for document, text in one.candidates
         }
@@ -560,10 +663,3 @@ def _lasting(seconds: float) -> float:
     if not 0 < seconds <= leasing.LONGEST:
         raise InputError(f"seconds: expected a number in (0, {leasing.LONGEST:g}], got {seconds}")
     return seconds
-
-
-def _row(name: str) -> int:
-    """The id of a row from the id that `Store.waiting` gave it."""
-    if not (name[1:].isdecimal() and name[:1] in ("q", "d")):
-        raise InputError(f"verdicts: expected ids of Store.waiting, got {name!r:.40}")
-    return int(name[1:])

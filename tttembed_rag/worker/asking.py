@@ -117,7 +117,7 @@ class Wary:
         if failed is None:
             return
         if used != Usage():
-            # No pair has this address: the answer is worth nothing, but it was paid for.
+            # No pair has this address: the answer is worth nothing and not kept, but it was paid for.
             self._answers.put(self.fingerprint, {os.urandom(32): Paid(None, used.tokens, self._price.of(used))})
         if isinstance(failed, JudgeError):
             raise failed
@@ -166,8 +166,7 @@ class Asking:
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
         self._store = store
-        self._answers = store.answers()
-        self._judge = Wary(judge, self._answers, price)
+        self._judge = Wary(judge, store.answers(), price)
         self._budget, self._price = budget, price
         self._concurrency, self._seconds = concurrency, seconds
         self._late: Thread | None = None
@@ -205,32 +204,33 @@ class Asking:
         return Asked(scored, f"{failed} queries have pairs without an answer" if failed else "", failed=failed)
 
     def _judge_some(self, some: Sequence[Observation], tenant: str, stop: Event) -> Asked:
-        known, fresh = self._parted(some)
+        answers = self._store.answers(some)
+        known, fresh = self._parted(some, answers)
         scored = 0
         if known:
-            scored = self._keep(judge_all(self._plan(known, Budget()), self._judge, self._answers), tenant)
+            scored = self._keep(judge_all(self._plan(known, Budget()), self._judge, answers), tenant)
         if not fresh:
             return Asked(scored)
         left = self._left()
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, f"budget: {self._budget.pairs:g} pairs of today are spent")
-        verdicts = self._in_time(lambda: self._ask(fresh, left), stop)
+        verdicts = self._in_time(lambda: self._ask(fresh, left, answers), stop)
         if verdicts is None:
             return Asked(scored, BUDGET_ENDED)
         scored += self._keep(verdicts, tenant)
         return Asked(scored, verdicts.stopped, broken=verdicts.stopped not in ("", BUDGET_ENDED))
 
-    def _ask(self, fresh: Sequence[Observation], left: Budget) -> Verdicts | None:
+    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers) -> Verdicts | None:
         """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
         if not self._judge.knows_some:
             ahead = self._judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
-            if len(self._answers.get(keys)) < len(keys):
+            if len(answers.get(keys)) < len(keys):
                 if not Ledger(left, self._price).admits(ahead):
                     return None
-                check_once(self._judge, self._answers, price=self._price)
+                check_once(self._judge, answers, price=self._price)
                 left = self._left()
-        return judge_all(self._plan(fresh, left), self._judge, self._answers, concurrency=self._concurrency)
+        return judge_all(self._plan(fresh, left), self._judge, answers, concurrency=self._concurrency)
 
     def _plan(self, observations: Sequence[Observation], budget: Budget) -> Plan:
         deepest = max((len(one.candidates) for one in observations), default=1)
@@ -246,14 +246,14 @@ class Asking:
         budget = self._budget
         return Budget(left(budget.pairs, spent.pairs), left(budget.tokens, spent.tokens), left(budget.usd, spent.usd))
 
-    def _parted(self, some: Sequence[Observation]) -> tuple[list[Observation], list[Observation]]:
+    def _parted(self, some: Sequence[Observation], answers: Answers) -> tuple[list[Observation], list[Observation]]:
         """What is answered already (by a worker that was killed, or for other ids), and what is to be asked."""
         keys = {
             (one.query_id, document): pair_key(self.fingerprint, one.query, text)
             for one in some
             for document, text in one.candidates
         }
-        answered = self._answers.get(list(dict.fromkeys(keys.values())))
+        answered = answers.get(list(dict.fromkeys(keys.values())))
 
         def part(known: bool) -> list[Observation]:
             parts = [

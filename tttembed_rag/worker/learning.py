@@ -24,7 +24,7 @@ from tttembed_rag.gate import AnyScope, fit
 from tttembed_rag.guards import FIRST_LOOK, Probe, Trial, live_gains, query_drift, reward_drift
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores import Store, Version
+from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.unitrows import Float64
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.memory import Learned, Memory, add_drift, read_probe, read_trial, write_probe, write_trial
@@ -96,6 +96,8 @@ class Pass:
             StoreUnavailable: Not now; what was done stays done.
 
             LeaseLost: Another worker is at work; nothing was published.
+
+            Superseded: Somebody has changed what is live meanwhile; that stays.
         """
         judge, count = self._busiest_judge()
         if not count and self._live is None:
@@ -124,41 +126,38 @@ class Pass:
     # Who embeds
 
     def _recognise(self, probe: Probe, count: int) -> Iterator[Step]:
-        """Halt where the embedding model is another one than before, resume where it is the old one again."""
+        """Halt where what is live was learned for another embedding model, resume where it is for this one again."""
         before = read_probe(self._store, self._tenant)
         live = Probe.from_json(self._live.probe) if self._live is not None and self._live.probe else None
         reference = before or live
-        why = "" if reference is None else reference.difference(probe)
-        same = live is not None and live.same_model(probe)
-        halts = bool(why) and not same and self._live is not None and self._live.served > 0
-        if why:
+        changed = "" if reference is None else reference.difference(probe)
+        foreign = changed if live is None else live.difference(probe)
+        if changed:
             self._remember(since=time.time(), base=count, rewards=0)
+        # Not only at the change: since then another version may have gone live, or a person may have resumed.
+        serves = self._live is not None and self._live.served > 0
+        halts = serves and bool(foreign) and (bool(changed) or self._own_halt() is None)
+        why = f"another embedding model: {foreign}"
         if halts:
-            self._halt(f"another embedding model: {why}")
-        if before is None or why:
-            write_probe(self._store, self._tenant, probe)  # last: who is killed before it sees the change again
-        if same:
+            self._store.halt(by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True)
+        if before is None or changed:  # last: who is killed before it sees the change again
+            write_probe(self._store, self._tenant, self._lease, probe)
+        if live is not None and not foreign:
             yield from self._resume("the embedding model is again the one that the live version was learned for")
         elif halts:
-            yield self._step("halted", f"{self._memory.halted}; base vectors are served until enough new is learned")
-        elif why:
-            yield self._step("learned nothing", f"{why}; what was served before is learned from no more")
-
-    def _halt(self, why: str) -> None:
-        """Halt the tenant, or renew the reason of a halt of this worker's own; one of a person stays."""
-        if self._store.halted(tenant=self._tenant, own=True) in (None, self._memory.halted or None):
-            self._store.halt(by=BY, tenant=self._tenant, note=why)
-        self._remember(halted=why)
+            yield self._step("halted", f"{why}; base vectors are served until enough new is learned")
+        elif changed:
+            yield self._step("learned nothing", f"{changed}; what was served before is learned from no more")
 
     def _resume(self, why: str) -> Iterator[Step]:
-        """Undo a halt of this worker's own; one of a person stays."""
-        mine = self._memory.halted
-        if not mine:
-            return
-        self._remember(halted="")
-        if self._store.halted(tenant=self._tenant, own=True) == mine:
-            self._store.resume(by=BY, tenant=self._tenant, note=why)
+        """Undo a halt of a worker's own; one of a person stays."""
+        halted = self._own_halt() is not None
+        if halted and self._store.resume(by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True):
             yield self._step("resumed", why)
+
+    def _own_halt(self) -> str | None:
+        """Why the tenant, and not all, is halted."""
+        return self._store.halted(tenant=self._tenant, own=True)
 
     # Whether what is live helps
 
@@ -183,14 +182,15 @@ class Pass:
         elif looked.over:
             self._begin(live, rewards)
         else:
-            write_trial(self._store, self._tenant, looked)
+            write_trial(self._store, self._tenant, self._lease, looked)
 
     def _compare(self, old: Rewards, fresh: Rewards) -> Iterator[Step]:
         drifts = {
             "queries": query_drift(old.query_vectors, fresh.query_vectors),
             "rewards": reward_drift(old, fresh),
         }
-        add_drift(self._store, self._tenant, {"at": time.time()} | {name: asdict(d) for name, d in drifts.items()})
+        entry: dict[str, object] = {"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()}
+        add_drift(self._store, self._tenant, self._lease, entry)
         for drift in drifts.values():
             if drift.seen():
                 self._store.note(BY, "drift", str(drift), tenant=self._tenant)
@@ -200,12 +200,19 @@ class Pass:
         """Serve the version before, if what contradicts this one speaks for that one; else base vectors."""
         why = f"version {live.number} is contradicted: {trial}"
         before = self._store.version("previous", tenant=self._tenant)
-        lease = self._holding.lease
         if before is not None and self._speaks_for(before, trial, rewards.judge):
-            now = self._store.rollback(by=BY, tenant=self._tenant, to=before.number, note=why, lease=lease)
+            now = self._store.rollback(
+                by=BY, tenant=self._tenant, to=before.number, note=why, lease=self._lease, instead_of=live.number
+            )
         else:
-            nothing = Offsets([], width=rewards.width)
-            now = self._store.publish(nothing, by=BY, tenant=self._tenant, note=f"base vectors: {why}", lease=lease)
+            now = self._store.publish(
+                Offsets([], width=rewards.width),
+                by=BY,
+                tenant=self._tenant,
+                note=f"base vectors: {why}",
+                lease=self._lease,
+                instead_of=live.number,
+            )
         self._live, self._gains = now, np.empty(0)
         self._begin(now, rewards)
         self._remember(contradicted=max(live.rewarded, 1), fresh=trial.since, doubted=False)
@@ -271,7 +278,8 @@ class Pass:
             embedder=self._embedder or "",
             probe="" if self._probe is None else self._probe.to_json(),
             rewarded=len(rewards),
-            lease=self._holding.lease,
+            lease=self._lease,
+            instead_of=self._number,
         )
         live = self._live
         goes_on = live is not None and trial.version == live.number and self._is_for(live, rewards) and serves
@@ -312,15 +320,20 @@ class Pass:
 
     def _begin(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
         """Begin or go on with the trial of what is live now; none of *rewards* will count in it."""
-        Learned.of(rewards).write(self._store, self._tenant)
-        write_trial(self._store, self._tenant, trial or Trial(live.number, time.time()))
+        Learned.of(rewards).write(self._store, self._tenant, self._lease)
+        write_trial(self._store, self._tenant, self._lease, trial or Trial(live.number, time.time()))
 
     def _remember(self, **changes: object) -> None:
         self._memory = replace(self._memory, **changes)  # type: ignore[arg-type]  # its own attributes
-        self._memory.write(self._store, self._tenant)
+        self._memory.write(self._store, self._tenant, self._lease)
 
     def _step(self, action: Action, detail: str, version: Version | None = None) -> Step:
         return Step(action, detail, self._tenant, None if version is None else version.number)
+
+    @property
+    def _lease(self) -> Lease:
+        """What everything is written under."""
+        return self._holding.lease
 
     @property
     def _number(self) -> int:

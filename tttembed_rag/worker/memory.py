@@ -1,10 +1,13 @@
-"""What a worker must know again after it was killed, kept in the store for each tenant."""
+"""What a worker must know again after it was killed, kept in the store for each tenant.
+
+It is written under the worker's lease only: nothing of one that lost it comes after what the next one wrote.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from zlib import crc32
 
 import numpy as np
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.guards import Probe, Trial
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores import Store
+from tttembed_rag.stores import Lease, Store
 
 # Names of states in the store. `DRIFT` is a JSON list for reports, oldest first.
 _MEMORY, _TRIAL, _LEARNED, DRIFT, _PROBE = "worker", "trial", "learned", "drift", "probe"
@@ -40,8 +43,6 @@ class Memory:
         contradicted: Rewarded queries behind the version that was rolled back; 0 where none was.
 
         fresh: From when on rewards contradicted it, in Unix seconds.
-
-        halted: The reason this worker gave when it halted the tenant; empty if it did not.
     """
 
     judge: str = ""
@@ -52,17 +53,16 @@ class Memory:
     base: int = 0
     contradicted: int = 0
     fresh: float = 0.0
-    halted: str = ""
 
     @classmethod
     def read(cls, store: Store, tenant: str) -> Memory:
         """What is known of *tenant*."""
-        text = store.state(_MEMORY, tenant=tenant)
-        return cls(**json.loads(text)) if text else cls()
+        known = json.loads(store.state(_MEMORY, tenant=tenant) or "{}")
+        return cls(**{one.name: known[one.name] for one in fields(cls) if one.name in known})
 
-    def write(self, store: Store, tenant: str) -> None:
+    def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
-        store.set_state(_MEMORY, json.dumps(asdict(self)), tenant=tenant)
+        store.set_state(_MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
 
 
 def read_trial(store: Store, tenant: str) -> Trial:
@@ -71,9 +71,9 @@ def read_trial(store: Store, tenant: str) -> Trial:
     return Trial.from_json(text) if text else Trial(0)
 
 
-def write_trial(store: Store, tenant: str, trial: Trial) -> None:
+def write_trial(store: Store, tenant: str, lease: Lease, trial: Trial) -> None:
     """Keep it."""
-    store.set_state(_TRIAL, trial.to_json(), tenant=tenant)
+    store.set_state(_TRIAL, trial.to_json(), tenant=tenant, lease=lease)
 
 
 def read_probe(store: Store, tenant: str) -> Probe | None:
@@ -82,9 +82,9 @@ def read_probe(store: Store, tenant: str) -> Probe | None:
     return Probe.from_json(text) if text else None
 
 
-def write_probe(store: Store, tenant: str, probe: Probe) -> None:
+def write_probe(store: Store, tenant: str, lease: Lease, probe: Probe) -> None:
     """Keep it."""
-    store.set_state(_PROBE, probe.to_json(), tenant=tenant)
+    store.set_state(_PROBE, probe.to_json(), tenant=tenant, lease=lease)
 
 
 class Learned:
@@ -107,10 +107,10 @@ class Learned:
         text = store.state(_LEARNED, tenant=tenant)
         return cls(np.frombuffer(base64.b64decode(json.loads(text) if text else ""), dtype="<u4"))
 
-    def write(self, store: Store, tenant: str) -> None:
+    def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
         text = base64.b64encode(self._numbers.astype("<u4").tobytes()).decode()
-        store.set_state(_LEARNED, json.dumps(text), tenant=tenant)
+        store.set_state(_LEARNED, json.dumps(text), tenant=tenant, lease=lease)
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
         """The queries of *rewards* that it holds, and those that it does not; None for none."""
@@ -125,8 +125,8 @@ def _numbers(rewards: Rewards) -> NDArray[np.uint32]:
     return np.array([crc32(f"{task}\0{query}".encode()) for task, query in keys], dtype=np.uint32)
 
 
-def add_drift(store: Store, tenant: str, entry: dict[str, object]) -> None:
+def add_drift(store: Store, tenant: str, lease: Lease, entry: dict[str, object]) -> None:
     """Append an entry to the tenant's record of drift."""
     text = store.state(DRIFT, tenant=tenant)
     entries = [*(json.loads(text) if text else []), entry]
-    store.set_state(DRIFT, json.dumps(entries[-_DRIFTS:]), tenant=tenant)
+    store.set_state(DRIFT, json.dumps(entries[-_DRIFTS:]), tenant=tenant, lease=lease)

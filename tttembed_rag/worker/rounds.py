@@ -12,7 +12,7 @@ from threading import Event
 from uuid import uuid4
 
 from tttembed_rag import telemetry
-from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded, TTTEmbedError
 from tttembed_rag.gate import AnyScope
 from tttembed_rag.guards import Probe
 from tttembed_rag.judges.contract import Judge
@@ -198,6 +198,8 @@ class Worker:
                 yield from Pass(self._store, tenant, self._habits, holding, probe).steps()
             except (StoreUnavailable, LeaseLost):
                 raise
+            except Superseded as exc:  # by a person; looked at again in the next round
+                yield Step("learned nothing", str(exc), tenant)
             except (TTTEmbedError, ValueError) as exc:
                 _log.exception("tenant %r was left out of this round", tenant)
                 yield Step("failed", f"{type(exc).__name__}: {exc}", tenant)
@@ -210,7 +212,8 @@ class Worker:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return
         scored = failed = 0
-        for tenant in tenants:
+        wait = set(self._store.waiting_tenants(self._asking.fingerprint))
+        for tenant in [one for one in tenants if one in wait]:
             if stop.is_set():
                 return
             asked = self._asked(self._asking, tenant, stop, holding)

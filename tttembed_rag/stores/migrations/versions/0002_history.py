@@ -1,0 +1,63 @@
+"""What was live before what, whose halts are whose, about which query an answer is, and what was forgotten when."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+def upgrade() -> None:
+    """Add them; answers kept so far go, as nobody knows their queries: what still waits is asked about again."""
+    op.create_table(
+        "lives",
+        sa.Column("version", _id, nullable=False),
+        sa.Column("replaced", _id, nullable=True),
+        sa.ForeignKeyConstraint(["version"], ["versions.number"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("version"),
+    )
+    op.execute(
+        "INSERT INTO lives (version, replaced) SELECT number, (SELECT max(earlier.number) FROM versions AS earlier "
+        "WHERE earlier.tenant = versions.tenant AND earlier.lived AND earlier.number < versions.number) "
+        "FROM versions WHERE lived"
+    )
+    op.drop_column("versions", "lived")
+    op.execute("DELETE FROM aliases WHERE alias = 'previous'")
+    op.add_column("tenants", sa.Column("halted_by", sa.Text(), nullable=True))
+    op.execute(
+        "UPDATE tenants SET halted_by = (SELECT audit.\"by\" FROM audit WHERE audit.action = 'halt' "
+        "AND audit.tenant = tenants.name ORDER BY audit.id DESC LIMIT 1) WHERE halted IS NOT NULL"
+    )
+    op.execute(
+        "INSERT INTO facts (name, value) SELECT 'halted_by', coalesce((SELECT audit.\"by\" FROM audit WHERE "
+        "audit.action = 'halt' AND audit.tenant IS NULL ORDER BY audit.id DESC LIMIT 1), '') "
+        "FROM facts WHERE name = 'halted'"
+    )
+    op.drop_table("answers")
+    op.create_table(
+        "answers",
+        sa.Column("pair", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("query", _id, nullable=True),
+        sa.Column("judge", _id, nullable=False),
+        sa.Column("score", sa.Double(), nullable=True),
+        sa.Column("tokens", sa.Double(), nullable=False),
+        sa.Column("usd", sa.Double(), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["judge"], ["judges.id"]),
+        sa.ForeignKeyConstraint(["query"], ["queries.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("pair"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("answers_by_age", "answers", ["at"], unique=False)
+    op.create_index("answers_by_query", "answers", ["query"], unique=False)
+    op.create_table(
+        "forgotten",
+        sa.Column("tenant", _id, nullable=False),
+        sa.Column("query", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["tenant"], ["tenants.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("tenant", "query"),
+    )
+    op.create_index("forgotten_by_age", "forgotten", ["tenant", "at"], unique=False)
