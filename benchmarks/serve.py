@@ -1,11 +1,13 @@
 """What serving and capture cost a request, and how soon a published version is served.
 
-    python benchmarks/serve.py [--rows apply,capture,lag,...] [--seconds 5] [--postgres URL] [--json OUT.json]
+    python benchmarks/serve.py [--rows apply,following,lag,...] [--seconds 6] [--postgres URL] [--json OUT.json]
 
 Applying is measured at width 1024 in 64 threads that wait for something else between two queries, as threads of a
 server do, while another thread wakes every 10 ms: to do nothing and to publish, ten times in turn; the ratio is the
-median of ten. `following` is the same with a store that another process publishes to: there the reading of each version
-is measured too. Stores are SQLite in a temporary folder, and PostgreSQL: a server of pgserver's, or any by URL.
+median of ten. `following` is the same with a store that another process publishes to every 10 ms, looked at as often
+and at the usual 2 s: the ratio has what reading the versions takes, and what the other process takes from the machine;
+beside it stands the ratio where that process publishes for a tenant that is not followed, which has only the latter.
+Stores are SQLite in a temporary folder, and PostgreSQL: a server of pgserver's, or any by URL.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
@@ -40,19 +45,27 @@ VECTORS = DRAW.normal(size=(12, WIDTH)) / 30
 EVIDENCE = Evidence(64, None, None, "ungated", "made for a benchmark")
 DOCUMENTS = [f"document {number}: " + "a passage of some length " * 8 for number in range(10)]
 
-# Publishes to a store until its input ends: one version for each line, answered by its number and the time.
+# Publishes until its input ends. A line names a store, a tenant and some seconds: a version at once, then one every
+# 10 ms for so long, answered by the last number, its time, and how many they were.
 PUBLISHER = """
-import sys, time
+import json, sys, time
 import numpy as np
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.stores import open_store
 
+width, every, stores = int(sys.argv[1]), float(sys.argv[2]), {}
 draw, evidence = np.random.default_rng(1), Evidence(64, None, None, "ungated", "made for a benchmark")
-with open_store(sys.argv[1]) as store:
-    for line in sys.stdin:
-        vector = draw.normal(size=int(line)).astype(np.float32) / 30
-        version = store.publish(Offsets([Offset("global", vector, 0.9, 64, evidence)], width=int(line)), by="benchmark")
-        print(version.number, time.time(), flush=True)
+for line in sys.stdin:
+    url, tenant, seconds = json.loads(line)
+    store = stores[url] = stores.get(url) or open_store(url)
+    began, count, at = time.perf_counter(), 0, 0.0
+    while not count or time.perf_counter() - began < seconds:
+        vector = draw.normal(size=width).astype(np.float32) / 30
+        offsets = Offsets([Offset("global", vector, 0.9, 64, evidence)], width=width)
+        version, count = store.publish(offsets, by="benchmark", tenant=tenant), count + 1
+        at = time.time()
+        time.sleep(max(0.0, min(every * count, seconds) - (time.perf_counter() - began)))
+    print(json.dumps([version.number, at, count]), flush=True)
 """
 
 
@@ -69,7 +82,7 @@ class Row:
 
     def __str__(self) -> str:
         goal = "" if self.goal is None else f"{self.goal:g}"
-        return f"{self.name:<52}{self.value:>10.3g} {self.unit:<10}{goal:>6}  {self.note}"
+        return f"{self.name:<58}{self.value:>10.3g} {self.unit:<10}{goal:>6}  {self.note}"
 
 
 def offsets_of(number: int) -> Offsets:
@@ -101,7 +114,7 @@ def served(steering: Steering, seconds: float) -> np.ndarray:
 
 @contextmanager
 def every_10_ms(publish: Callable[[int], object]) -> Iterator[list[int]]:
-    """Calls *publish* in a thread, beside whatever runs inside; gives the calls so far."""
+    """Calls *publish* in a thread, beside whatever runs inside; gives the calls, known at the end."""
     calls, done = [0], Event()
 
     def run() -> None:
@@ -119,37 +132,57 @@ def every_10_ms(publish: Callable[[int], object]) -> Iterator[list[int]]:
         thread.join()
 
 
-def compared(name: str, steering: Steering, publish: Callable[[int], object], seconds: float) -> Iterator[Row]:
-    """Latency with and without publications, in turn."""
-    quiet, busy, calls = [], [], 0
+def compared(
+    name: str,
+    steering: Steering,
+    arms: Sequence[Callable[[], AbstractContextManager[Any]]],
+    seconds: float,
+    goal: float | None = 1.1,
+) -> Iterator[Row]:
+    """Latency beside what the *arms* do, in turn: nothing, what is asked about, and what that is compared with too."""
+    taken: list[list[np.ndarray]] = [[] for _ in arms]
+    calls = 0
     for _ in range(10):
-        with every_10_ms(lambda _: None):
-            quiet.append(served(steering, seconds / 10))
-        with every_10_ms(publish) as counted:
-            busy.append(served(steering, seconds / 10))
-        calls += counted[0]
+        for number, arm in enumerate(arms):
+            with arm() as counted:
+                taken[number].append(served(steering, seconds / 10))
+            calls += counted[0] if number == 1 else 0
     for q in (50, 99):
-        pairs = [(np.percentile(alone, q), np.percentile(beside, q)) for alone, beside in zip(quiet, busy, strict=True)]
-        ratio = statistics.median(float(beside / alone) for alone, beside in pairs)
-        alone, beside = (float(np.median(some)) for some in zip(*pairs, strict=True))
-        note = f"{beside:.0f} us against {alone:.0f} us; {calls} publications in {seconds:g} s"
-        values = {"quiet_us": alone, "publishing_us": beside}
-        yield Row(f"{name}, p{q} while publishing", ratio, "times", 1.1, note, values)
+        quiet, *others = [[float(np.percentile(one, q)) for one in mine] for mine in taken]
+        ratios = [statistics.median(b / a for a, b in zip(quiet, mine, strict=True)) for mine in others]
+        alone, beside = statistics.median(quiet), statistics.median(others[0])
+        note = f"{beside:.0f} us against {alone:.0f} us; {calls} times in {seconds:g} s"
+        note += "".join(f"; {ratio:.3g} times where it is for another tenant" for ratio in ratios[1:])
+        values = {"quiet_us": alone, "busy_us": beside, "times": calls}
+        values |= dict(zip(["other_tenant"], ratios[1:], strict=False))
+        yield Row(f"{name}, p{q}", ratios[0], "times", goal, note, values)
 
 
 def apply(seconds: float, stores: dict[str, str]) -> Iterator[Row]:  # noqa: ARG001 - every row is asked alike
     """Offsets of this process, replaced while they are served."""
     live, made = LiveOffsets(offsets_of(0)), [offsets_of(number) for number in range(int(2 * seconds / EVERY))]
-    yield from compared("apply", Steering(live, "billing"), lambda _: live.publish(made.pop()), seconds)
+    arms = [partial(every_10_ms, lambda _: None), partial(every_10_ms, lambda _: live.publish(made.pop()))]
+    yield from compared("apply while publishing", Steering(live, "billing"), arms, seconds)
+
+
+def reading(seconds: float, stores: dict[str, str]) -> Iterator[Row]:  # noqa: ARG001
+    """Offsets of this process, while a version with private offsets for 5,000 queries is read again and again."""
+    private = [Offset("query", VECTORS[n % 12], 0.9, 1, EVIDENCE, None, "billing", str(n)) for n in range(5000)]
+    data = Offsets(private, width=WIDTH).to_bytes()
+    arms = [nullcontext, partial(every_10_ms, lambda _: Offsets.from_bytes(data))]
+    yield from compared("apply while reading 5,000 offsets", Steering(offsets_of(0), "billing"), arms, seconds, None)
 
 
 def following(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
     """Offsets that follow a store, which another process publishes to."""
-    for kind, url in stores.items():
-        with publisher(url) as publish:
-            publish()
-            live = follow(url, every=EVERY)
-            yield from compared(f"following {kind}", Steering(live), lambda _, publish=publish: publish(), seconds)
+    for (kind, url), every in product(stores.items(), (EVERY, 2.0)):
+        with Publisher() as publisher:
+            publisher.publish(url)
+            live = follow(url, every=every)
+            arms = [nullcontext]
+            arms += [partial(publisher.publishing, url, seconds / 10, tenant=tenant) for tenant in ("", "other")]
+            name = f"following {kind} every {every:g} s"
+            yield from compared(f"{name} while publishing", Steering(live), arms, seconds)
             live.close()
 
 
@@ -220,14 +253,14 @@ def writing(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
 def lag(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
     """From a publication in another process until it is served here."""
     for kind, url in stores.items():
-        with publisher(url) as publish:
-            publish()
+        with Publisher() as publisher:
+            publisher.publish(url)
             for every in (0.05, 2.0):
                 live, lags = follow(url, every=every), []
                 steering = Steering(live)
-                for _ in range(max(5, int(seconds / every / 2)) if every < 1 else 5):
-                    time.sleep(float(DRAW.uniform(0, every)))
-                    number, at = publish()
+                for _ in range(max(5, int(2 * seconds)) if every < 1 else 5):
+                    time.sleep(0.5 + float(DRAW.uniform(0, every)))  # versions that come faster are not all read
+                    number, at, _ = publisher.publish(url)
                     while (live.status.version or 0) < number:
                         time.sleep(0.0005)
                     steering.apply(BASE, "q")
@@ -240,20 +273,38 @@ def lag(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
             yield Row(f"one look at the store, {kind}", timed(lambda _, s=store: s.generation(), 300), "us")
 
 
-@contextmanager
-def publisher(url: str) -> Iterator[Callable[[], tuple[int, float]]]:
-    """A function that lets another process publish, and gives the version's number and time."""
-    command = [sys.executable, "-c", PUBLISHER, url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+class Publisher:
+    """Another process, which publishes."""
 
-        def publish() -> tuple[int, float]:
-            process.stdin.write(f"{WIDTH}\n")
-            process.stdin.flush()
-            number, at = process.stdout.readline().split()
-            return int(number), float(at)
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-c", PUBLISHER, str(WIDTH), str(EVERY)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+        return self
 
-        yield publish
-        process.stdin.close()
+    def __exit__(self, *_: object) -> None:
+        with self._process as process:
+            process.stdin.close()
+
+    def publish(self, url: str) -> tuple[int, float, int]:
+        """One version; gives its number, its time and 1."""
+        self._ask(url, "", 0.0)
+        return self._answer()
+
+    @contextmanager
+    def publishing(self, url: str, seconds: float, *, tenant: str) -> Iterator[list[int]]:
+        """Publishes every 10 ms; gives how many, known at the end."""
+        self._ask(url, tenant, seconds)
+        counted: list[int] = []
+        yield counted
+        counted.append(self._answer()[2])
+
+    def _ask(self, *what: object) -> None:
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> tuple[int, float, int]:
+        number, at, count = json.loads(self._process.stdout.readline())
+        return number, at, count
 
 
 @contextmanager
@@ -279,6 +330,7 @@ def opened(postgres: str | None) -> Iterator[dict[str, str]]:
 ROWS = {
     "apply": apply,
     "following": following,
+    "reading": reading,
     "counting": counting,
     "capture": capture,
     "writing": writing,
@@ -295,7 +347,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     chosen, table = args.rows.split(","), []
-    print(f"{'measured':<52}{'value':>10} {'':<10}{'goal':>6}")
+    print(f"{'measured':<58}{'value':>10} {'':<10}{'goal':>6}")
     with opened(args.postgres) as stores:
         for row in (row for name, measure in ROWS.items() if name in chosen for row in measure(args.seconds, stores)):
             print(row, flush=True)

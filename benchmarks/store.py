@@ -1,11 +1,15 @@
 """What a store takes and holds: insert rate, size, and how long reading takes as it grows.
 
-    python benchmarks/store.py [--observations 20000] [--depth 10] [--width 384] [--url URL] [--only sqlite] [--normal]
+    python benchmarks/store.py [--observations 20000] [--documents 2000] [--only sqlite] [--normal] [--folder DIR]
 
 An observation is a query with its base vector, *depth* candidates with vectors and texts, and for every second query
-a reward for each candidate. Documents are as many as observations, so that each is shown about *depth* times. SQLite
-and a PostgreSQL that is started here (pip install pgserver) are measured, or a database that --url names, which must
-be empty. --normal sets SQLite's synchronous=NORMAL, which a power cut may take the last transactions from.
+a reward for each candidate. A few documents are shown often and most seldom, as in real traffic: how often falls with
+their rank (Zipf). They are a tenth as many as observations, unless --documents says so. SQLite and a PostgreSQL that is
+started here (pip install pgserver) are measured, or a database that --url names, which must be empty. --normal sets
+SQLite's synchronous=NORMAL, which a power cut may take the last transactions from.
+
+At the end other processes read what a worker learns from, show versions and write a report, with the memory they took
+at most, and one query is forgotten, which writes SQLite's file anew. A million observations take minutes and some GB.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,13 +26,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag import fit
 from tttembed_rag.stores import Candidate, Served, Store, open_store
 from tttembed_rag.stores.database import Database
 
 JUDGE = "benchmark"
-BATCHES = (1000, 32, 1)
+# At its end a process tells the most memory that it had, in kB, as Linux counts it.
+PEAK = """
+import atexit, pathlib, re, sys
+
+atexit.register(lambda: print(re.search(r"VmHWM:\\s+(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]))
+"""
+# What a worker learns from.
+READ = """
+from tttembed_rag.stores import open_store
+
+with open_store(sys.argv[1]) as store:
+    store.rewards(sys.argv[2], last=10_000)
+"""
+COMMAND = """
+from tttembed_rag.cli import main
+
+main()
+"""
 
 
 class Traffic:
@@ -35,28 +59,37 @@ class Traffic:
     def __init__(self, documents: int, depth: int, width: int) -> None:
         self.rng = np.random.default_rng(0)
         self.vectors = self.rng.standard_normal((documents, width), dtype=np.float32)
+        self.texts = [f"text of document {row} " * 10 for row in range(documents)]
         self.depth, self.width, self.count = depth, width, 0
 
     def take(self, count: int) -> list[Served]:
         """The next *count* of them."""
-        return [self._one() for _ in range(count)]
+        vectors = self.rng.standard_normal((count, self.width), dtype=np.float32)
+        rewards = self.rng.random((count, self.depth))
+        return [self._one(vector, given.tolist()) for vector, given in zip(vectors, rewards, strict=True)]
 
-    def _one(self) -> Served:
+    def _one(self, vector: NDArray[np.float32], rewards: list[float]) -> Served:
         self.count += 1
-        shown = self.rng.choice(len(self.vectors), self.depth, replace=False)
-        rewards = self.rng.random(self.depth) if self.count % 2 else [None] * self.depth
+        given = rewards if self.count % 2 else [None] * self.depth
         return Served(
             f"query-{self.count:08}",
-            self.rng.standard_normal(self.width, dtype=np.float32),
+            vector,
             [
-                Candidate(f"document-{row:08}", self.vectors[row], f"text of document {row} " * 10, reward)
-                for row, reward in zip(shown.tolist(), rewards, strict=True)
+                Candidate(f"document-{row:08}", self.vectors[row], self.texts[row], reward)
+                for row, reward in zip(self._shown(), given, strict=True)
             ],
             query=f"what is asked in query {self.count}?",
             task=f"task {self.count % 4}",
             at=1.7e9 + self.count,
             embedder="benchmark",
         )
+
+    def _shown(self) -> list[int]:
+        """Ranks of *depth* documents, with probabilities about 1 / rank."""
+        shown: dict[int, None] = {}
+        while len(shown) < self.depth:
+            shown |= dict.fromkeys((len(self.vectors) ** self.rng.random(2 * self.depth) - 1).astype(int).tolist())
+        return list(shown)[: self.depth]
 
 
 def seconds(call: Any, repeats: int = 3) -> float:
@@ -83,14 +116,13 @@ def fill(store: Store, traffic: Traffic, count: int, batch: int) -> float:
 
 def measure(store: Store, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each quarter of the way, the last with the rates of small batches."""
-    traffic = Traffic(options.observations, options.depth, options.width)
+    traffic = Traffic(options.documents or options.observations // 10, options.depth, options.width)
     store.waiting(JUDGE, limit=1)  # from now on, what waits is counted
     for part in range(1, 5):
-        rate = fill(store, traffic, options.observations // 4, BATCHES[0])
-        row = {"store": store.name.partition(":")[0], "observations": traffic.count, "rate_1000": rate}
+        rate = fill(store, traffic, options.observations // 4, 1000)
+        row = {"observations": traffic.count, "rate_1000": rate}
         if part == 4:
             row |= {"rate_32": fill(store, traffic, 1600, 32), "rate_1": fill(store, traffic, 200, 1)}
-            store.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
         row |= {
             "waiting_ms": 1e3 * seconds(lambda: store.waiting(JUDGE, limit=1000)),
             "rewards_ms": 1e3 * seconds(lambda: store.rewards(JUDGE, last=10_000), 1),
@@ -102,15 +134,38 @@ def measure(store: Store, options: argparse.Namespace) -> Iterator[dict[str, Any
         yield row
 
 
-def stores(options: argparse.Namespace, folder: Path) -> Iterator[Store]:
-    """The stores to measure."""
+def elsewhere(what: str, code: str, *arguments: str) -> dict[str, Any]:
+    """Seconds and the most memory that another process took."""
+    began = time.perf_counter()
+    command = [sys.executable, "-c", PEAK + code, *arguments]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603
+    return {"what": what, "seconds": time.perf_counter() - began, "peak_mb": int(told.splitlines()[-1]) / 1024}
+
+
+def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
+    """What people and workers ask of the whole store, and last what deletes."""
+    store.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
+    yield elsewhere("a process that asks nothing", "import tttembed_rag.stores")
+    yield elsewhere("rewards of the last 10,000 queries", READ, url, JUDGE)
+    yield elsewhere("tttembed show", COMMAND, "show", url)
+    yield elsewhere("tttembed report", COMMAND, "report", "--store", url, "--html", str(folder / "report.html"))
+    yield elsewhere("tttembed counts", COMMAND, "counts", "--store", url)
+    query = ("--tenant", "", "--query", "query-00000001")
+    yield elsewhere("tttembed forget, of a query", COMMAND, "forget", "--store", url, *query)
+
+
+def stores(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Store, str]]:
+    """The stores to measure, with their URLs."""
     if options.url:
-        yield open_store(options.url)
+        yield open_store(options.url), options.url
         return
-    url = f"sqlite:///{folder / 'store.db'}"
-    with open_store(url):
-        pass
-    yield Store(Database(url, synchronous="NORMAL" if options.normal else "FULL"))
+    if options.only != "postgresql":
+        url = f"sqlite:///{folder / 'store.db'}"
+        with open_store(url):
+            pass
+        yield Store(Database(url, synchronous="NORMAL" if options.normal else "FULL")), url
+    if options.only == "sqlite":
+        return
     try:
         from pgserver import get_server
     except ImportError:
@@ -118,35 +173,41 @@ def stores(options: argparse.Namespace, folder: Path) -> Iterator[Store]:
         return
     server = get_server(folder / "postgres")
     try:
-        yield open_store(server.get_uri())
+        yield open_store(server.get_uri()), server.get_uri()
     finally:
         server.cleanup()
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--observations", type=int, default=20_000)
+    parser.add_argument("--documents", type=int, help="how many there are; else a tenth of the observations")
     parser.add_argument("--depth", type=int, default=10)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--url")
     parser.add_argument("--only", choices=["sqlite", "postgresql"])
     parser.add_argument("--normal", action="store_true")
+    parser.add_argument("--folder", type=Path, help="where databases are made; else where temporary files are")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = ("observations", "rate_1000", "rate_32", "rate_1", "waiting_ms", "rewards_ms", "judges_ms")
     names += ("generation_ms", "counts_ms", "bytes")
-    print(f"{'store':<12}" + "".join(f"{name:>14}" for name in names))
-    rows = []
-    with tempfile.TemporaryDirectory() as temporary:
-        for store in stores(options, Path(temporary)):
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+        for store, url in stores(options, Path(temporary)):
+            print(f"{'store':<12}" + "".join(f"{name:>14}" for name in names))
+            kind = store.name.partition(":")[0]
             with store:
-                if options.only and not store.name.startswith(options.only):
-                    continue
                 for row in measure(store, options):
                     cells = (f"{row[name]:>14.4g}" if name in row else f"{'':>14}" for name in names)
-                    print(f"{row['store']:<12.12}" + "".join(cells), flush=True)
-                    rows.append(row)
+                    print(f"{kind:<12.12}" + "".join(cells), flush=True)
+                    rows.append({"store": kind, **row})
+                for row in whole(store, url, Path(temporary)):
+                    print(
+                        f"{kind:<12.12}  {row['what']:<40}{row['seconds']:>8.2f} s{row['peak_mb']:>8.0f} MB", flush=True
+                    )
+                    rows.append({"store": kind, **row})
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 

@@ -137,7 +137,7 @@ class TestWhatIsServed:
             reader.start()
         for seed in range(12):
             store.publish(offsets_of(seed), by="test")
-            time.sleep(0.02)
+            time.sleep(0.1)
         last = eventually(lambda: seen and seen[-1] == whole[-1])
         done.set()
         for reader in readers:
@@ -147,6 +147,46 @@ class TestWhatIsServed:
         assert last
         assert {str(vector) for vector in seen} <= numbers.keys()
         assert len({str(vector) for vector in seen}) > 3
+
+
+class Slow:
+    """A store whose every answer keeps the interpreter busy, and that counts them."""
+
+    def __init__(self, store):
+        self.store, self.answers = store, 0
+
+    def __getattr__(self, name):
+        self.answers += 1
+        until = time.thread_time() + 0.001
+        while time.thread_time() < until:
+            pass
+        return getattr(self.store, name)
+
+
+class TestHowOftenItLooks:
+    """Queries come first."""
+
+    def test_looking_takes_a_small_part_of_the_time(self, store):
+        """However often it is asked to look: answers of 1 ms each are asked for every 100 ms at most."""
+        slow, began = Slow(store), time.monotonic()
+        live = follow(slow, every=0.001)
+        time.sleep(0.8)
+        live.close()
+        looks, seconds = slow.answers, time.monotonic() - began
+
+        assert 3 <= looks <= 3 + seconds / 0.1
+
+    def test_of_many_versions_the_newest_is_read(self, store):
+        """What was replaced before anybody looked is never loaded."""
+        loaded, live = [], follow(store, every=0.2)
+        load = store._load
+        store._load = lambda number: loaded.append(number) or load(number)
+        for seed in range(20):
+            store.publish(offsets_of(seed), by="test")
+
+        assert eventually(lambda: live.status.version == 20)
+        assert len(loaded) < 10
+        live.close()
 
 
 class TestTenants:

@@ -3,7 +3,10 @@
 import json
 import pickle
 import re
+import sys
+import time
 from dataclasses import asdict, replace
+from threading import Event, Thread
 
 import numpy as np
 import pytest
@@ -596,6 +599,29 @@ class TestBadFile:
         assert all(np.array_equal(offsets[key].vector, again[key].vector) for key in offsets)
         with pytest.raises(OffsetFileError, match=r"^row 7: expected an offsets file"):
             Offsets.from_bytes(b"no", "row 7")
+
+    def test_others_have_their_turns_while_a_large_file_is_read(self):
+        """Reading lets them run, where threads that compute are never interrupted."""
+        content = some(*(one("query", task="t", query_id=str(number)) for number in range(1000))).to_bytes()
+        turns, done, interval = [], Event(), sys.getswitchinterval()
+
+        def take_turns():
+            while not done.is_set():
+                turns.append(time.sleep(0))
+
+        other = Thread(target=take_turns)
+        sys.setswitchinterval(100)
+        try:
+            other.start()
+            before = len(turns)
+            Offsets.from_bytes(content)
+            taken = len(turns) - before
+        finally:
+            done.set()
+            sys.setswitchinterval(interval)
+            other.join()
+
+        assert taken > 50
 
     @pytest.mark.parametrize(
         ("part", "value"),

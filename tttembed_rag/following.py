@@ -25,6 +25,9 @@ __all__ = ["Follower", "ServingStore", "follow"]
 _log = logging.getLogger(__name__)
 # Tenants followed at once; beyond it the least recently served is forgotten.
 _MOST_TENANTS = 1000
+# The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
+# And for how many seconds it puts off the next look at most.
+_SHARE, _LONGEST_REST = 0.01, 2.0
 _NOT_READ = Snapshot(reason="not read from the store yet")
 _LEFT = Snapshot(reason="the store is no longer followed")
 
@@ -107,7 +110,9 @@ def follow(
         tenants: Tenants to read now. One that is met later is served base vectors until it was
             read, which takes a few milliseconds.
 
-        every: Seconds between two looks at the store, > 0; of several for one store, the shortest holds.
+        every: Seconds between two looks at the store, > 0; of several for one store, the shortest holds. Looks are
+            further apart where they would take more than a hundredth of the time: of versions that come faster, the
+            newest is read.
 
         embedder: Fingerprint of the embedding model that is wrapped; empty does not look.
 
@@ -234,7 +239,10 @@ class Follower:
         self._served_at |= dict.fromkeys(used, now)
         with self._reading:
             self._forget_idle(tenants)
+        busy = time.thread_time()
         self.refresh(tenants)
+        rest = min((time.thread_time() - busy) / _SHARE, _LONGEST_REST)
+        self._due = max(self._due, time.monotonic() + rest)
         return max(0.0, self._due - time.monotonic())
 
     def _refresh_one(self, store: ServingStore, tenant: str) -> None:

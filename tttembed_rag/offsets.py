@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,12 +26,15 @@ Scope: TypeAlias = Literal["global", "task", "query"]
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
+ItemT = TypeVar("ItemT")
 
 FORMAT_VERSION = 1
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
+# Items read between two pauses, and how long one is, in seconds: some hundred microseconds, and the least that can be.
+_TURN, _PAUSE = 32, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +334,13 @@ class Offsets(Mapping[str, Offset]):
         try:
             header = _header(name, data)
             tensors = load(data)
-            matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes())
+            in_turns = _Turns()
+            matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes(), object_hook=in_turns)
             settings = json.loads(header["settings"])
             if matrix.ndim != 2 or len(records) != len(matrix):
                 raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
-            offsets = [_from_record(record, vector) for record, vector in zip(records, matrix, strict=True)]
-            return cls(offsets, width=matrix.shape[1], settings=settings)
+            offsets = (_from_record(record, vector) for record, vector in zip(records, matrix, strict=True))
+            return cls(map(in_turns, offsets), width=matrix.shape[1], settings=settings)
         except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as exc:
             if isinstance(exc, OffsetFileError):
                 raise
@@ -369,6 +374,22 @@ def _header(name: str, data: bytes) -> Mapping[str, str]:
             "upgrade tttembed-rag"
         )
     return dict(header)
+
+
+class _Turns:
+    """Gives items back, and other threads a turn now and then: else each of them waits 5 ms for one that computes.
+
+    So queries are answered while a version with thousands of offsets is read.
+    """
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    def __call__(self, item: ItemT) -> ItemT:
+        self._items += 1
+        if not self._items % _TURN:
+            time.sleep(_PAUSE)
+        return item
 
 
 def _record(offset: Offset) -> dict[str, Any]:

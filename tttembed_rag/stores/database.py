@@ -24,6 +24,8 @@ Access = Literal["observing", "forgetting", "publishing", "migrating"]
 
 # Seconds to wait for another writer of the same SQLite file.
 BUSY_SECONDS = 30.0
+# Pages of an SQLite file that a connection keeps in memory at most: a batch of observations touches them all over.
+_CACHE_KIB = 65_536
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.
@@ -52,8 +54,9 @@ class Database:
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
 
-        synchronous: SQLite's setting: FULL keeps what was acknowledged through a power cut, NORMAL
-            through a crash of the process alone.
+        synchronous: SQLite's setting: FULL keeps what was acknowledged through a power cut, for one flush
+            of the disk a transaction; NORMAL through a crash of the process alone: a power cut may take the
+            last transactions, whole ones, and damages nothing.
 
     Raises:
         StoreError: The URL is neither.
@@ -145,7 +148,13 @@ class Database:
     def _prepare(self, bare: sqlite3.Connection, _: Any) -> None:
         """Settings of a new SQLite connection; transactions begin where we say so."""
         bare.isolation_level = None
-        for setting in ("foreign_keys=ON", f"synchronous={self._synchronous}", "secure_delete=ON"):
+        settings = (
+            "foreign_keys=ON",
+            f"synchronous={self._synchronous}",
+            "secure_delete=ON",
+            f"cache_size=-{_CACHE_KIB}",
+        )
+        for setting in settings:
             bare.execute(f"PRAGMA {setting}")
         if bare.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             bare.execute("PRAGMA journal_mode=WAL")

@@ -64,10 +64,10 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
             .where(r.c.query == q.c.id, r.c.judge == judge, r.c.value.is_not(None))
             .where(of_documents.c.document == r.c.document, of_documents.c.embedder == embedder)
         )
-        .order_by(schema.progress.c.at.desc(), schema.progress.c.query.desc())
-        .limit(wanted.last)
     )
-    rows = sorted(connection.execute(with_vectors), key=lambda row: (row.tenant, row.task, row.name))
+    last = _last(connection, wanted.tenant, with_vectors, wanted.last)
+    served = [row for some in in_parts(last) for row in connection.execute(with_vectors.where(q.c.id.in_(some)))]
+    rows = sorted(served, key=lambda row: (row.tenant, row.task, row.name))
     if not rows:
         raise RewardError(
             f"rewards: expected rewards of judge {wanted.judge!r} and vectors for tenant {wanted.tenant!r}, got none"
@@ -98,15 +98,9 @@ class _Given:
 
 
 def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
-    """The ids of queries that *judge* has rewarded, of the tenants and the time that are wanted."""
-    q, t, done = schema.queries, schema.tenants, schema.progress
-    mine = t.c.name == wanted.tenant
-    tenants = select(t.c.id).where(or_(mine, t.c.shares) if not wanted.tenant else mine)
-    chosen = (
-        select(q.c.id)
-        .join(done, and_(done.c.query == q.c.id, done.c.judge == judge, done.c.rewards > 0))
-        .where(done.c.tenant.in_(tenants))
-    )
+    """The ids of queries that *judge* has rewarded in the time that is wanted, of all tenants."""
+    q, done = schema.queries, schema.progress
+    chosen = select(q.c.id).join(done, and_(done.c.query == q.c.id, done.c.judge == judge, done.c.rewards > 0))
     if wanted.since is not None:
         chosen = chosen.where(done.c.at >= wanted.since)
     if wanted.before is not None:
@@ -114,9 +108,28 @@ def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
     return chosen
 
 
+def _last(connection: Connection, tenant: str, chosen: Select[Any], count: int | None) -> list[int]:
+    """The ids of the last served of the *chosen* queries of *tenant*, "" with all that share, newest first.
+
+    Tenant by tenant: an index has the order then, and what is older is not looked at.
+    """
+    q, done = schema.queries, schema.progress
+    newest = chosen.with_only_columns(done.c.at, q.c.id).order_by(done.c.at.desc(), done.c.query.desc()).limit(count)
+    owners = connection.execute(_owners(tenant)).scalars().all()
+    rows = [row for owner in owners for row in connection.execute(newest.where(done.c.tenant == owner))]
+    return [number for _, number in sorted(rows, reverse=True)[:count]]
+
+
+def _owners(tenant: str) -> Select[Any]:
+    """The ids of the tenants that *tenant* learns from."""
+    t = schema.tenants
+    mine = t.c.name == tenant
+    return select(t.c.id).where(mine if tenant else or_(mine, t.c.shares))
+
+
 def newest_embedder(connection: Connection, wanted: Selection) -> str | None:
     """The fingerprint of the model that `rewards_of` takes where none is named."""
-    number = _newest(connection, _chosen(wanted, found(connection, schema.judges, wanted.judge)))
+    number = _newest(connection, wanted, _chosen(wanted, found(connection, schema.judges, wanted.judge)))
     names = select(schema.embedders.c.name).where(schema.embedders.c.id == number)
     return connection.execute(names).scalar()
 
@@ -124,13 +137,13 @@ def newest_embedder(connection: Connection, wanted: Selection) -> str | None:
 def _embedder(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
     if wanted.embedder is not None:
         return found(connection, schema.embedders, wanted.embedder)
-    return _newest(connection, chosen)
+    return _newest(connection, wanted, chosen)
 
 
-def _newest(connection: Connection, chosen: Select[Any]) -> int | None:
-    q, done = schema.queries, schema.progress
-    newest = chosen.with_only_columns(q.c.embedder).where(q.c.embedder.is_not(None))
-    return connection.execute(newest.order_by(done.c.at.desc(), done.c.query.desc()).limit(1)).scalar()
+def _newest(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
+    q = schema.queries
+    last = _last(connection, wanted.tenant, chosen.where(q.c.embedder.is_not(None)), 1)
+    return connection.execute(select(q.c.embedder).where(q.c.id.in_(last))).scalar()
 
 
 def _given(connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None) -> _Given:
@@ -199,14 +212,12 @@ def waiting_tenants(connection: Connection, judge: int) -> list[str]:
 
 def judges_of(connection: Connection, tenant: str) -> list[tuple[str, int]]:
     """Judges with how many rewards they gave, the busiest first."""
-    done, j, t = schema.progress, schema.judges, schema.tenants
-    mine = t.c.name == tenant
-    tenants = select(t.c.id).where(or_(mine, t.c.shares) if not tenant else mine)
+    done, j = schema.progress, schema.judges
     total = func.sum(done.c.rewards)
     rows = connection.execute(
         select(j.c.name, total)
         .join(done, done.c.judge == j.c.id)
-        .where(done.c.tenant.in_(tenants), done.c.rewards > 0)
+        .where(done.c.tenant.in_(_owners(tenant)), done.c.rewards > 0)
         .group_by(j.c.name)
         .order_by(total.desc(), j.c.name)
     )

@@ -9,19 +9,21 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
 
+from numpy.typing import ArrayLike
 from sqlalchemy import Connection, and_, case, func, or_, select, true
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import digest
-from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vector, cleaned
-from tttembed_rag.stores.rows import found, ids_of, in_parts, insert
+from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vectors, cleaned
+from tttembed_rag.stores.rows import found, ids_of, in_parts, insert, insert_all
 
 # A query by tenant, task and id; a document by tenant and id.
 QueryKey = tuple[str, str, str]
 _DocumentKey = tuple[str, str]
+# A vector with its argument's name, and where it goes.
+_Given = tuple[str, ArrayLike, dict[str, bytes], str]
 
 # In `schema.forgotten`, for all queries of a tenant.
 EVERYTHING = b""
@@ -61,10 +63,15 @@ class Batch:
         self.judge = judge
         self.queries: dict[QueryKey, _Query] = {}
         self.documents: dict[_DocumentKey, _Document] = {}
+        given: list[_Given] = []
         for one in served:
-            self._add(one)
+            self._add(one, given)
+        checked = checked_vectors([(argument, vector) for argument, vector, _, _ in given])
+        for (_, _, vectors, embedder), vector in zip(given, checked, strict=True):
+            vectors[embedder] = vector
 
-    def _add(self, one: Served) -> None:
+    def _add(self, one: Served, given: list[_Given]) -> None:
+        """Merge *one*, but leave its vectors in *given*: all of a batch are checked at once."""
         tenant = checked_name("tenant", one.tenant, empty=True)
         key = (tenant, checked_name("task", one.task), checked_name("query_id", one.query_id))
         embedder = checked_name("embedder", one.embedder, empty=True)
@@ -79,15 +86,16 @@ class Batch:
         if one.query is not None:
             query.text = cleaned(one.query)
         if one.vector is not None:
-            query.vectors[embedder] = checked_vector("vector", one.vector)
+            given.append(("vector", one.vector, query.vectors, embedder))
         for place, candidate in enumerate(one.candidates):
             doc_id = checked_name("doc_id", candidate.doc_id)
             query.places.setdefault(doc_id, place)
-            document = self.documents.setdefault((tenant, doc_id), _Document())
+            if (document := self.documents.get((tenant, doc_id))) is None:
+                document = self.documents[tenant, doc_id] = _Document()
             if candidate.text is not None:
                 document.text = cleaned(candidate.text)
             if candidate.vector is not None:
-                document.vectors[embedder] = checked_vector("candidates", candidate.vector)
+                given.append(("candidates", candidate.vector, document.vectors, embedder))
             if candidate.reward is not None:
                 if not self.judge:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
@@ -139,8 +147,7 @@ def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
         for key, query in batch.queries.items()
         for doc_id, place in query.places.items()
     ]
-    if made:
-        connection.execute(insert(connection, schema.pairs).on_conflict_do_nothing(), made)
+    insert_all(connection, schema.pairs, made)
     given = [
         (queries[key], documents[key[0], doc_id], reward)
         for key, query in batch.queries.items()
@@ -205,14 +212,8 @@ def reward_by_id(
 
 def write_rewards(connection: Connection, judge: int, given: Sequence[tuple[int, int, float | None]]) -> None:
     """Write (query, document, reward) of one judge; a new verdict replaces the old one."""
-    if not given:
-        return
-    made = insert(connection, schema.rewards)
-    made = made.on_conflict_do_update(
-        index_elements=["query", "judge", "document"], set_={"value": made.excluded.value}
-    )
     rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in given]
-    connection.execute(made, rows)
+    insert_all(connection, schema.rewards, rows, replace=True)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
@@ -318,15 +319,12 @@ def _write_queries(
         for (tenant, task, name), query in sorted(batch.queries.items(), key=lambda item: item[0])
     ]
     ids = {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(made, rows)}
-    _write_vectors(
-        connection,
-        schema.query_vectors,
-        [
-            {"query": ids[key], "embedder": embedders[embedder], "vector": vector}
-            for key, query in batch.queries.items()
-            for embedder, vector in query.vectors.items()
-        ],
-    )
+    own = [
+        {"query": ids[key], "embedder": embedders[embedder], "vector": vector}
+        for key, query in batch.queries.items()
+        for embedder, vector in query.vectors.items()
+    ]
+    insert_all(connection, schema.query_vectors, own, replace=True)
     return ids
 
 
@@ -345,7 +343,7 @@ def _write_documents(
         texts = _known_documents(connection, number, list(mine))
         if missing := [name for name in mine if name not in texts]:
             rows = [{"tenant": number, "name": name, "text": mine[name].text} for name in missing]
-            connection.execute(insert(connection, table).on_conflict_do_nothing(), rows)
+            insert_all(connection, table, rows)
             texts |= _known_documents(connection, number, missing)
         ids |= {(tenant, name): known for name, (known, _) in texts.items()}
         for name, document in mine.items():
@@ -363,14 +361,11 @@ def _write_documents(
         for document, embedder, checksum in connection.execute(there):
             if (new := wanted.get((document, embedder))) and new[1] == bytes(checksum):
                 del wanted[document, embedder]
-    _write_vectors(
-        connection,
-        vectors,
-        [
-            {"document": document, "embedder": embedder, "vector": vector, "checksum": checksum}
-            for (document, embedder), (vector, checksum) in sorted(wanted.items())
-        ],
-    )
+    made = [
+        {"document": document, "embedder": embedder, "vector": vector, "checksum": checksum}
+        for (document, embedder), (vector, checksum) in sorted(wanted.items())
+    ]
+    insert_all(connection, vectors, made, replace=True)
     return ids, changed
 
 
@@ -383,14 +378,6 @@ def _known_documents(connection: Connection, tenant: int, names: Sequence[str]) 
         )
         known |= {name: (number, text) for name, number, text in rows}
     return known
-
-
-def _write_vectors(connection: Connection, table: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        made = insert(connection, table)
-        keys = [column.name for column in table.primary_key]
-        new = {name: made.excluded[name] for name in rows[0] if name not in keys}
-        connection.execute(made.on_conflict_do_update(index_elements=keys, set_=new), list(rows))
 
 
 def _shown(connection: Connection, documents: Sequence[int]) -> set[int]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
 from tttembed_rag.errors import LeaseLost, OffsetFileError, StoreError, Superseded
 from tttembed_rag.offsets import Offsets
@@ -20,6 +20,26 @@ Load = Callable[[int], Offsets]
 
 # Facts about a halt of all.
 _HALTED, _HALTED_BY = "halted", "halted_by"
+_v, _t, _a = schema.versions, schema.tenants, schema.aliases
+# Everything of a version but its content.
+_FACTS = (
+    *(_v.c.number, _t.c.name.label("tenant"), _v.c.at, _v.c.by, _v.c.note, _v.c.embedder),
+    *(_v.c.width, _v.c.rewarded, _v.c.kept, _v.c.served, _v.c.probe),
+)
+# What followers ask again and again: to make a statement takes longer than to answer it.
+_MINE = or_(_t.c.name == bindparam("tenant"), _t.c.name == "")
+_SERVING = (
+    select(
+        _t.c.generation,
+        _t.c.halted,
+        select(schema.facts.c.value).where(schema.facts.c.name == _HALTED).scalar_subquery().label("everywhere"),
+        *_FACTS,
+    )
+    .outerjoin(_a, and_(_a.c.tenant == _t.c.id, _a.c.alias == "live"))
+    .outerjoin(_v, and_(_v.c.number == _a.c.version, _v.c.tenant == _t.c.id))
+    .where(_MINE)
+)
+_CONTENT = select(_v.c.content, _v.c.digest).where(_v.c.number == bindparam("number"))
 
 
 def publish(
@@ -107,8 +127,7 @@ def load(connection: Connection, number: int) -> Offsets:
     Raises:
         StoreError: They are damaged, or gone.
     """
-    table = schema.versions
-    row = connection.execute(select(table.c.content, table.c.digest).where(table.c.number == number)).first()
+    row = connection.execute(_CONTENT, {"number": number}).first()
     if row is None:
         raise StoreError(f"version {number}: expected its offsets, found none (forgotten since)")
     content = bytes(row.content)
@@ -182,13 +201,16 @@ def bump(connection: Connection, tenant: str) -> None:
 
 
 def serving(connection: Connection, load: Load, tenant: str) -> Serving:
-    """What *tenant* is served now."""
-    why = halted(connection, tenant)
-    live = version(connection, load, "live", tenant)
-    if live is None and tenant:
-        why = why if why is not None else halted(connection, "")
-        live = version(connection, load, "live", "")
-    return Serving(generations(connection, [tenant])[tenant], live, why)
+    """What *tenant* is served now: its own live version, else that of the shared tenant."""
+    rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
+    asked = [rows[name] for name in dict.fromkeys((tenant, "")) if name in rows]
+    if asked and asked[0].number is not None:
+        asked = asked[:1]
+    # Whoever halts everything makes the shared tenant, should it not be there yet.
+    reasons = [*(row.everywhere for row in asked), *(row.halted for row in asked)]
+    why = next((reason for reason in reasons if reason is not None), None)
+    live = next((_version(row, load) for row in asked if row.number is not None), None)
+    return Serving(sum(row.generation for row in rows.values()), live, why)
 
 
 def check_live(connection: Connection, tenant: str, expected: int | None) -> None:
@@ -266,14 +288,12 @@ def _aliased(connection: Connection, tenant: int | None, alias: str) -> int | No
 
 
 def _facts() -> Select[Any]:
-    """Everything of a version but its content."""
-    v, t = schema.versions, schema.tenants
-    facts = [v.c.number, t.c.name.label("tenant"), v.c.at, v.c.by, v.c.note, v.c.embedder, v.c.width, v.c.rewarded]
-    return select(*facts, v.c.kept, v.c.served, v.c.probe).join(t, t.c.id == v.c.tenant)
+    return select(*_FACTS).join(_t, _t.c.id == _v.c.tenant)
 
 
 def _version(row: Any, load: Load) -> Version:
-    return Version(**row._asdict(), _load=load)
+    facts: dict[str, Any] = {fact.name: getattr(row, fact.name) for fact in _FACTS}
+    return Version(**facts, _load=load)
 
 
 def _existing(connection: Connection, tenant: int, number: int, load: Load) -> Version:

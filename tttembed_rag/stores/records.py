@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,11 @@ from tttembed_rag.offsets import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.stores.schema import MAX_NAME
 from tttembed_rag.vectors import FloatArray, as_floats, checked_norms
+
+# Characters that a database cannot hold.
+_UNKEPT = re.compile("[\0\ud800-\udfff]")
+# Vectors checked at once: as many as stay in a processor's cache.
+_VECTORS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,9 +274,7 @@ def is_name(value: str) -> bool:
 
 def cleaned(text: str) -> str:
     """*text* with what databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
-    if text.isascii() and "\0" not in text:
-        return text
-    return "".join("\ufffd" if one == "\0" or "\ud800" <= one <= "\udfff" else one for one in text)
+    return text if text.isascii() and "\0" not in text else _UNKEPT.sub("\ufffd", text)
 
 
 def checked_json(argument: str, value: Any) -> str:
@@ -283,16 +288,26 @@ def checked_json(argument: str, value: Any) -> str:
     return value if value == cleaned(value) else json.dumps(json.loads(value))
 
 
-def checked_vector(argument: str, value: ArrayLike) -> bytes:
-    """A vector (d,) as the bytes of its little-endian float32 numbers."""
-    vector = as_floats(argument, value)
-    if vector.ndim != 1 or not vector.size:
-        raise VectorError(f"{argument}: expected a vector (d,), got shape {vector.shape}")
+def checked_vectors(named: Sequence[tuple[str, ArrayLike]]) -> list[bytes]:
+    """Vectors (d,), each with its argument's name, as the bytes of their little-endian float32 numbers."""
+    found: list[bytes] = []
+    vectors = [as_floats(argument, value) for argument, value in named]
+    for _, same in groupby(zip(named, vectors, strict=True), lambda pair: pair[1].shape):
+        while some := list(islice(same, _VECTORS)):
+            found += _checked_alike([argument for (argument, _), _ in some], [vector for _, vector in some])
+    return found
+
+
+def _checked_alike(arguments: Sequence[str], vectors: Sequence[FloatArray]) -> list[bytes]:
+    """The same of vectors of one shape."""
+    if vectors[0].ndim != 1 or not vectors[0].size:
+        raise VectorError(f"{arguments[0]}: expected a vector (d,), got shape {vectors[0].shape}")
     with np.errstate(over="ignore", under="ignore"):
-        single = vector.astype("<f4")
-        if not 0.0 < float(single @ single) < np.inf:  # not a plain vector: say what it is, or that it is one
-            checked_norms(argument, single[None])
-    return single.tobytes()
+        single = np.concatenate(vectors, dtype="<f4", casting="same_kind").reshape(len(vectors), -1)
+        squares = np.vecdot(single, single)
+    for row in np.flatnonzero(~((squares > 0) & (squares < np.inf))).tolist():  # say what it is, or that it is a vector
+        checked_norms(arguments[row], single[row : row + 1])
+    return [vector.tobytes() for vector in single]
 
 
 def checked_reward(argument: str, value: Any) -> float:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import psycopg
 
 from tttembed_rag.stores import schema
 
@@ -19,6 +22,41 @@ AT_ONCE = 1000
 def insert(connection: Connection, table: Table) -> Any:
     """An INSERT of the connection's dialect, which knows ON CONFLICT."""
     return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def insert_all(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, replace: bool = False
+) -> None:
+    """INSERT *rows* of numbers, texts and bytes, which drivers take as they are: half of the time is saved.
+
+    Args:
+        connection: An open transaction.
+
+        table: Where.
+
+        rows: With the same columns each.
+
+        replace: Where a row of the same primary key is there, it is replaced; else whatever conflicts stays.
+    """
+    if rows:
+        statement, names = _insert_all(connection.dialect.name, table, tuple(rows[0]), replace=replace)
+        values = rows if names is None else list(map(itemgetter(*names), rows))
+        connection.exec_driver_sql(statement, values)
+
+
+@cache
+def _insert_all(
+    dialect: str, table: Table, columns: tuple[str, ...], *, replace: bool
+) -> tuple[str, Sequence[str] | None]:
+    """The statement, and the columns in order where its parameters go by place."""
+    module = sqlite if dialect == "sqlite" else postgresql
+    made = module.insert(table)
+    keys = [column.name for column in table.primary_key]
+    new = {name: made.excluded[name] for name in columns if name not in keys}
+    made = made.on_conflict_do_update(index_elements=keys, set_=new) if replace else made.on_conflict_do_nothing()
+    of_driver = sqlite.dialect() if dialect == "sqlite" else psycopg.dialect()  # type: ignore[no-untyped-call]
+    compiled = made.compile(dialect=of_driver, column_keys=list(columns))
+    return str(compiled), compiled.positiontup
 
 
 def in_parts(items: Sequence[ItemT], size: int = AT_ONCE) -> Iterator[Sequence[ItemT]]:
