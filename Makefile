@@ -16,12 +16,14 @@ faults: .venv/dev
 	$(MAKE) --jobs=2 --output-sync=target faults-together faults-alone
 
 faults-together faults-alone: export TTTEMBED_FAULT_TRIALS := 50
+# As long as all others.
+TOGETHER := $(addprefix tests/faults/test_,day.py killed.py together.py)
 
 faults-together:
-	$(BIN)/python -m pytest --durations=0 tests/faults/test_together.py
+	$(BIN)/python -m pytest --durations=0 $(TOGETHER)
 
 faults-alone:
-	$(BIN)/python -m pytest --durations=0 tests/faults --ignore tests/faults/test_together.py
+	$(BIN)/python -m pytest --durations=0 tests/faults $(addprefix --ignore ,$(TOGETHER))
 
 check: .venv/dev
 	$(BIN)/ruff check .

@@ -127,6 +127,14 @@ class TestRecording:
         assert learned.query_ids.tolist() == ["c", "a"]
         assert learned.query_vectors.tolist() == [[99.0] * 8, vector("a")]
 
+    def test_what_a_caller_changes_after_the_call_is_not_learned_from(self):
+        """A buffer that is used again for the next query."""
+        log, buffer = RewardLog("judge"), np.ones(8)
+        log.record("q", ["d"], [0.5], known=Known(buffer))
+        buffer[:] = 2.0
+
+        assert log.rewards(vector, vectors).query_vectors.tolist() == [[1.0] * 8]
+
     def test_threads_lose_nothing(self):
         """32 threads that record at once leave every pair."""
         log = RewardLog("judge")

@@ -18,9 +18,10 @@ import pytest
 from sqlalchemy import select
 
 from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.storelog import Known
 from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
-from tttembed_rag.testing import traffic
+from tttembed_rag.testing import JUDGE, traffic
 
 # Trials of each fault, and the seed of the first.
 TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
@@ -127,10 +128,10 @@ def child():
         one.end()
 
 
-def stamped(number):
-    """Offsets that carry *number* in each of their vectors."""
+def stamped(number, tasks=2):
+    """Offsets, global and of some tasks, that carry *number* in each of their vectors."""
     vector = np.append(np.sin(np.arange(1.0, WIDTH) * (number + 1)), number)
-    scopes = [("global", None), ("task", "t0"), ("task", "t1")]
+    scopes = [("global", None), *(("task", f"t{task}") for task in range(tasks))]
     return Offsets([Offset(scope, vector, 0.5, 4, UNGATED, task=task) for scope, task in scopes], width=WIDTH)
 
 
@@ -199,6 +200,41 @@ def half_done(store):
 def unsound():
     """`half_done(store)`."""
     return half_done
+
+
+class Writing:
+    """What processes write, and how it is found again."""
+
+    @staticmethod
+    def on(store, rng, tell, *, first, steps, tasks=2):
+        """Observe and publish *steps* times, again where the store was not available; tells what was acknowledged."""
+        for _ in range(steps):
+            count = int(rng.integers(1, 20))
+            try:
+                store.observe(traffic(count, first=first), judge=JUDGE)
+                tell("rewarded", first, count)
+                tell("published", store.publish(stamped(first, tasks), by="test", note=str(first)).number, 1)
+                first += count
+            except StoreUnavailable:
+                tell("away", 0, 0)
+                time.sleep(0.01)
+        return first
+
+    @staticmethod
+    def lost(store, told):
+        """What was acknowledged and is not in the store; fails where a query has not all of its four rewards."""
+        counts = store.counts("")
+        assert (4 * counts.queries, 4 * counts.queries) == (counts.pairs, counts.rewards)
+        rewarded = {f"q{first + n}" for what, first, count in told if what == "rewarded" for n in range(count)}
+        published = {number for what, number, _ in told if what == "published"}
+        kept = set(store.rewards(JUDGE).query_ids.tolist()) if counts.queries else set()
+        return rewarded - kept | published - {version.number for version in store.versions(limit=ALL)}
+
+
+@pytest.fixture(scope="session")
+def writing():
+    """`Writing.on` and `Writing.lost`."""
+    return Writing
 
 
 def captured(log, number):

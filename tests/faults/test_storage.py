@@ -7,54 +7,28 @@ import sqlite3
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import make_url, select
+from sqlalchemy import select
 
-from tttembed_rag.errors import StoreError, StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreError, TTTEmbedError
 from tttembed_rag.following import follow
 from tttembed_rag.serving import Steering
 from tttembed_rag.storelog import StoreLog
 from tttembed_rag.stores import open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, facts, traffic
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 NOBODY = 65534
 
 
-def acknowledged(told):
-    """Ids of the queries whose rewards were acknowledged."""
-    return {f"q{first + n}" for what, first, count in told if what == "rewarded" for n in range(count)}
-
-
-def write_on(store, rng, tell, stamped, *, first, steps):
-    """Observe and publish *steps* times, again where the store was not available; tells what was acknowledged."""
-    for _ in range(steps):
-        count = int(rng.integers(1, 20))
-        try:
-            store.observe(traffic(count, first=first), judge=JUDGE)
-            tell("rewarded", first, count)
-            tell("published", store.publish(stamped(first), by="test", note=str(first)).number, 1)
-            first += count
-        except StoreUnavailable:
-            tell("away", 0, 0)
-            time.sleep(0.01)
-    return first
-
-
-def kept(store):
-    """Ids of the queries with rewards, and that each has all of its four."""
-    counts = store.counts()
-    assert (4 * counts.queries, 4 * counts.queries) == (counts.pairs, counts.rewards)
-    return set(store.rewards(JUDGE).query_ids.tolist()) if counts.queries else set()
-
-
-def test_a_full_disk(child, sqlite_url, rng, stamps, unsound):
+def test_a_full_disk(child, sqlite_url, rng, stamps, unsound, writing):
     """No byte can be written any more: what was acknowledged stays, and it goes on once there is room."""
-    stamped, stamp_of, _ = stamps
+    _, stamp_of, _ = stamps
     room = int(rng.integers(300_000, 900_000))
     seed = int(rng.integers(2**31))
 
@@ -63,10 +37,10 @@ def test_a_full_disk(child, sqlite_url, rng, stamps, unsound):
             steering = Steering(follow(sqlite_url, every=0.005))
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
             mine = np.random.default_rng(seed)
-            first = write_on(store, mine, tell, stamped, first=0, steps=40)
+            first = writing.on(store, mine, tell, first=0, steps=40)
             steering.apply(BASE, "q")
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-            write_on(store, mine, tell, stamped, first=first, steps=3)
+            writing.on(store, mine, tell, first=first, steps=3)
 
     open_store(sqlite_url).close()
     writer = child(work)
@@ -77,7 +51,7 @@ def test_a_full_disk(child, sqlite_url, rng, stamps, unsound):
     assert ["away", 0, 0] in told
     assert [one[0] for one in told[-6:]] == ["rewarded", "published"] * 3
     with open_store(sqlite_url) as store:
-        assert acknowledged(told) <= kept(store)
+        assert writing.lost(store, told) == set()
         assert [number for what, number, _ in told if what == "published"] == [
             version.number for version in reversed(store.versions(limit=100))
         ]
@@ -142,85 +116,12 @@ def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
         assert unsound(store) == []
 
 
-@pytest.fixture(scope="module")
-def server():
-    """A PostgreSQL of our own, that may be restarted: its URL, and a function that does it at once."""
-    pgserver = pytest.importorskip("pgserver", reason="PostgreSQL: pgserver is not installed")
-    from pgserver._commands import pg_ctl
+def test_a_damaged_version(store, rng, seed, stamps):
+    """Bytes of the live version are changed, cut off or added: readers say so and stay with the last one.
 
-    folder = tempfile.mkdtemp(prefix="tttembed-faults-")
-    try:
-        running = pgserver.get_server(folder, cleanup_mode="stop")
-    except Exception as error:  # noqa: BLE001 - whatever keeps it from starting here
-        pytest.skip(f"PostgreSQL could not be started: {error}")
-
-    def restart():
-        pg_ctl(["-w", "-m", "immediate", "restart"], pgdata=running.pgdata, user=running.system_user)
-
-    yield running, restart
-    running.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_a_restarted_server(child, server, rng, seed, stamps, unsound):
-    """PostgreSQL dies in the middle of transactions and recovers: all that was acknowledged is there, once."""
-    running, restart = server
-    stamped, stamp_of, _ = stamps
-    running.psql(f"CREATE SCHEMA restarted{seed};")
-    url = make_url(running.get_uri()).set(drivername="postgresql+psycopg")
-    url = url.update_query_dict({"options": f"-csearch_path=restarted{seed}"}).render_as_string(hide_password=False)
-    open_store(url).close()
-    seeds = rng.integers(2**31, size=3).tolist()
-
-    def writing(place):
-        def work(tell):
-            mine, stop = np.random.default_rng(seeds[place]), threading.Event()
-            live = follow(url, every=0.01)
-            steering = Steering(live)
-
-            def serve():
-                while not stop.wait(0.005):
-                    steering.apply(BASE, "q")
-
-            thread = threading.Thread(target=serve)
-            thread.start()
-            with open_store(url) as store:
-                tell("open", 0, 0)
-                first = 10_000 * place
-                ends = time.monotonic() + 30
-                while not stop.is_set() and time.monotonic() < ends:
-                    first = write_on(store, mine, tell, stamped, first=first, steps=2)
-                    if flag.exists():
-                        write_on(store, mine, tell, stamped, first=first, steps=2)
-                        stop.set()
-            thread.join()
-
-        return work
-
-    flag = Path(tempfile.mkdtemp(prefix="tttembed-faults-")) / "enough"
-    writers = [child(writing(place)) for place in range(3)]
-    for one in writers:
-        one.until(lambda told: told)
-    time.sleep(rng.uniform(0.0, 0.5))
-    restart()
-    flag.touch()
-    codes = [one.wait() for one in writers]
-    shutil.rmtree(flag.parent)
-    told = [said for one in writers for said in one.told]
-
-    assert codes == [0] * 3
-    with open_store(url) as store:
-        assert acknowledged(told) <= kept(store)
-        assert {number for what, number, _ in told if what == "published"} <= {
-            version.number for version in store.versions(limit=100_000)
-        }
-        assert stamp_of(store.version()) >= 0
-        assert unsound(store) == []
-
-
-def test_a_damaged_version(store, rng, stamps):
-    """Bytes of the live version are changed, cut off or added: readers say so and stay with the last one."""
-    stamped, _, _ = stamps
+    Other tenants are served what is new.
+    """
+    stamped, _, one_stamp = stamps
     live = follow(store, every=60.0)
     steering = Steering(live)
     follower = live._source
@@ -231,10 +132,12 @@ def test_a_damaged_version(store, rng, stamps):
     versions = schema.versions
     with store._database.write("publishing") as connection:
         content = bytearray(connection.execute(versions.select().where(versions.c.number == third)).one().content)
-        damage = str(rng.choice(["flip", "flip a number", "cut", "add", "empty"]))
-        if damage.startswith("flip"):
-            first = 0 if damage == "flip" else len(content) - 8 * len(BASE)  # the last vector
-            content[int(rng.integers(first, len(content)))] ^= 1 << int(rng.integers(8))
+        damage = ["flip a number", "flip", "cut", "add", "empty"][seed % 5]
+        if damage == "flip":
+            content[int(rng.integers(len(content)))] ^= 1 << int(rng.integers(8))
+        elif damage == "flip a number":  # which then is another good one
+            place = content.index(stamped(3)["global"].vector.tobytes())
+            content[place + int(8 * rng.integers(len(BASE)) + rng.integers(6))] ^= 1 << int(rng.integers(8))
         elif damage == "cut":
             del content[int(rng.integers(len(content))) :]
         elif damage == "add":
@@ -242,7 +145,8 @@ def test_a_damaged_version(store, rng, stamps):
         else:
             content.clear()
         connection.execute(versions.update().where(versions.c.number == third).values(content=bytes(content)))
-    follower.refresh([""])
+    store.publish(stamped(4), by="test", note="4", tenant="other")
+    follower.refresh(["", "other"])
     meanwhile, said = steering.apply(BASE, "q"), live.status.error
     with pytest.raises(StoreError, match=f"version {third}"):
         _ = store.version().offsets
@@ -251,9 +155,75 @@ def test_a_damaged_version(store, rng, stamps):
 
     assert stamped(2).apply(BASE) == meanwhile
     assert f"version {third}" in said
+    assert one_stamp(follower.snapshot("other").offsets) == 4
     assert stamped(2).apply(BASE) == steering.apply(BASE, "q")
     assert live.status.error is None
     live.close()
+
+
+def spoilt(vector, rng):
+    """The bytes of a vector as a failing disk may return them."""
+    damage = str(rng.choice(["flip", "cut", "add", "noise", "NaN", "zero", "empty"]))
+    if damage == "flip":
+        place = int(rng.integers(len(vector)))
+        return vector[:place] + bytes([vector[place] ^ 1 << int(rng.integers(8))]) + vector[place + 1 :]
+    return {
+        "cut": vector[: int(rng.integers(len(vector)))],
+        "add": vector + rng.bytes(int(rng.integers(1, 50))),
+        "noise": rng.bytes(len(vector)),
+        "NaN": np.full(len(vector) // 4, np.nan, "<f4").tobytes(),
+        "zero": bytes(len(vector)),
+        "empty": b"",
+    }[damage]
+
+
+def spoil(store, rng, queries, documents, rewards):
+    """Damage vectors of some queries and documents, and the rewards of others, all of them by name."""
+    q, d, given = schema.queries, schema.documents, schema.rewards
+    with store._database.write("forgetting") as connection:
+        for table, vectors, names in ((q, schema.query_vectors, queries), (d, schema.document_vectors, documents)):
+            key = next(iter(vectors.primary_key))
+            chosen = select(key, vectors.c.vector).join(table, table.c.id == key).where(table.c.name.in_(names))
+            for number, vector in connection.execute(chosen.order_by(key)).all():
+                damaged = {"vector": spoilt(bytes(vector), rng)}
+                connection.execute(vectors.update().where(key == number).values(**damaged))
+        mine = given.c.document.in_(select(d.c.id).where(d.c.name.in_(rewards)))
+        connection.execute(given.update().where(mine).values(value=float(rng.choice([-0.5, 7.5, np.inf]))))
+
+
+def test_damaged_rows(store, rng, world, caplog):
+    """Vectors and rewards are damaged here and there: the worker learns what all others teach, and says so once.
+
+    What it remembers of another tenant is damaged: it goes on with the next.
+    """
+    store.set_state("worker", "{}", tenant="broken")
+    with store._database.write("forgetting") as connection:
+        connection.execute(schema.states.update().values(value='{"looked'))
+    served = list(world.served(range(60), judged=True, tenant="damaged"))
+    queries = {f"q{number}" for number in rng.permutation(60)[: rng.integers(1, 8)].tolist()}
+    names = [f"d0-{number}" for number in rng.permutation(480).tolist()]
+    documents, rewards = set(names[: rng.integers(1, 20)]), set(names[20 : rng.integers(21, 40)])
+    store.observe(served, judge="j")
+    spoil(store, rng, queries, documents, rewards)
+    whole = [
+        replace(
+            one,
+            tenant="whole",
+            candidates=[
+                replace(shown, reward=None) if shown.doc_id in documents | rewards else shown
+                for shown in one.candidates
+            ],
+        )
+        for one in served
+        if one.query_id not in queries
+    ]
+    store.observe(whole, judge="j")
+    rounds = Worker(store, scope="task").round()
+    told = [line for line in caplog.messages if f"damaged, and left out of what is learned: {len(queries)} " in line]
+
+    assert [one.actions for one in rounds if one.tenant] == [("failed",), ("published",), ("published",)]
+    assert facts(store.version(tenant="whole").offsets) == facts(store.version(tenant="damaged").offsets)
+    assert len(told) == 1
 
 
 def test_a_damaged_file(sqlite_url, rng, stamps):

@@ -4,15 +4,19 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
+import pytest
+from sqlalchemy import select
 
-from tttembed_rag.errors import StoreError, StoreUnavailable
+from tttembed_rag import fit
+from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.following import follow
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.serving import Steering
 from tttembed_rag.storelog import StoreLog
-from tttembed_rag.stores import open_store
+from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import JUDGE, traffic
 from tttembed_rag.worker import Worker
 
@@ -191,6 +195,216 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     assert len(set(asked)) == 482
     assert store.spent().pairs == len(asked)
     assert unsound(store) == []
+
+
+def stopping(call, store, tell):
+    """*call*, before which this process stops until somebody lets it go on."""
+
+    def stopped(*arguments, **options):
+        store.renew(options["lease"], 0.3)  # after the thread that does so: stopped amid that, it would hold all up
+        tell("stops")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return call(*arguments, **options)
+
+    return stopped
+
+
+def turned(offsets):
+    """Offsets that do the opposite."""
+    return type(offsets)([replace(one, vector=-one.vector) for one in offsets.values()], width=offsets.width)
+
+
+def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, world, unsound):
+    """A worker stopped right before it changes what is served, while another one changes it, changes nothing."""
+    change = ["publish", "withdraw", "roll back"][(seed + ("postgresql" in store_url)) % 3]
+    store.observe(world.served(range(20), judged=True), judge="j")
+    if change != "publish":
+        good = fit(store.rewards("j"), scope="task", gate=False)
+        for offsets in [turned(good)] if change == "withdraw" else [good, turned(good)]:
+            store.publish(offsets, by="test")
+    for rows in (range(20, 40), range(40, 60)):
+        if change != "publish":
+            Worker(store, scope="task", min_new=10_000).round()
+        store.observe(world.served(rows, judged=True), judge="j")
+
+    def work(stops):
+        def works(tell):
+            with open_store(store_url) as mine:
+                if stops:
+                    mine.publish, mine.rollback = (stopping(call, mine, tell) for call in (mine.publish, mine.rollback))
+                worker = Worker(mine, scope="task", min_new=50 if change == "publish" else 10_000, lease_seconds=0.3)
+                try:
+                    while "standby" in (actions := [one for told in worker.round() for one in told.actions]):
+                        time.sleep(0.02)
+                    tell(actions)
+                except LeaseLost:
+                    tell("lost")
+
+        return works
+
+    first = child(work(stops=True))
+    first.until(lambda told: ["stops"] in told)
+    time.sleep(rng.uniform(0.0, 0.4))
+    second = child(work(stops=False))
+    code = second.wait()
+    first.kill(signal.SIGCONT)
+    codes = [first.wait(), code]
+    lines = [line.action for line in store.audit() if line.by == "worker" and line.action in ("publish", "rollback")]
+
+    assert codes == [0, 0]
+    assert first.told == [["stops"], ["lost"]]
+    assert ["rollback" if change == "roll back" else "publish"] == lines
+    assert unsound(store) == []
+
+
+def test_whoever_lost_a_lease(store, rng, stamps):
+    """Whatever it had in mind, and however it lost it, it is refused, and nothing has changed."""
+    stamped, _, _ = stamps
+    store.observe(traffic(2, tenant="other"), judge=JUDGE)
+    for number, alias in enumerate(["live", "live", "candidate"]):
+        store.publish(stamped(number), by="test", note=str(number), alias=alias)
+    lease = store.lease("worker", "slow", 1e-3)
+    if rng.random() < 0.5:
+        time.sleep(0.002)
+        store.lease("worker", "fast", 60.0)
+    else:  # which may have been what the worker learned from
+        store.forget(tenant="other", query_id="q1", by="test")
+    refused = {
+        "publish": lambda: store.publish(stamped(7), by="slow", lease=lease),
+        "publish a candidate": lambda: store.publish(stamped(7), by="slow", lease=lease, alias="candidate"),
+        "promote": lambda: store.promote(by="slow", lease=lease),
+        "rollback": lambda: store.rollback(by="slow", lease=lease),
+        "rollback to": lambda: store.rollback(by="slow", lease=lease, to=1),
+    }
+    before = store.versions(), store.aliases(), store.audit(), store.serving()
+    for name in rng.permutation(list(refused)).tolist():
+        with pytest.raises(LeaseLost, match="worker"):
+            refused[name]()
+
+    assert before == (store.versions(), store.aliases(), store.audit(), store.serving())
+    assert (store.renew(lease, 60.0), store.release(lease)) == (None, None)
+
+
+SAME = 6
+
+
+def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
+    """Processes that are served the same queries, judge them and rename what they were shown lose nothing."""
+    orders = [rng.permutation(SAME).tolist() for _ in range(12)]
+    times = rng.permutation(len(orders) * SAME).astype(float).reshape(len(orders), SAME)
+    store.waiting(JUDGE)  # from now on it is known what waits for it
+
+    def writing(writer):
+        def work(tell):
+            with open_store(store_url) as mine:
+                for place, order in list(enumerate(orders))[writer::4]:
+                    for number in order:
+                        shown = [
+                            Candidate("of all", np.ones(8), f"text {place}" if writer == 0 else None),
+                            Candidate(f"d{place}", np.ones(8) + place, f"document {place}"),
+                        ]
+                        served = Served(f"q{number}", np.ones(8), shown, f"query {number}", at=times[place, number])
+                        in_time(lambda served=served: mine.observe([served]))
+                        said = {("", served.task, served.query_id): {f"d{place}": place / 100}}
+                        tell(in_time(lambda said=said: mine.reward(JUDGE, said)))
+
+        return work
+
+    writers = [child(writing(writer)) for writer in range(4)]
+    codes = [one.wait() for one in writers]
+    rewards = store.rewards(JUDGE)
+    with store._database.read() as connection:
+        queries = schema.queries.c
+        columns = select(queries.name, queries.seen, queries.first_at, queries.last_at).order_by(queries.name)
+        rows = [tuple(row) for row in connection.execute(columns)]
+
+    assert codes == [0] * 4
+    assert [one.told for one in writers] == [[[1]] * 18] * 4
+    assert [(f"q{n}", 12, times[:, n].min(), times[:, n].max()) for n in range(SAME)] == rows
+    assert sorted([place / 100 for place in range(12)] * SAME) == sorted(rewards.values.tolist())
+    assert (store.counts().pairs, store.counts().rewards, store.counts().waiting) == (SAME * 13, SAME * 12, SAME)
+    assert unsound(store) == []
+
+
+def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
+    """Who read a generation knows for good what it stands for: nobody stays behind who looks for a newer one."""
+    stamped, _, _ = stamps
+    store.publish(stamped(0), by="test", note="0")
+    plans = rng.choice(["publish", "publish", "rollback", "halt", "resume"], (3, 15)).tolist()
+
+    def changing(who):
+        def work(tell):
+            with open_store(store_url) as mine:
+                for what in plans[who]:
+                    try:
+                        if what == "publish":
+                            mine.publish(stamped(who), by=str(who), note=str(who))
+                        else:
+                            getattr(mine, what)(by=str(who))
+                    except StoreError as error:
+                        tell(str(error))
+
+        return work
+
+    known, wrong = {}, []
+    live = follow(store, every=60.0)
+    changers = [child(changing(who)) for who in range(len(plans))]
+    while not all(one.exited for one in changers):
+        now = in_time(store.serving)
+        state = (None if now.version is None else now.version.number, now.halted)
+        if known.setdefault(now.generation, state) != state:
+            wrong.append((now.generation, known[now.generation], state))
+        live._source.refresh([""])
+    codes = [one.wait() for one in changers]
+    live._source.refresh([""])
+    last = store.serving()
+
+    assert codes == [0] * len(plans)
+    assert [said for one in changers for (said,) in one.told if "found none" not in said] == []
+    assert wrong == []
+    assert (None if last.halted is not None else last.version.number) == live.status.version
+    live.close()
+
+
+def test_forgetting(child, store, store_url, rng, stamps, unsound):
+    """While others write, what is forgotten is gone, all else is there, and no process serves what it taught."""
+    stamped, _, _ = stamps
+    store.publish(stamped(1), by="test", note="1")
+    live = follow(store, every=60.0)
+    steering = Steering(live)
+    served = steering.apply(BASE, "q")
+    batches = rng.integers(1, 6, (4, 8))
+
+    def writing(writer):
+        def work(tell):
+            with open_store(store_url) as mine:
+                first = 1000 * writer
+                for count in batches[writer].tolist():
+                    batch = traffic(count, first=first)
+                    in_time(lambda batch=batch: mine.observe(batch, judge=JUDGE))
+                    tell(first, count)
+                    first += count
+
+        return work
+
+    def written():
+        return {f"q{first + n}" for one in writers for first, count in one.told for n in range(count)}
+
+    writers = [child(writing(writer)) for writer in range(4)]
+    gone = set()
+    while not all(one.exited for one in writers) or len(gone) < 3:
+        if left := sorted(written() - gone):
+            one = str(rng.choice(left))
+            in_time(lambda one=one: store.forget(tenant="", query_id=one, by="test"))
+            gone.add(one)
+    codes = [one.wait() for one in writers]
+    live._source.refresh([""])
+
+    assert codes == [0] * 4
+    assert written() - gone == set(store.rewards(JUDGE).query_ids.tolist())
+    assert (stamped(1).apply(BASE), BASE) == (served, steering.apply(BASE, "q"))
+    assert unsound(store) == ["versions [], the audit knows [1]"]
+    live.close()
 
 
 def test_forks(child, store, store_url, rng, stamps, capture, unsound):

@@ -15,6 +15,7 @@ from tttembed_rag.errors import StoreError
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
+from tttembed_rag.stores.records import checksum
 from tttembed_rag.testing import JUDGE, traffic
 
 SCRIPTS = ScriptDirectory(Path(stores.__file__).parent / "migrations")
@@ -77,3 +78,30 @@ def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) 
         assert [store.rollback(by="me", tenant="b").number for _ in range(2)] == [3, 1]
         with pytest.raises(StoreError, match="got 2"):
             store.rollback(by="me", tenant="b", to=2)
+
+
+def test_query_vectors_get_checksums_in_the_second_schema(store_url: str) -> None:
+    """More of them than are read at a time, each with its own, and none is lost."""
+    database = Database(store_url)
+    migrate(database, to="0001")
+    with database.write("migrating") as connection:
+        connection.execute(text("INSERT INTO tenants (name) VALUES ('a')"))
+        connection.execute(text("INSERT INTO embedders (name, width) VALUES ('one', 2), ('two', 2)"))
+        connection.execute(
+            text(
+                "INSERT INTO queries (tenant, task, name, first_at, last_at, seen) "
+                "SELECT id, 't', :name, 0, 0, 1 FROM tenants WHERE name = 'a'"
+            ),
+            [{"name": f"q{number}"} for number in range(600)],
+        )
+        connection.execute(
+            text("INSERT INTO query_vectors SELECT queries.id, embedders.id, :vector FROM queries, embedders"),
+            {"vector": b"12345678"},
+        )
+    database.close()
+
+    with open_store(store_url) as store, store._database.read() as connection:
+        kept = connection.execute(text("SELECT vector, checksum FROM query_vectors")).all()
+
+    assert len(kept) == 1200
+    assert {(bytes(vector), bytes(known)) for vector, known in kept} == {(b"12345678", checksum(b"12345678"))}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import wraps
+from typing import TypeVar
 
 from sqlalchemy import Connection, func, select
 
+from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges.cache import Paid, pair_key
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
 from tttembed_rag.judging import Observation
@@ -14,6 +18,26 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, digest
 from tttembed_rag.stores.records import Spend, row_of
 from tttembed_rag.stores.rows import ids_of, in_parts, insert
+
+ResultT = TypeVar("ResultT")
+
+# Seconds before answers are tried to be kept again where the store is not available: they were paid for.
+_WAITS = (0.05, 0.5, 2.0)
+
+
+def _patiently(put: Callable[..., ResultT]) -> Callable[..., ResultT]:
+    """*put*, made again where the store is not available for a moment."""
+
+    @wraps(put)
+    def again(*arguments: object) -> ResultT:
+        for wait in _WAITS:
+            try:
+                return put(*arguments)
+            except StoreUnavailable:
+                time.sleep(wait)
+        return put(*arguments)
+
+    return again
 
 
 class StoredAnswers:
@@ -42,6 +66,7 @@ class StoredAnswers:
         with self._database.read() as connection:
             return known(connection, self._salt, pairs)
 
+    @_patiently
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
         if not answers:

@@ -31,7 +31,9 @@ _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
-_PASSING_STATES = re.compile(r"08|25006|40|53|55|57|58|XX000")
+_PASSING_STATES = re.compile(r"08|40|53|55|57|58|XX000")
+# PostgreSQL: the connection may only read.
+_READ_ONLY = "25006"
 _PASSING_SQLITE = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -71,12 +73,12 @@ class Database:
             self.engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
-            event.listen(self.engine, "handle_error", _reopen)
         else:
             require("psycopg", "postgres")
             self.engine = create_engine(
                 self.url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
             )
+        event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
     def exists(self) -> bool:
@@ -182,8 +184,10 @@ def _checked_url(url: str | URL) -> URL:
 
 
 def _reopen(context: ExceptionContext) -> None:
-    """A connection to a file that was read-only stays so when the file may be written again: another one is opened."""
-    if getattr(context.original_exception, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+    """A connection that may only read stays so when the database may be written again: another one is opened."""
+    cause = context.original_exception
+    of_sqlite = getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
+    if of_sqlite or getattr(cause, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
 

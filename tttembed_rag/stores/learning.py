@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from tttembed_rag.errors import RewardError, StoreError
 from tttembed_rag.judging import Observation
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.records import Counts
+from tttembed_rag.stores.records import Counts, checksum
 from tttembed_rag.stores.rows import found, in_parts
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,8 @@ class Selection:
 def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
     """The selected rewards, in an order that depends on nothing but what they are.
 
+    Damaged vectors and rewards are left out, and a line in the log tells how many.
+
     Raises:
         RewardError: There are none.
     """
@@ -56,7 +61,7 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
     q, r, own = schema.queries, schema.rewards, schema.query_vectors
     of_documents = schema.document_vectors
     with_vectors = (
-        chosen.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, own.c.vector)
+        chosen.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, own.c.vector, own.c.checksum)
         .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
         .join(own, and_(own.c.query == q.c.id, own.c.embedder == embedder))
         .where(
@@ -67,12 +72,17 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
     )
     last = _last(connection, wanted.tenant, with_vectors, wanted.last)
     served = [row for some in in_parts(last) for row in connection.execute(with_vectors.where(q.c.id.in_(some)))]
-    rows = sorted(served, key=lambda row: (row.tenant, row.task, row.name))
+    sound = [row for row in served if checksum(row.vector) == row.checksum]
+    given = _given(connection, [row.id for row in sound], judge, embedder)
+    damaged = {"query vectors": len(served) - len(sound), **given.damaged}
+    if any(damaged.values()):
+        told = ", ".join(f"{count} {what}" for what, count in damaged.items())
+        _log.warning("tenant %r: damaged, and left out of what is learned: %s", wanted.tenant, told)
+    rows = sorted((row for row in sound if row.id in given.values), key=lambda row: (row.tenant, row.task, row.name))
     if not rows:
         raise RewardError(
             f"rewards: expected rewards of judge {wanted.judge!r} and vectors for tenant {wanted.tenant!r}, got none"
         )
-    given = _given(connection, [row.id for row in rows], judge, embedder)
     order = {
         document: place for place, (document, _) in enumerate(sorted(given.names.items(), key=lambda item: item[1]))
     }
@@ -91,10 +101,11 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    # Documents by id: tenant and name, which order them; vectors; and (document, reward) by query.
+    # Documents by id: tenant and name, which order them; vectors; (document, reward) by query; what is damaged.
     names: dict[int, tuple[str, str]]
     vectors: dict[int, bytes]
     values: dict[int, list[tuple[int, float]]]
+    damaged: dict[str, int]
 
 
 def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
@@ -148,27 +159,37 @@ def _newest(connection: Connection, wanted: Selection, chosen: Select[Any]) -> i
 
 def _given(connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None) -> _Given:
     r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
-    values: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    said: list[tuple[int, int, Any]] = []
     for some in in_parts(queries):
         rows = connection.execute(
             select(r.c.query, r.c.document, r.c.value)
             .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
             .where(r.c.query.in_(some), r.c.judge == judge, r.c.value.is_not(None))
         )
-        for query, document, value in rows:
-            values[query].append((document, value))
-    wanted = sorted({document for pairs in values.values() for document, _ in pairs})
+        said += [(query, document, value) for query, document, value in rows]
+    sound = [one for one in said if _is_reward(one[2])]
+    wanted = sorted({document for _, document, _ in sound})
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
     for some in in_parts(wanted):
-        for number, tenant, name, vector in connection.execute(
-            select(d.c.id, t.c.name, d.c.name, v.c.vector)
+        for number, tenant, name, vector, known in connection.execute(
+            select(d.c.id, t.c.name, d.c.name, v.c.vector, v.c.checksum)
             .join(t, t.c.id == d.c.tenant)
             .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
             .where(d.c.id.in_(some))
         ):
-            names[number], vectors[number] = (tenant, name), vector
-    return _Given(names, vectors, values)
+            if checksum(vector) == known:
+                names[number], vectors[number] = (tenant, name), vector
+    values: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for query, document, value in sound:
+        if document in vectors:
+            values[query].append((document, value))
+    damaged = {"document vectors": len(wanted) - len(vectors), "rewards": len(said) - len(sound)}
+    return _Given(names, vectors, dict(values), damaged)
+
+
+def _is_reward(value: Any) -> bool:
+    return isinstance(value, float) and 0.0 <= value <= 1.0
 
 
 def _matrix(vectors: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.float32]]:

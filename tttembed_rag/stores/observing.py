@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections import defaultdict
@@ -16,7 +15,7 @@ from sqlalchemy import Connection, and_, case, func, or_, select, true
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import digest
-from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vectors, cleaned
+from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vectors, checksum, cleaned
 from tttembed_rag.stores.rows import found, ids_of, in_parts, insert, insert_all
 
 # A query by tenant, task and id; a document by tenant and id.
@@ -320,7 +319,7 @@ def _write_queries(
     ]
     ids = {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(made, rows)}
     own = [
-        {"query": ids[key], "embedder": embedders[embedder], "vector": vector}
+        {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
         for key, query in batch.queries.items()
         for embedder, vector in query.vectors.items()
     ]
@@ -352,18 +351,18 @@ def _write_documents(
                 connection.execute(table.update().where(table.c.id == known).values(text=document.text))
                 changed.append(known)
     wanted = {
-        (ids[key], embedders[embedder]): (vector, hashlib.blake2b(vector, digest_size=8).digest())
+        (ids[key], embedders[embedder]): (vector, checksum(vector))
         for key, document in batch.documents.items()
         for embedder, vector in document.vectors.items()
     }
     for some in in_parts(sorted({document for document, _ in wanted})):
         there = select(vectors.c.document, vectors.c.embedder, vectors.c.checksum).where(vectors.c.document.in_(some))
-        for document, embedder, checksum in connection.execute(there):
-            if (new := wanted.get((document, embedder))) and new[1] == bytes(checksum):
+        for document, embedder, stored in connection.execute(there):
+            if (new := wanted.get((document, embedder))) and new[1] == bytes(stored):
                 del wanted[document, embedder]
     made = [
-        {"document": document, "embedder": embedder, "vector": vector, "checksum": checksum}
-        for (document, embedder), (vector, checksum) in sorted(wanted.items())
+        {"document": document, "embedder": embedder, "vector": vector, "checksum": known}
+        for (document, embedder), (vector, known) in sorted(wanted.items())
     ]
     insert_all(connection, vectors, made, replace=True)
     return ids, changed

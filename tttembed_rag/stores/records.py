@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -308,6 +309,11 @@ def _checked_alike(arguments: Sequence[str], vectors: Sequence[FloatArray]) -> l
     for row in np.flatnonzero(~((squares > 0) & (squares < np.inf))).tolist():  # say what it is, or that it is a vector
         checked_norms(arguments[row], single[row : row + 1])
     return [vector.tobytes() for vector in single]
+
+
+def checksum(vector: bytes) -> bytes:
+    """8 bytes that tell a vector's bytes from damaged ones."""
+    return hashlib.blake2b(vector, digest_size=8).digest()
 
 
 def checked_reward(argument: str, value: Any) -> float:

@@ -116,6 +116,8 @@ query_vectors = Table(
     _of("queries", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
+    # Of the vector: a damaged one is told by it.
+    Column("checksum", LargeBinary(8), nullable=False),
 )
 
 document_vectors = Table(
@@ -124,7 +126,7 @@ document_vectors = Table(
     _of("documents", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
-    # Of the vector: whether it changed is seen without reading it.
+    # Of the vector: a damaged one is told by it, and whether it changed is seen without reading it.
     Column("checksum", LargeBinary(8), nullable=False),
 )
 
