@@ -12,7 +12,7 @@ import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
 from tttembed_rag.errors import StoreError
-from tttembed_rag.following import follow
+from tttembed_rag.following import Follower, follow
 from tttembed_rag.serving import Steering
 from tttembed_rag.storelog import StoreLog
 from tttembed_rag.stores import open_store
@@ -244,6 +244,17 @@ class TestTenants:
             assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         assert first == BASE
 
+    def test_newcomers_do_not_put_off_the_look_at_all_others(self, store, monkeypatch):
+        """However often new tenants are met, what all others are served is looked at in its time."""
+        monkeypatch.setattr("tttembed_rag.following._SHARE", 1e-9)
+        follower = Follower(store, every=0.01)
+        left = follower.round()
+        time.sleep(0.3)
+        follower.snapshot("acme")
+        later = follower.round()
+
+        assert later < left - 0.2
+
     def test_many_tenants_are_asked_about_together(self, store):
         """One look reads what changed, and asks once for all the rest; a bad name among them changes nothing."""
 
@@ -415,7 +426,7 @@ class TestLife:
         """A child inherits no thread and no connection, and serves what is published after the fork."""
         code = """
 import os, sys, time
-from tttembed_rag.following import follow
+from tttembed_rag.following import Follower, follow
 from tttembed_rag.serving import Steering
 
 steering = Steering(follow(sys.argv[1], every=0.01))

@@ -231,18 +231,18 @@ class Follower:
         """
         now = time.monotonic()
         used, self._used = self._used, set()
-        if now < self._due:
-            tenants = used - self._snapshots.keys()
-        else:
-            tenants = used | self._snapshots.keys()
+        everybody = now >= self._due
+        tenants = used | self._snapshots.keys() if everybody else used - self._snapshots.keys()
+        if everybody:
             self._due = now + self.every
         self._served_at |= dict.fromkeys(used, now)
         with self._reading:
             self._forget_idle(tenants)
         busy = time.thread_time()
         self.refresh(tenants)
-        rest = min((time.thread_time() - busy) / _SHARE, _LONGEST_REST)
-        self._due = max(self._due, time.monotonic() + rest)
+        if everybody:  # newcomers never put off the look at all others
+            rest = min((time.thread_time() - busy) / _SHARE, _LONGEST_REST)
+            self._due = max(self._due, time.monotonic() + rest)
         return max(0.0, self._due - time.monotonic())
 
     def _refresh_one(self, store: ServingStore, tenant: str) -> None:

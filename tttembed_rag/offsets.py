@@ -34,7 +34,7 @@ MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
 # Items read between two pauses, and how long one is, in seconds: some hundred microseconds, and the least that can be.
-_TURN, _PAUSE = 32, 1e-6
+_TURN, _PAUSE = 128, 1e-6
 
 
 @dataclass(frozen=True, slots=True)

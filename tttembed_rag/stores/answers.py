@@ -97,10 +97,11 @@ class StoredAnswers:
 
     def _pairs(self, judge: str) -> dict[bytes, list[int]]:
         if judge not in self._asked:
-            pairs = self._asked[judge] = {}
+            pairs: dict[bytes, list[int]] = {}
             for one in self._about:
                 for _, text in one.candidates:
                     pairs.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
+            self._asked[judge] = pairs  # whole: other threads may be looking
         return self._asked[judge]
 
 

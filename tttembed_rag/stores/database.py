@@ -25,7 +25,7 @@ Access = Literal["observing", "forgetting", "publishing", "migrating"]
 # Seconds to wait for another writer of the same SQLite file.
 BUSY_SECONDS = 30.0
 # Pages of an SQLite file that a connection keeps in memory at most: a batch of observations touches them all over.
-_CACHE_KIB = 65_536
+_CACHE_KIB = 8_192
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.

@@ -127,7 +127,7 @@ def _last(connection: Connection, tenant: str, chosen: Select[Any], count: int |
     q, done = schema.queries, schema.progress
     newest = chosen.with_only_columns(done.c.at, q.c.id).order_by(done.c.at.desc(), done.c.query.desc()).limit(count)
     owners = connection.execute(_owners(tenant)).scalars().all()
-    rows = [row for owner in owners for row in connection.execute(newest.where(done.c.tenant == owner))]
+    rows = [tuple(row) for owner in owners for row in connection.execute(newest.where(done.c.tenant == owner))]
     return [number for _, number in sorted(rows, reverse=True)[:count]]
 
 

@@ -330,7 +330,7 @@ def _write_queries(
 def _write_documents(
     connection: Connection, batch: Batch, tenants: Mapping[str, int], embedders: Mapping[str, int]
 ) -> tuple[dict[_DocumentKey, int], list[int]]:
-    """The documents with their ids, and the ids of those whose text became another one.
+    """The documents with their ids, and the ids of those that had no text and have one now.
 
     Most are known and unchanged, and cost no write.
     """
@@ -339,17 +339,18 @@ def _write_documents(
     changed: list[int] = []
     for tenant, number in sorted(tenants.items()):
         mine = {name: document for (owner, name), document in sorted(batch.documents.items()) if owner == tenant}
-        texts = _known_documents(connection, number, list(mine))
+        texts = _known_documents(connection, number, mine)
         if missing := [name for name in mine if name not in texts]:
             rows = [{"tenant": number, "name": name, "text": mine[name].text} for name in missing]
             insert_all(connection, table, rows)
-            texts |= _known_documents(connection, number, missing)
+            texts |= _known_documents(connection, number, {name: mine[name] for name in missing})
         ids |= {(tenant, name): known for name, (known, _) in texts.items()}
         for name, document in mine.items():
             known, text = texts[name]
             if document.text not in (None, text):
                 connection.execute(table.update().where(table.c.id == known).values(text=document.text))
-                changed.append(known)
+                if text is None:
+                    changed.append(known)
     wanted = {
         (ids[key], embedders[embedder]): (vector, checksum(vector))
         for key, document in batch.documents.items()
@@ -368,14 +369,28 @@ def _write_documents(
     return ids, changed
 
 
-def _known_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+def _known_documents(
+    connection: Connection, tenant: int, wanted: Mapping[str, _Document]
+) -> dict[str, tuple[int, str | None]]:
+    """Id and text by name of those of *wanted* that are there; nobody gives one a text until we are done."""
     table = schema.documents
     known: dict[str, tuple[int, str | None]] = {}
-    for some in in_parts(names):
+    for some in in_parts(list(wanted)):
         rows = connection.execute(
             select(table.c.name, table.c.id, table.c.text).where(table.c.tenant == tenant, table.c.name.in_(some))
         )
         known |= {name: (number, text) for name, number, text in rows}
+    if connection.dialect.name == "postgresql":  # the only one where another writes at the same time
+        bare = {name: number for name, (number, text) in known.items() if text is None}
+        gives = any(wanted[name].text is not None for name in bare)
+        for numbers in in_parts(sorted(bare.values())):
+            rows = connection.execute(
+                select(table.c.name, table.c.id, table.c.text)
+                .where(table.c.id.in_(numbers))
+                .order_by(table.c.id)
+                .with_for_update(read=not gives, key_share=gives)
+            )
+            known |= {name: (number, text) for name, number, text in rows}
     return known
 
 
