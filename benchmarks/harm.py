@@ -16,9 +16,10 @@ import argparse
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -42,6 +43,8 @@ DEVELOPMENT = ("bfcl-functions", "cranfield", "metatool", "seal-tools")
 CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "trec-dl19-passage")
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
+# Of the lines of a file of cells; those of another one were measured with another gate.
+FORMAT = 2
 # A change of nDCG@10 that a user would call a gain.
 WORTH_HAVING = 0.02
 # Judges that know nothing, or the opposite.
@@ -231,6 +234,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         evidence = fitted["auto"][f"task:{task}"].evidence
         yield {
             **asdict(cell),
+            "format": FORMAT,
             "task": task,
             "rewarded_queries": len(rewarded),
             "queries": len(held),
@@ -532,12 +536,8 @@ def main() -> None:
         raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
     cells = _cells(args, FULL if args.full else QUICK)
     wanted = set(cells)
-    names = list(Cell.__dataclass_fields__)
-    rows = []
-    if args.cells and args.cells.is_file():
-        rows = [json.loads(line) for line in args.cells.read_text(encoding="utf-8").splitlines()]
-    done = {Cell(*(row[name] for name in names)) for row in rows}
-    rows = [row for row in rows if Cell(*(row[name] for name in names)) in wanted]
+    rows, done = _known(args)
+    rows = [row for row in rows if _cell(row) in wanted]
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in (cell for cell in cells if cell not in done):
         groups.setdefault((cell.workload, cell.embedder, cell.rewards), []).append(cell)
@@ -553,6 +553,22 @@ def main() -> None:
         args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
+def _cell(row: Mapping[str, Any]) -> Cell:
+    return Cell(*(row[name] for name in Cell.__dataclass_fields__))
+
+
+def _known(args: argparse.Namespace) -> tuple[list[dict[str, Any]], set[Cell]]:
+    """The rows of cells that were measured whole, and those cells; a line cut short by a kill is none."""
+    rows = []
+    for line in args.cells.read_text(encoding="utf-8").splitlines() if args.cells and args.cells.is_file() else ():
+        with suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    rows = [row for row in rows if row.get("format") == FORMAT]
+    found = Counter(map(_cell, rows))
+    done = {cell for cell, count in found.items() if count == (len(args.sets) if cell.workload == POOLED else 1)}
+    return [row for row in rows if _cell(row) in done], done
+
+
 def _measured(jobs: Sequence[Job], args: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of all *jobs*, written down as they come."""
     began, rows = time.perf_counter(), []
@@ -561,7 +577,7 @@ def _measured(jobs: Sequence[Job], args: argparse.Namespace) -> list[dict[str, A
             rows += found
             if args.cells:
                 with args.cells.open("a", encoding="utf-8") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in found)
+                    file.write("".join(f"{json.dumps(row)}\n" for row in found))
             if time.perf_counter() - began > args.limit:
                 print(f"stopped after {args.limit:.0f} s; run again to go on")
                 break

@@ -105,6 +105,38 @@ class TestSignal:
 
         assert signal_of(twice).common == DEALS
 
+    @pytest.mark.parametrize("how", ["in another order", "with other candidates"])
+    def test_a_query_logged_again_and_again_is_no_knowledge(self, how):
+        """A verdict per document repeats with it: copies of a query agree on noise, and that is told."""
+        informed = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            queries = rng.standard_normal((4, 8))
+            documents = queries[:, None] + rng.standard_normal((4, 10, 8))
+            verdicts = rng.random((4, 10))
+            kept = 10 if how == "in another order" else 7
+            shown = [rng.permutation(10)[:kept] for _ in range(32)]
+            rewards = Rewards.from_arrays(
+                np.tile(queries, (8, 1)),
+                [documents[i % 4][some] for i, some in enumerate(shown)],
+                [verdicts[i % 4][some] for i, some in enumerate(shown)],
+            )
+            informed += signal_of(rewards).is_informed()
+
+        assert informed <= 2
+
+    def test_a_text_under_two_ids_is_no_knowledge(self):
+        """Equal documents of a query are judged alike by any judge."""
+        informed = 0
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            queries = rng.standard_normal((12, 8))
+            documents = np.repeat(queries[:, None] + rng.standard_normal((12, 5, 8)), 2, axis=1)
+            verdicts = np.repeat(rng.random((12, 5)), 2, axis=1)
+            informed += signal_of(Rewards.from_arrays(queries, documents, verdicts)).is_informed()
+
+        assert informed <= 2
+
 
 class TestGain:
     """A mean gain and its interval."""

@@ -129,7 +129,7 @@ class TestRecipe:
     @pytest.mark.parametrize("value", [0.0, -0.3, float("nan"), float("inf")])
     def test_needs_positive_numbers(self, some_rewards, name, value):
         """A ridge, temperature or tolerance that is not positive is an error that names it."""
-        with pytest.raises(InputError, match=f"^{name}: expected a positive number, got {value}$"):
+        with pytest.raises(InputError, match=f"^{name}: expected a number >= 1e-\\d+, got {value}$"):
             fit(some_rewards(2), scope="global", gate=False, **{name: value})
 
     @pytest.mark.parametrize(

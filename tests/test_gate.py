@@ -456,6 +456,15 @@ class TestAuto:
         assert expected == (offsets["global"].evidence.n, offsets["global"].evidence.verdict)
         assert offsets["global"] is offsets.find("unknown")
 
+    def test_a_lone_query_of_noise_gets_the_global_offset_alone(self, planted):
+        """That other tasks' rewards hold says nothing of its own: no private offset is learned from them."""
+        rewards = planted(97, depth=10, strength=1.2, tasks=[*(list("abcdefghijkl") * 8), "lone"])
+        values = np.append(rewards.values[:-10], np.random.default_rng(0).random(10))
+        offsets = fit(replace(rewards, values=values))
+
+        assert offsets["task:lone"].served
+        assert not [key for key, offset in offsets.items() if offset.scope == "query" and offset.task == "lone"]
+
     def test_needs_the_gate(self, planted):
         """Without evidence there is nothing to choose by."""
         with pytest.raises(InputError, match=r"^gate: expected True with scope='auto' .*, got False$"):

@@ -88,3 +88,12 @@ def test_unused_documents_stay_unused():
     kept = {tuple(rewards.doc_vectors[d]) for (_, added), _ in widened(rewards) for d in added}
 
     assert not any(np.isnan(vector).any() for vector in kept)
+
+
+def test_a_copy_of_what_was_judged_is_judged(some_rewards):
+    """A document that each query brings along as a row of its own is one document, and no neighbour of itself."""
+    documents = np.random.default_rng(0).standard_normal((4, 8))
+    queries = documents[:1] + 0.3 * np.random.default_rng(1).standard_normal((3, 8))
+    rewards = Rewards.from_arrays(queries, np.tile(documents, (3, 1, 1)), np.tile([0.9, 0.5, 0.1, 0.0], (3, 1)))
+
+    assert_array_equal(with_neighbours(rewards, same_queries(rewards)).depths, [4, 4, 4])

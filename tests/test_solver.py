@@ -79,6 +79,18 @@ class OpenBowls(Bowls):
 
 
 @dataclass(frozen=True)
+class LostBowls(Bowls):
+    """Bowls whose steps are no numbers."""
+
+    def newton_step(self, offsets, at):
+        """Nowhere."""
+        return np.full_like(offsets, np.nan)
+
+    def take(self, rows):
+        """Some of the bowls."""
+        return LostBowls(self.matrices[rows], self.centres[rows])
+
+
 class Valleys:
     """G copies of Rosenbrock's curved valley, with minimisers at (1, 1)."""
 
@@ -290,6 +302,13 @@ class TestExact:
 
         assert solution.converged.all()
         assert_allclose(solution.offsets, 1.0, atol=1e-5)
+
+    def test_a_step_that_is_no_number_goes_downhill_instead(self):
+        """Whatever a problem offers, the search ends, and at the bottom where there is one."""
+        bowls = LostBowls.of(2, 3, condition=3.0)
+        solution = exact(bowls, np.zeros((2, 3)))
+
+        assert solution.converged.all()
 
     def test_takes_the_newton_steps_it_is_offered(self):
         """Problems that know their curvature are solved in one step and two evaluations."""

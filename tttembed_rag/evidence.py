@@ -20,7 +20,7 @@ from tttembed_rag.objectives import PADDING
 from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.unitrows import Float64
-from tttembed_rag.vectors import FloatArray, IntArray
+from tttembed_rag.vectors import IntArray, fingerprints
 
 # Deals of each query's rewards, and how often rewards that mean nothing beat all of them, 0.5 %. They are asked two
 # such questions, so a worthless judge passes in at most 1 % of tasks, and by the second only if there is a gain too.
@@ -95,24 +95,24 @@ def signal_of(rewards: Rewards) -> Signal:
     twice since only it knows better from worse, they say whether the judge knows the candidates.
     """
     groups = same_queries(rewards)
-    # Whole groups in one order, so that the same rewards are dealt alike in any order of queries.
-    order = np.lexsort((rewards.query_ids, rewards.tasks, groups))
+    order = np.argsort(groups, kind="stable")
     step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * int(rewards.depths.max())))
     block = np.searchsorted(groups[order], groups[order]) // step
     pull = np.zeros((DEALS + 1, rewards.width), rewards.doc_vectors.dtype)
     own, agreement = np.zeros((2, DEALS + 1))
     rng = np.random.default_rng(0)
     for rows in np.split(order, np.flatnonzero(np.diff(block)) + 1):
-        part = rewards.take(rows)
+        part = _one_each(rewards.take(rows), groups[rows])
         grid = Grid.of(part)
-        dealt = _dealt(grid, groups[rows], rng)
+        dealt = _dealt(grid, rng)
         agreements = np.matvec(dealt, grid.base)
-        docs, queries = part.documents.unit, part.queries.unit
+        candidates = part.documents.unit[grid.slots]
+        gram = np.matmul(candidates, candidates.transpose(0, 2, 1)).astype(dealt.dtype)
         agreement += agreements.sum(axis=0)
-        own += _within_groups(dealt, agreements, docs[grid.slots], groups[rows]).sum(axis=0)
-        weights = dealt.transpose(1, 0, 2).astype(docs.dtype).reshape(DEALS + 1, -1)
-        pull += weights @ docs[grid.slots.ravel()]
-        pull -= agreements.T.astype(docs.dtype) @ queries
+        own += (np.vecdot(np.matmul(dealt, gram), dealt) - agreements**2).sum(axis=0)
+        weights = dealt.transpose(1, 0, 2).astype(candidates.dtype).reshape(DEALS + 1, -1)
+        pull += weights @ candidates.reshape(-1, rewards.width)
+        pull -= agreements.T.astype(candidates.dtype) @ part.queries.unit
     informed = _AGREEMENT * _standard(agreement) + _standard(own)
     return Signal(
         common=_reached(np.vecdot(pull, pull) - own, own),
@@ -121,36 +121,39 @@ def signal_of(rewards: Rewards) -> Signal:
     )
 
 
-def _dealt(grid: Grid, groups: IntArray, rng: np.random.Generator) -> Float64:
-    """(n, DEALS + 1, k) centred rewards, first as observed, then dealt anew, alike in a group."""
+def _one_each(rewards: Rewards, groups: IntArray) -> Rewards:
+    """Each group as one query with its distinct candidates, in an order that depends on nothing but their vectors.
+
+    A query that was logged again, or a text under two ids, is judged alike: as two they would pass for knowledge.
+    """
+    group, document = np.repeat(groups, rewards.depths), fingerprints(rewards.doc_vectors)[rewards.candidates]
+    order = np.lexsort((document, group))
+    new = np.append(True, (np.diff(group[order]) != 0) | (np.diff(document[order]) != 0))
+    first, pair = order[new], np.cumsum(new) - 1
+    _, rows, depths = np.unique(group[first], return_index=True, return_counts=True)
+    queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
+    return replace(
+        rewards,
+        query_vectors=rewards.query_vectors[queries],
+        query_norms=rewards.query_norms[queries],
+        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
+        candidates=rewards.candidates[first],
+        values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
+        tasks=rewards.tasks[queries],
+        query_ids=rewards.query_ids[queries],
+    )
+
+
+def _dealt(grid: Grid, rng: np.random.Generator) -> Float64:
+    """(n, DEALS + 1, k) centred rewards, first as observed, then dealt anew."""
     count = np.maximum(grid.present.sum(axis=1, keepdims=True), 1)
     mean = np.where(grid.present, grid.rewards, 0.0).sum(axis=1, keepdims=True) / count
     centred = np.where(grid.present, grid.rewards - mean, 0.0)
     centred[np.abs(centred).max(axis=1) < _ROUNDING] = 0.0
-    distinct, group = np.unique(groups, return_inverse=True)
-    keys = rng.random((len(distinct), DEALS, centred.shape[1]), dtype=np.float32)[group]
+    keys = rng.random((len(centred), DEALS, centred.shape[1]), dtype=np.float32)
     keys = np.where(grid.present[:, None], keys, 2.0)  # absent candidates stay behind the others
     dealt = np.take_along_axis(centred[:, None], np.argsort(keys, axis=2), axis=2)
     return np.concatenate([centred[:, None], dealt], axis=1)
-
-
-def _within_groups(dealt: Float64, agreements: Float64, candidates: FloatArray, groups: IntArray) -> Float64:
-    """(n, deals) pull of each query times that of its group: its own where it was logged once.
-
-    Queries of a group are one vector x, so the part of a pull that is not along x is g·g' = c z·z' c' - (c s)(c' s').
-    """
-    group = np.unique(groups, return_inverse=True)[1]
-    products = np.empty(dealt.shape[:2])
-    total = np.zeros((group[-1] + 1, dealt.shape[1]))
-    np.add.at(total, group, agreements)
-    alone = np.bincount(group)[group] == 1
-    gram = np.matmul(candidates[alone], candidates[alone].transpose(0, 2, 1)).astype(dealt.dtype)
-    products[alone] = np.vecdot(np.matmul(dealt[alone], gram), dealt[alone])
-    for several in np.unique(group[~alone]):
-        rows = np.flatnonzero(group == several)
-        pulls = np.matmul(dealt[rows].astype(candidates.dtype), candidates[rows])
-        products[rows] = np.vecdot(pulls, pulls.sum(axis=0))
-    return products - agreements * total[group]
 
 
 def _standard(statistics: Float64) -> Float64:

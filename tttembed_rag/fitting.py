@@ -25,6 +25,9 @@ SolverName: TypeAlias = Literal["exact", "adam"]
 # How much the similarities of a query's candidates typically spread along an offset: a guess that gives the first
 # step its length. Between .08 and .12 it saves one evaluation in ten.
 _SPREAD = 0.1
+# The least that a ridge or temperature may be: below it, rounding decides where the minimum is. And the others.
+_SMALLEST = 1e-6
+_LEAST = {"kappa": 0.0, "tolerance": 1e-300}
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
 _BATCH_NUMBERS = 16_000_000
 
@@ -76,9 +79,9 @@ class Recipe:
                 number = float(value)
             except (TypeError, ValueError) as exc:
                 raise InputError(f"{name}: expected a number, got {value!r}") from exc
-            if not (isfinite(number) and (number > 0 or (name == "kappa" and number == 0))):
-                wanted = "a number >= 0" if name == "kappa" else "a positive number"
-                raise InputError(f"{name}: expected {wanted}, got {value}")
+            least = _LEAST.get(name, _SMALLEST)
+            if not (isfinite(number) and number >= least):
+                raise InputError(f"{name}: expected a number >= {least:g}, got {value}")
             object.__setattr__(self, name, number)
 
         if self.warm_start is not None and not isinstance(self.warm_start, Mapping):

@@ -4,12 +4,12 @@ A shared offset is published on four answers (see `evidence`). Its rewards are m
 any of 199 deals of them, they pull different queries in one direction, or they know the documents, which is
 to follow the retriever and to score similar documents alike. There is a direction, at least in 19 of 20
 deals. They do not contradict the retriever, more than in 19 of 20: an inverted judge does. And the better of
-two ridges gains on queries that did not train it, by more than one standard error. (A global offset reaches
-tasks without rewards only if it gains on tasks that did not train it, by more than 1.6.) What an offset then
-does to the full search, where documents surface that nobody judged, is told with a 90 % interval that widens
-with how much it moves; that interval may reach below zero. What the gate serves is learned from unjudged
-neighbours too (see `neighbours`), and more smoothly than the paper's rule: at twice its student temperature,
-shared offsets at a greater ridge.
+two ridges gains on queries that did not train it, by more than one standard error. (With `auto`, a global
+offset reaches tasks without rewards only if it gains on tasks that did not train it, by more than 1.6.) What
+an offset then does to the full search, where documents surface that nobody judged, is told with a 90 %
+interval that widens with how much it moves; that interval may reach below zero. What the gate serves is
+learned from unjudged neighbours too (see `neighbours`), and more smoothly than the paper's rule: at twice its
+student temperature, shared offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
 nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -179,12 +179,12 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
         mine = rewards.take(rows)
         signal, own = signal_of(mine), _race("its own offset", mine, recipe)
         shared = [pooled.within(rows)] if pooled and together and not together.is_backwards else []
-        offset = _decide(mine, "task", task, signal, [own, *shared])
-        if whole and whole.served and offset.evidence.n < 2:
+        offset = decided = _decide(mine, "task", task, signal, [own, *shared])
+        if whole and whole.served and decided.evidence.n < 2:
             # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
             offset = replace(whole, scope="task", task=task)
         yield offset
-        evidence = _believed(mine, signal, together, offset)
+        evidence = _believed(mine, signal, together, decided)
         if evidence.verdict == "published":
             yield from _on_top(offset, own.learned_from, _smooth(recipe), evidence)
 
@@ -211,6 +211,8 @@ class Race:
         unit: What a trial is, in words.
 
         level: One-sided level at which its gain must be above zero.
+
+        known: The offsets that were learned so far, by ridge.
     """
 
     name: str
@@ -222,11 +224,19 @@ class Race:
     weights: Float64
     unit: str = "queries"
     level: float = GAIN_LEVEL
+    known: dict[float, Offset] = field(default_factory=dict)
 
     def within(self, rows: IntArray) -> Race:
         """The same race as the queries of one task, at *rows*, saw it."""
         gains, moved, groups = self.gains[:, rows], self.moved[:, rows], self.groups[rows]
         return replace(self, gains=gains, moved=moved, groups=groups, weights=_even(len(rows)))
+
+    def winner(self, scope: Scope, task: str | None, recipe: Recipe, evidence: Evidence) -> Offset:
+        """The offset of a contestant, learned once for all tasks that take it."""
+        if recipe.ridge not in self.known:
+            self.known[recipe.ridge] = shared_offset(self.learned_from, scope, task, recipe, evidence)
+        offset = replace(self.known[recipe.ridge], scope=scope, task=task)
+        return replace(offset, evidence=evidence) if offset.served else offset
 
     @property
     def best(self) -> tuple[Gain, Recipe]:
@@ -264,6 +274,7 @@ def _on_unseen_tasks(rewards: Rewards, pooled: Race) -> Race:
     return Race(
         name="a global offset on unseen tasks",
         learned_from=pooled.learned_from,
+        known=pooled.known,
         recipes=recipes,
         gains=gains,
         moved=moved,
@@ -297,7 +308,7 @@ def _decide(rewards: Rewards, scope: Scope, task: str | None, signal: Signal, ra
     evidence = _verdict(race, gain, signal, f"{race.name}, ridge {recipe.ridge:.2g}")
     if evidence.verdict == "abstained":
         return _nothing(rewards, scope, task, evidence)
-    return shared_offset(race.learned_from, scope, task, recipe, evidence)
+    return race.winner(scope, task, recipe, evidence)
 
 
 def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
@@ -324,8 +335,10 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
     return Evidence(n, gain.mean, gain.interval, verdict, f"{sure}: {why}", needed)
 
 
-def _needed(n: int, gain: Gain, level: float) -> int:
-    """How many more trials than *n* would bring the bound at *level* above zero, if the gain holds."""
+def _needed(n: int, gain: Gain, level: float) -> int | None:
+    """How many more trials than *n* would bring the bound at *level* above zero, if the gain holds; None: it is."""
+    if gain.below(level) > 0:
+        return None
     return max(1, math.ceil(n * ((gain.mean - gain.below(level)) / gain.mean) ** 2) - n)
 
 

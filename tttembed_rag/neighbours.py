@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors import FloatArray, IntArray
+from tttembed_rag.vectors import FloatArray, IntArray, fingerprints
 
 # Unjudged candidates per judged one. On the development half of benchmarks/harm.py, at depth 10, the default kept 86 %
 # of the gain worth having with two, 87 % with three, at 10 and 17 times the cost of a plain fit: three are too many
@@ -31,7 +31,9 @@ def with_neighbours(rewards: Rewards, groups: IntArray) -> Rewards:
 
         groups: (n,) queries of the same group are one query: what one has judged is judged for all.
     """
-    candidates = np.split(rewards.candidates, rewards.starts[1:-1])
+    # One row for equal vectors: what was judged of a text is judged of its copies.
+    _, first, copy = np.unique(fingerprints(rewards.doc_vectors), return_index=True, return_inverse=True)
+    candidates = np.split(first[copy[rewards.candidates]], rewards.starts[1:-1])
     values = np.split(rewards.values, rewards.starts[1:-1])
     for rows in _pools(rewards, groups):
         documents, judged = np.unique(np.concatenate([candidates[q] for q in rows]), return_inverse=True)

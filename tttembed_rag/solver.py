@@ -164,7 +164,7 @@ def exact(
         newton = problem.newton_step(at.x, at.evaluation)
         direction = pairs.step(at.g, curvature) if newton is None else newton
         slope = np.vecdot(at.g, direction)
-        if (uphill := slope >= 0).any():
+        if (uphill := ~(slope < 0)).any():  # or no number at all
             direction[uphill] = -at.g[uphill]
             slope = np.vecdot(at.g, direction)
         reached, trials, stuck = _line_search(problem, at, direction, slope, running)
@@ -261,7 +261,7 @@ def _line_search(
         tried = _Points.at(problem.take(rows), start.x + step[rows, None] * along)
         trials[rows] += 1
         good, shorter = _judge(start, tried, along, slope[rows], step[rows])
-        hopeless = ~good & (step[rows] < _SMALLEST_STEP)
+        hopeless = ~good & ~(step[rows] >= _SMALLEST_STEP)
         reached = reached.updated(rows[good], tried.take(np.flatnonzero(good)))
         reached = reached.updated(rows[hopeless], start.take(np.flatnonzero(hopeless)))
         stuck.append(rows[hopeless])
