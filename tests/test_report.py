@@ -484,6 +484,17 @@ def test_hostile_texts_are_shown_as_texts(page: Page) -> None:
     assert "<img" not in page.html
 
 
+def test_control_characters_of_ids_are_question_marks(fresh: str) -> None:
+    """Whatever an id or a note holds, the page holds nothing but what is shown."""
+    observed(fresh, "acme:\x1bq")
+    published(fresh, turned(), note="a\x1b[2Jb")
+
+    page = page_of(gather(fresh))
+
+    assert ("acme:?q" in page, "a?[2Jb" in page) == (True, True)
+    assert [character for character in page if not character.isprintable() and character != "\n"] == []
+
+
 def test_a_hostile_tenant_is_shown_as_text(fresh: str) -> None:
     """In the title and in the headings."""
     tenant = EVIL.format("tenant")

@@ -29,7 +29,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 # entry, whose modules may import each other; `__init__` is what `import tttembed_rag` runs.
 LAYERS = (
     ("errors",),
-    ("files", "telemetry"),
+    ("files", "telemetry", "texts"),
     ("vectors",),
     ("unitrows",),
     ("objectives",),

@@ -191,6 +191,23 @@ class TestHarm:
 
         assert (log.counts.written, log.counts.failed, store.counts().queries) == (4, 1, 4)
 
+    def test_what_was_forgotten_meanwhile_is_not_counted_as_written(self, store):
+        """Every call that waited while its query was forgotten counts as such, a repeated call as written."""
+        forgotten = threading.Event()
+
+        def embed(text):
+            forgotten.wait(10)
+            return vector(text)
+
+        with StoreLog(store, embed_query=embed) as log:
+            for query in ("first", "gone", "kept", "gone", "kept", "kept"):
+                log.observe(query, ["a"])
+            store.forget(tenant="", query_id=store.text_id("gone"), by="me")
+            forgotten.set()
+            log.flush()
+
+            assert log.counts == Captured(written=4, queued=0, dropped=0, sampled_out=0, failed=0, forgotten=2)
+
     def test_a_broken_store_holds_nothing_up(self):
         """Even an error that no store may raise costs the query it came with, and no other."""
 
@@ -204,6 +221,7 @@ class TestHarm:
                 if any(one.query == "bad" for one in served):
                     raise ZeroDivisionError
                 self.written += len(served)
+                return len(served)
 
         store = Broken()
         with StoreLog(store) as log:

@@ -37,7 +37,7 @@ class Captured:
     """What became of the served queries that a log was given, in this process.
 
     Attributes:
-        written: In the store.
+        written: In the store, by its own count; a query that was served again counts again.
 
         queued: Waiting for the writer.
 
@@ -46,6 +46,8 @@ class Captured:
         sampled_out: Left out by the share or the daily budget.
 
         failed: Malformed, refused by the store, or lost at the end because it was away.
+
+        forgotten: Left out by the store, as the query, or all of its tenant, was forgotten since it was served.
     """
 
     written: int
@@ -53,6 +55,7 @@ class Captured:
     dropped: int
     sampled_out: int
     failed: int
+    forgotten: int = 0
 
 
 _NOTHING = Known()
@@ -177,6 +180,7 @@ class StoreLog:
             self._writer.dropped.value,
             self._sampled_out.value + self._over_budget,
             self._writer.failed + self._malformed,
+            self._writer.forgotten,
         )
 
     @property
@@ -291,7 +295,7 @@ class StoreLog:
     def _report(self) -> None:
         """Hand on what became of queries since the last time, to telemetry."""
         counts = self.counts
-        for outcome in ("written", "dropped", "sampled_out", "failed"):
+        for outcome in ("written", "dropped", "sampled_out", "failed", "forgotten"):
             total = getattr(counts, outcome)
             if more := total - self._reported.get(outcome, 0):
                 telemetry.record("tttembed.capture.queries", more, outcome=outcome)

@@ -4,7 +4,7 @@ Only the API is used: without it nothing is recorded, without an SDK nothing is 
 is counted by a `Tally`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
 
     tttembed.apply.queries       queries by tttembed.task and tttembed.outcome (offset, base)
-    tttembed.capture.queries     served queries by tttembed.outcome (written, dropped, sampled_out, failed)
+    tttembed.capture.queries     served queries by tttembed.outcome (written, forgotten, dropped, sampled_out, failed)
     tttembed.capture.queued      served queries that wait for the writer
     tttembed.capture.duration    seconds a batch took to be written
     tttembed.refresh.duration    seconds a look at the store took

@@ -35,7 +35,7 @@ class ObservingStore(Protocol):
     """What a store must take to be written to."""
 
     def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
-        """Write served queries in one transaction; gives how many."""
+        """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
         ...
 
     def text_id(self, text: str) -> str:
@@ -64,7 +64,9 @@ class Writer(Generic[ItemT]):
     Attributes:
         dropped: Items that found the queue full or closed.
 
-        written: Items in the store.
+        written: Items in the store, by its own count; a query that was served again counts again.
+
+        forgotten: Items that the store left out, as their queries were forgotten since.
 
         failed: Items that the store refused, or that were lost because it stayed away.
 
@@ -145,7 +147,7 @@ class Writer(Generic[ItemT]):
         self._retry = _RETRY
         self._ending = False
         self.dropped = telemetry.Tally()
-        self.written = self.failed = 0
+        self.written = self.forgotten = self.failed = 0
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
@@ -173,29 +175,31 @@ class Writer(Generic[ItemT]):
     def _write(self, store: ObservingStore) -> None:
         """Write the batch in one transaction; where the store refuses it, without the queries it refuses."""
         try:
-            store.observe(self._batch, judge=self._judge)
-            self._settle(len(self._batch), written=True)
+            self._put(store, len(self._batch))
         except StoreUnavailable:
             raise
         except Exception:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good
             while self._batch:
                 try:
-                    store.observe(self._batch[:1], judge=self._judge)
-                    self._settle(1, written=True)
+                    self._put(store, 1)
                 except StoreUnavailable:
                     raise
                 except Exception as error:  # noqa: BLE001 - it must not hold up those behind it
                     _log.warning("a served query was refused: %r", error)
-                    self._settle(1, written=False)
+                    self.failed += 1
+                    self._settle(1)
         self.outage.answered()
 
-    def _settle(self, many: int, *, written: bool) -> None:
+    def _put(self, store: ObservingStore, many: int) -> None:
+        """Write the first *many* of the batch in one transaction, all but those forgotten since."""
+        written = store.observe(self._batch[:many], judge=self._judge)
+        self.written += written
+        self.forgotten += many - written
+        self._settle(many)
+
+    def _settle(self, many: int) -> None:
         """The first *many* of the batch are written, or never will be."""
         del self._batch[:many]
-        if written:
-            self.written += many
-        else:
-            self.failed += many
         self._finish(many)
 
     def _finish(self, many: int) -> None:

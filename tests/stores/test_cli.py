@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,61 @@ def test_forget_says_what_is_left(url: str) -> None:
     assert words.startswith("forgotten: 1 queries, ")
     assert (counted["forgotten"]["queries"], counted["left"]["queries"]) == (19, 0)
     assert "privacy office" in run("audit", "--store", url).output
+
+
+@pytest.mark.parametrize(
+    ("halted", "live", "arguments", "base"),
+    [
+        (False, "acme", ["--tenant", "acme"], True),
+        (False, "acme", ["--tenant", "acme", "--query", "q3"], True),
+        (False, "acme", ["--tenant", "acme", "--query", "nobody's"], False),  # nothing was removed
+        (False, "", ["--tenant", "acme"], False),  # the shared version goes on being served
+        (True, "acme", ["--tenant", "acme"], False),  # also after the next fit
+    ],
+)
+def test_forget_says_when_base_vectors_are_served(
+    url: str, halted: bool, live: str, arguments: list[str], base: bool
+) -> None:
+    """Where a version went and none is left to be served until the next fit."""
+    with open_store(url) as store:
+        store.observe(traffic(6, tenant="acme"), judge=JUDGE)
+        store.publish(learned(store), by="me", tenant=live)
+        if halted:
+            store.halt(by="me")
+
+    said = run("forget", "--store", url, *arguments).output
+
+    assert said.startswith("forgotten: ")
+    assert base == ("base vectors are served until the next fit" in said)
+
+
+def test_forget_refuses_a_tenant_that_nobody_has_heard_of(url: str) -> None:
+    """A misspelled name does not become a tenant."""
+    result = run("forget", "--store", url, "--tenant", "acmee")
+
+    with open_store(url) as store:
+        assert store.tenants() == [""]
+    assert result.exit_code == 2
+    assert result.output.endswith("Error: forget: expected a tenant of the store, got 'acmee'\n")
+
+
+def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
+    """Ids of sharing tenants hold a NUL, and others may hold anything: people read question marks."""
+    file, escape = tmp_path / "offsets.safetensors", "\x1b]0;mine\x07"
+    with open_store(url) as store:
+        store.observe(traffic(2, tenant="acme"), judge=JUDGE)
+        store.observe([replace(traffic(1)[0], query_id=escape, at=99.0)], judge=JUDGE)
+        store.share("acme", True, by=escape)
+        offsets = fit(store.rewards(JUDGE), scope="query", gate=False)
+        offsets.save(file)
+        store.publish(offsets, by=escape)
+
+    said = "".join(run(*arguments).output for arguments in (["show", file], ["show", url], ["audit", "--store", url]))
+
+    assert "query:t0/acme:?q0: 1 rewarded query" in said
+    assert "query:t0/?]0;mine?: 1 rewarded query" in said
+    assert [character for character in said if not character.isprintable() and character != "\n"] == []
+    assert "query:t0/acme:\0q0" in [json.loads(line)["key"] for line in run("show", url, "--json").output.splitlines()]
 
 
 def test_counts_add_up(url: str) -> None:

@@ -80,6 +80,63 @@ def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) 
             store.rollback(by="me", tenant="b", to=2)
 
 
+@pytest.mark.parametrize(
+    ("live", "previous", "back"),
+    [
+        (2, 3, [2, 3, 1]),  # 2 was a candidate that replaced 3
+        (1, 3, [1, 3, 2]),  # and 1 before there was any other
+        (4, 2, [4, 2, 1]),  # 3 was taken back
+        (3, 3, [3, 2, 1]),  # a candidate that was live already was promoted
+        (3, None, [3, 2, 1]),
+    ],
+)
+def test_rollbacks_go_on_from_what_the_first_schema_knew(
+    store_url: str, live: int, previous: int | None, back: list[int]
+) -> None:
+    """The version before the live one is the one that it replaced, not the one with the number before its own."""
+    database = Database(store_url)
+    migrate(database, to="0001")
+    with database.write("migrating") as connection:
+        for number in (1, 2, 3, 4):
+            connection.execute(
+                text(
+                    "INSERT INTO versions SELECT :number, id, 0, 'me', '', '', 8, 0, 0, 0, '', :lived, :content, "
+                    ":content FROM tenants"
+                ),
+                {"number": number, "lived": number < 4 or live == 4, "content": b""},
+            )
+        for alias, number in (("live", live), ("previous", previous)):
+            if number is not None:
+                said = {"alias": alias, "number": number}
+                connection.execute(text("INSERT INTO aliases SELECT id, :alias, :number FROM tenants"), said)
+    database.close()
+
+    with open_store(store_url) as store:
+        way = [store.aliases()["live"]]
+        while "previous" in store.aliases() and len(way) < 5:
+            way.append(store.rollback(by="me").number)
+
+    assert back == way
+
+
+@pytest.mark.parametrize(("shares", "kept"), [(True, ["drift"]), (False, ["drift", "learned", "trial"])])
+def test_what_is_remembered_by_old_ids_goes_in_the_second_schema(store_url: str, shares: bool, kept: list[str]) -> None:
+    """Ids of sharing tenants changed in the shared scope, and nowhere else."""
+    database = Database(store_url)
+    migrate(database, to="0001")
+    with database.write("migrating") as connection:
+        connection.execute(text("INSERT INTO tenants (name, shared_once) VALUES ('a', :shares)"), {"shares": shares})
+        for name in ("drift", "learned", "trial"):
+            connection.execute(text("INSERT INTO states SELECT id, :name, '[]' FROM tenants"), {"name": name})
+    database.close()
+
+    with open_store(store_url) as store:
+        names = ("drift", "learned", "trial")
+
+        assert [name for name in names if store.state(name) is not None] == kept
+        assert [name for name in names if store.state(name, tenant="a") is not None] == list(names)
+
+
 def test_query_vectors_get_checksums_in_the_second_schema(store_url: str) -> None:
     """More of them than are read at a time, each with its own, and none is lost."""
     database = Database(store_url)

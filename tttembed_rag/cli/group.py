@@ -12,6 +12,7 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
+from tttembed_rag.texts import printable
 
 ValueT = TypeVar("ValueT")
 
@@ -55,6 +56,11 @@ def check_target(path: Path | None) -> None:
     """Refuse a target in a missing folder before the work starts, not after."""
     if path is not None and str(path) != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise click.UsageError(f"{path}: expected a file in an existing folder")
+
+
+def say(line: str) -> None:
+    """Print a line for people: what comes from a store or a file does nothing to their terminal."""
+    click.echo(printable(line))
 
 
 def write_json(path: Path, rows: Sequence[dict[str, Any]]) -> None:

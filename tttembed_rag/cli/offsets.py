@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tttembed_rag.cli.group import check_target, main
+from tttembed_rag.cli.group import check_target, main, say
 from tttembed_rag.cli.store import PathOrURL, opened, print_versions
 from tttembed_rag.offsets import Offset, Offsets
 from tttembed_rag.rewards import Rewards, Scale
@@ -35,7 +35,7 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
             live = store.serving(tenant=tenant).version
             offsets = live.offsets if live is not None else Offsets([], width=1)
     for offset in offsets.values():
-        click.echo(json.dumps(_facts(offset)) if as_json else _line(offset))
+        say(json.dumps(_facts(offset)) if as_json else _line(offset))
 
 
 @main.command("fit")
@@ -62,7 +62,7 @@ def learn(source: Path | str, out: Path, scope: Any, *, no_gate: bool, as_json: 
     offsets = fit(rewards, scope=scope, gate=not no_gate)
     offsets.save(out)
     for offset in offsets.values():
-        click.echo(json.dumps(_facts(offset)) if as_json else _line(offset))
+        say(json.dumps(_facts(offset)) if as_json else _line(offset))
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
         click.echo(f"{out}: {len(offsets)} offsets from {len(rewards)} rewarded queries, {served} served")
@@ -108,11 +108,12 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
         moves = {"rose": [asdict(move) for move in found.rose], "fell": [asdict(move) for move in found.fell]}
         click.echo(json.dumps({"query_id": query_id, "query": found.text, "offset": _facts(found.offset)} | moves))
         return
-    click.echo(f"{query_id}: {_shortened(found.text, 90)}\nserved by {_line(found.offset)}")
+    say(f"{query_id}: {_shortened(found.text, 90)}")
+    say(f"served by {_line(found.offset)}")
     for word, moves_ in (("rose", found.rose), ("fell", found.fell)):
         for move in moves_:
             reward = "not judged" if move.reward is None else f"reward {move.reward:g}"
-            click.echo(
+            say(
                 f"{word} {abs(move.rank - move.rank_before):>4}: {move.rank_before:>5} -> {move.rank:<5} "
                 f"score {move.score_before:.3f} {move.score - move.score_before:+.3f}  {reward:<12} "
                 f"{move.document}: {_shortened(move.text, 60)}"

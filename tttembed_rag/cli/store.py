@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tttembed_rag.cli.group import check_target, main
+from tttembed_rag.cli.group import check_target, main, say
 from tttembed_rag.offsets import Offset, Offsets
 
 if TYPE_CHECKING:
@@ -176,8 +176,10 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
 def forget(url: str, tenant: str, query_id: str | None, by: str, *, as_json: bool) -> None:
     """Delete a query, or all of a tenant, and every version that may have learned from it."""
     with opened(url) as store:
+        if tenant not in store.tenants():
+            raise click.UsageError(f"forget: expected a tenant of the store, got {tenant!r:.80}")
         gone = store.forget(tenant=tenant, query_id=query_id, by=by)
-        left = store.counts(tenant)
+        left, now = store.counts(tenant), store.serving(tenant=tenant)
     if as_json:
         click.echo(json.dumps({"forgotten": asdict(gone), "left": asdict(left)}))
         return
@@ -185,10 +187,12 @@ def forget(url: str, tenant: str, query_id: str | None, by: str, *, as_json: boo
         f"forgotten: {gone.queries} queries, {gone.documents} documents, {gone.pairs} pairs, {gone.rewards} rewards, "
         f"{gone.versions} versions that may have learned from them"
     )
-    click.echo(
-        f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards; base vectors are served until the "
-        "next fit, which learns what it would have learned had the rest never been seen"
-    )
+    click.echo(f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards")
+    if gone.versions and now.version is None and now.halted is None:
+        click.echo(
+            "base vectors are served until the next fit, which learns what it would have learned had the rest never "
+            "been seen"
+        )
 
 
 @main.command()
@@ -202,7 +206,7 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
         for line in store.audit(tenant=tenant, limit=limit):
             whose = "all tenants" if line.tenant is None else line.tenant or "shared"
             text = f"{_when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
-            click.echo(json.dumps(asdict(line)) if as_json else text.rstrip())
+            say(json.dumps(asdict(line)) if as_json else text.rstrip())
 
 
 @main.command()
@@ -219,7 +223,7 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     for name, value in asdict(held).items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
-        click.echo(f"{rewards:>24,} rewards of {judge}")
+        say(f"{rewards:>24,} rewards of {judge}")
 
 
 @main.command("import")
@@ -261,7 +265,7 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
         if as_json:
             click.echo(json.dumps(_facts(version) | {"aliases": mine}))
             continue
-        click.echo(
+        say(
             f"{version.number:>6}  {_when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
             f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
         )

@@ -10,6 +10,7 @@ from tttembed_rag.evaluate.explaining import Move
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.report.facts import Effect, Example
 from tttembed_rag.stores import Served
+from tttembed_rag.texts import printable
 from tttembed_rag.vectors import unit
 
 # Characters of a text, and queries and candidates in each direction that are shown.
@@ -77,8 +78,8 @@ def moves_of(offsets: Offsets, served: Served) -> list[Move]:
 
 
 def shortened(text: str, width: int = _TEXT) -> str:
-    """*text* on one line of at most *width* characters."""
-    line = " ".join(text[: 4 * width].split())
+    """*text* on one line of at most *width* characters, none of which does anything but show."""
+    line = printable(" ".join(text[: 4 * width].split()))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 

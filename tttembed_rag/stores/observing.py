@@ -132,7 +132,7 @@ def hashed(salt: bytes, query_id: str) -> bytes:
 
 
 def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
-    """Write a batch without what was forgotten since it was served; returns its queries."""
+    """Write a batch without what was forgotten since it was served; returns how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
     if late := _forgotten(connection, batch, tenants, salt):
         batch.leave_out(late)
@@ -156,7 +156,7 @@ def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
         judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
         write_rewards(connection, judge, given)
     update_progress(connection, sorted({*queries.values(), *_shown(connection, changed)}))
-    return len(batch.queries)
+    return sum(query.seen for query in batch.queries.values())
 
 
 def reward(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:

@@ -115,7 +115,7 @@ class Store:
         return digest(text.encode("utf-8", "surrogatepass"), key=self._salt).hex()[:32]
 
     def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
-        """Write what was served, all or nothing; returns the queries written.
+        """Write what was served, all or nothing; returns how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: its candidates are joined, what is
         new replaces what was known. Without texts, an id that is the text itself becomes its `text_id`.
@@ -575,7 +575,8 @@ class Store:
         what it would be had the deleted never been seen. Nothing of it comes back late: neither what was served
         before and still waits to be written, nor a judge's answer, nor what a worker is learning. On SQLite no
         byte of it stays in the file, which is written anew for that and needs its own size of free disk; on
-        PostgreSQL its space is free to be overwritten.
+        PostgreSQL its space is free to be overwritten. What was served before is told from what was served later by
+        the clocks of the hosts that serve and of the database's, which must agree.
 
         Raises:
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.

@@ -25,8 +25,10 @@ def upgrade() -> None:
         "WHERE earlier.tenant = versions.tenant AND earlier.lived AND earlier.number < versions.number) "
         "FROM versions WHERE lived"
     )
+    _keep_previous()
     op.drop_column("versions", "lived")
     op.execute("DELETE FROM aliases WHERE alias = 'previous'")
+    _drop_stale_states()
     op.add_column("tenants", sa.Column("halted_by", sa.Text(), nullable=True))
     op.execute(
         "UPDATE tenants SET halted_by = (SELECT audit.\"by\" FROM audit WHERE audit.action = 'halt' "
@@ -64,6 +66,34 @@ def upgrade() -> None:
     )
     op.create_index("forgotten_by_age", "forgotten", ["tenant", "at"], unique=False)
     _add_checksums()
+
+
+def _keep_previous() -> None:
+    """What a live version replaced is known, while the order of numbers only guesses it.
+
+    Where that is a version of a higher number, the one that followed the live one by number goes back past it.
+    """
+    connection = op.get_bind()
+    lives = sa.table("lives", sa.column("version"), sa.column("replaced"))
+    known = sa.text(
+        "SELECT live.version, previous.version FROM aliases AS live JOIN aliases AS previous "
+        "ON previous.tenant = live.tenant WHERE live.alias = 'live' AND previous.alias = 'previous' "
+        "AND previous.version <> live.version"
+    )
+    for live, previous in connection.execute(known).all():
+        if previous > live:
+            before = sa.select(lives.c.replaced).where(lives.c.version == live)
+            passed = lives.update().where(lives.c.replaced == live)
+            connection.execute(passed.values(replaced=connection.execute(before).scalar()))
+        connection.execute(lives.update().where(lives.c.version == live).values(replaced=previous))
+
+
+def _drop_stale_states() -> None:
+    """What the shared tenant remembers by query ids: those of sharing tenants are others now."""
+    op.execute(
+        "DELETE FROM states WHERE name IN ('learned', 'trial') "
+        "AND tenant IN (SELECT id FROM tenants WHERE name = '') AND EXISTS (SELECT 1 FROM tenants WHERE shared_once)"
+    )
 
 
 def _add_checksums() -> None:
