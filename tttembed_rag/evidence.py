@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.fitting import Recipe, scope_weights, solve_shared
 from tttembed_rag.objectives import PADDING
@@ -96,7 +97,9 @@ def signal_of(rewards: Rewards) -> Signal:
     """
     groups = same_queries(rewards)
     order = np.argsort(groups, kind="stable")
-    step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * int(rewards.depths.max())))
+    pairs, new = _distinct(rewards, groups)
+    deepest = int(np.bincount(np.repeat(groups, rewards.depths)[pairs[new]]).max())
+    step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * deepest))
     block = np.searchsorted(groups[order], groups[order]) // step
     pull = np.zeros((DEALS + 1, rewards.width), rewards.doc_vectors.dtype)
     own, agreement = np.zeros((2, DEALS + 1))
@@ -126,11 +129,9 @@ def _one_each(rewards: Rewards, groups: IntArray) -> Rewards:
 
     A query that was logged again, or a text under two ids, is judged alike: as two they would pass for knowledge.
     """
-    group, document = np.repeat(groups, rewards.depths), fingerprints(rewards.doc_vectors)[rewards.candidates]
-    order = np.lexsort((document, group))
-    new = np.append(True, (np.diff(group[order]) != 0) | (np.diff(document[order]) != 0))
+    order, new = _distinct(rewards, groups)
     first, pair = order[new], np.cumsum(new) - 1
-    _, rows, depths = np.unique(group[first], return_index=True, return_counts=True)
+    _, rows, depths = np.unique(np.repeat(groups, rewards.depths)[first], return_index=True, return_counts=True)
     queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
     return replace(
         rewards,
@@ -142,6 +143,13 @@ def _one_each(rewards: Rewards, groups: IntArray) -> Rewards:
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],
     )
+
+
+def _distinct(rewards: Rewards, groups: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+    """The pairs in order of group and document, and which of them are the first of theirs."""
+    group, document = np.repeat(groups, rewards.depths), fingerprints(rewards.doc_vectors)[rewards.candidates]
+    order = np.lexsort((document, group))
+    return order, np.append(True, (np.diff(group[order]) != 0) | (np.diff(document[order]) != 0))
 
 
 def _dealt(grid: Grid, rng: np.random.Generator) -> Float64:
