@@ -186,3 +186,15 @@ def test_publishing_needs_no_observations(sqlite_url: str) -> None:
     """Offsets from a file are served like any others."""
     with open_store(sqlite_url) as store:
         assert store.publish(Offsets([], width=3), by="me").served == 0
+
+
+def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
+    """SQLite quotes the damaged bytes in its own message, which then cannot be decoded."""
+    open_store(sqlite_url).close()
+    with sqlite3.connect(path_of(sqlite_url)) as bare:
+        bare.execute("PRAGMA writable_schema=ON")
+        bare.execute("UPDATE sqlite_master SET name = CAST(x'668283' AS TEXT), sql = 'CREATE' WHERE name = 'facts'")
+    bare.close()
+
+    with pytest.raises(StoreError, match=r"expected a store of this package that can be used \(damaged: "):
+        open_store(sqlite_url)

@@ -118,6 +118,10 @@ class Database:
             yield
         except PoolTimeoutError as exc:
             raise StoreUnavailable(f"{self.name}: expected a free connection, got none in time") from exc
+        except UnicodeDecodeError as exc:  # SQLite tells what is wrong in the damaged bytes themselves
+            raise StoreError(
+                f"{self.name}: expected a store of this package that can be used (damaged: {exc})"
+            ) from exc
         except DBAPIError as exc:
             reason = " ".join(str(exc.orig).split())
             if _passes(exc):
