@@ -4,7 +4,7 @@ BIN := .venv/bin
 INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check faults faults-together faults-alone bench bench-all
+.PHONY: demo test check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -13,17 +13,21 @@ test: .venv/dev
 	$(BIN)/python -m pytest
 
 faults: .venv/dev
-	$(MAKE) --jobs=2 --output-sync=target faults-together faults-alone
+	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest
 
-faults-together faults-alone: export TTTEMBED_FAULT_TRIALS := 50
-# As long as all others.
-TOGETHER := $(addprefix tests/faults/test_,day.py killed.py together.py)
+# Three lanes that take about as long: most of it is waiting.
+faults-processes faults-server faults-rest: export TTTEMBED_FAULT_TRIALS := 50
+PROCESSES := $(addprefix tests/faults/test_,day.py killed.py together.py)
+SERVER := tests/faults/test_server.py
 
-faults-together:
-	$(BIN)/python -m pytest --durations=0 $(TOGETHER)
+faults-processes:
+	$(BIN)/python -m pytest --durations=0 $(PROCESSES)
 
-faults-alone:
-	$(BIN)/python -m pytest --durations=0 tests/faults $(addprefix --ignore ,$(TOGETHER))
+faults-server:
+	$(BIN)/python -m pytest --durations=0 $(SERVER)
+
+faults-rest:
+	$(BIN)/python -m pytest --durations=0 tests/faults $(addprefix --ignore ,$(PROCESSES) $(SERVER))
 
 check: .venv/dev
 	$(BIN)/ruff check .
