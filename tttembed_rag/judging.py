@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -338,7 +338,7 @@ class _Walk:
         """Pairs the plan has come to."""
         return len(self.reached)
 
-    def calls(self) -> Iterator[_Call | None]:
+    def calls(self) -> Generator[_Call | None, None, None]:
         """Calls to make, each reserved in the ledger, to be settled there; None: settle a running one first."""
         for observation, candidates in self._plan.visits():
             addressed = [
@@ -391,25 +391,27 @@ class _Run:
         self._settled = asyncio.Event()
 
     async def finish(self) -> Verdicts:
-        """All that could be judged."""
+        """All that could be judged; an error ends it when the answers under way, which cost money, are kept."""
         calls = self._walk.calls()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._concurrency):
-                    group.create_task(self._work(calls))
-        except ExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
+        ends = await asyncio.gather(*(self._work(calls) for _ in range(self._concurrency)), return_exceptions=True)
+        for failed in ends:
+            if failed is not None:
+                raise failed
         return self._verdicts()
 
-    async def _work(self, calls: Iterator[_Call | None]) -> None:
-        while not self._stopped and (call := next(calls, _END)) is not _END:
-            if call is None:
-                self._settled.clear()
-                await self._settled.wait()
-                continue
-            await self._answer(call)
+    async def _work(self, calls: Generator[_Call | None, None, None]) -> None:
+        try:
+            while not self._stopped and (call := next(calls, _END)) is not _END:
+                if call is None:
+                    self._settled.clear()
+                    await self._settled.wait()
+                    continue
+                await self._answer(call)
+                self._settled.set()
+                self._watch(self._progress())
+        finally:
+            calls.close()
             self._settled.set()
-            self._watch(self._progress())
 
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:

@@ -465,6 +465,46 @@ class TestFailure:
         run(Plan(served(12)), Slow(), concurrency=4)
         assert most == 4
 
+    @pytest.mark.parametrize("failing", ["get", "put"])
+    def test_an_answer_under_way_is_kept(self, failing):
+        """Where the cache fails one call, the other, which is paid for already, is kept before anybody hears of it."""
+        cache, asked, failed = ScoreCache.open(None), threading.Event(), threading.Event()
+        calls = {"get": 0, "put": 0}
+
+        def fails(method, nth):
+            calls[method] += 1
+            if failing == method and calls[method] == nth:
+                asked.wait(10)
+                failed.set()
+                raise DataError("gone")
+
+        class Failing:
+            """Fails the second call, while the first one is at the judge."""
+
+            def get(self, pairs):
+                fails("get", 3)  # after the probe and the first call
+                return cache.get(pairs)
+
+            def put(self, judge, answers):
+                fails("put", 1)
+                cache.put(judge, answers)
+
+        class Waiting(Lengths):
+            def score(self, query, documents):
+                scores = super().score(query, documents)
+                if query == self.asked[0][0]:
+                    asked.set()
+                    failed.wait(10)
+                    time.sleep(0.05)  # whoever hears of the failure does so now
+                return scores
+
+        judge = Waiting()
+        with pytest.raises(DataError, match=r"^gone$"):
+            judge_all(Plan(served(4, 3)), judge, Failing(), concurrency=2)
+
+        assert len(judge.asked) == (3 if failing == "get" else 6)
+        assert len(cache.get([pair_key("lengths", *pair) for pair in judge.asked])) == 3
+
     def test_no_concurrency_is_an_error(self):
         """Less than one call at a time is none."""
         with pytest.raises(InputError, match=r"^concurrency: expected at least 1, got 0$"):
