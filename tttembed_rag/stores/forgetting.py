@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from sqlalchemy import Connection, exists, func, select
+from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.observing import EVERYTHING, hashed
@@ -37,8 +37,11 @@ def forget(
     if names is not None:
         chosen = chosen.where(q.c.name.in_(names))
     numbers = connection.execute(chosen).scalars().all()
-    pairs, rewards = delete_queries(connection, numbers)
-    documents = delete_orphans(connection, owner, everything=names is None)
+    pairs, rewards, shown = _delete_queries(connection, numbers)
+    if names is None:
+        documents = _delete_documents(connection, schema.documents.c.tenant == owner)
+    else:
+        documents = _delete_orphans(connection, shown)
     for query in [EVERYTHING] if names is None else [hashed(salt, name) for name in names]:
         made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
         connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
@@ -58,10 +61,8 @@ def expire(connection: Connection, before: float, *, by: str) -> int:
     """Delete the queries last served before a Unix second, and paid answers as old."""
     q = schema.queries
     old = connection.execute(select(q.c.id).where(q.c.last_at < before).order_by(q.c.id)).scalars().all()
-    owners = connection.execute(select(q.c.tenant).where(q.c.last_at < before).distinct()).scalars().all()
-    delete_queries(connection, old)
-    for owner in owners:
-        delete_orphans(connection, owner)
+    _, _, shown = _delete_queries(connection, old)
+    _delete_orphans(connection, shown)
     for table in (schema.answers, schema.forgotten):
         connection.execute(table.delete().where(table.c.at < before))
     if old:
@@ -69,29 +70,34 @@ def expire(connection: Connection, before: float, *, by: str) -> int:
     return len(old)
 
 
-def delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int]:
-    """Delete queries by id with all that hangs on them; returns pairs and rewards."""
-    pairs = rewards = 0
+def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int, int, set[int]]:
+    """Delete queries by id with all that hangs on them; returns pairs, rewards, and the documents they were shown."""
+    pairs, given = schema.pairs, schema.rewards.c
+    gone = rewards = 0
+    shown = set[int]()
     for some in in_parts(numbers):
         for table in (schema.progress, schema.query_vectors):
             connection.execute(table.delete().where(table.c.query.in_(some)))
-        given = schema.rewards.c
         spoken = select(func.count(given.value)).where(given.query.in_(some))
         rewards += connection.execute(spoken).scalar_one()
         connection.execute(schema.rewards.delete().where(given.query.in_(some)))
-        pairs += connection.execute(schema.pairs.delete().where(schema.pairs.c.query.in_(some))).rowcount
+        shown.update(connection.execute(select(pairs.c.document).where(pairs.c.query.in_(some)).distinct()).scalars())
+        gone += connection.execute(pairs.delete().where(pairs.c.query.in_(some))).rowcount
         connection.execute(schema.queries.delete().where(schema.queries.c.id.in_(some)))
-    return pairs, rewards
+    return gone, rewards, shown
 
 
-def delete_orphans(connection: Connection, tenant: int, *, everything: bool = False) -> int:
-    """Delete the documents that no query of *tenant* was shown any more."""
+def _delete_orphans(connection: Connection, shown: AbstractSet[int]) -> int:
+    """Delete those of the documents *shown* that are shown to no query any more."""
+    number = schema.documents.c.id
+    unseen = ~exists().where(schema.pairs.c.document == number)
+    return sum(_delete_documents(connection, number.in_(some) & unseen) for some in in_parts(sorted(shown)))
+
+
+def _delete_documents(connection: Connection, which: ColumnElement[bool]) -> int:
     d, v = schema.documents, schema.document_vectors
-    chosen = d.c.tenant == tenant
-    if not everything:
-        chosen = chosen & ~exists().where(schema.pairs.c.document == d.c.id)
-    connection.execute(v.delete().where(v.c.document.in_(select(d.c.id).where(chosen))))
-    return connection.execute(d.delete().where(chosen)).rowcount
+    connection.execute(v.delete().where(v.c.document.in_(select(d.c.id).where(which))))
+    return connection.execute(d.delete().where(which)).rowcount
 
 
 def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
