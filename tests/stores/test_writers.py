@@ -1,14 +1,18 @@
 """Two writers at the same time, and the texts of documents that both show."""
 
+from functools import partial
 from threading import Thread
 
 import numpy as np
 import pytest
 
+from tttembed_rag.judges import Usage
+from tttembed_rag.judging import Progress, Verdicts
 from tttembed_rag.stores import Candidate, Served, observing, open_store
 from tttembed_rag.stores.observing import Batch
 
 VECTOR = np.ones(8, np.float32)
+NOTHING = Progress(0, 0, Usage(), 0.0)
 
 
 @pytest.fixture
@@ -52,10 +56,42 @@ def test_writers_that_change_the_same_texts_are_not_refused(store):
             except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
                 refused.append(error)
 
-    writers = [Thread(target=write, args=(seed,)) for seed in range(2)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    together([partial(write, seed) for seed in range(2)])
 
     assert refused == []
+
+
+@pytest.mark.parametrize("how", ["judged", "reward"])
+def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
+    """Both take the queries in one order, however they were numbered; in any other, one would be given up."""
+    names = [f"{letter}{digit}" for letter in ("é", "z", "_", "a", "Z", "A") for digit in range(9, 0, -1)]
+    for name in names:
+        store.observe([shown(name, "d", text="text")])
+    waiting = store.waiting("judge")
+    verdicts = Verdicts({one.query_id: {one.candidates[0][0]: 0.5} for one in waiting}, 0, NOTHING)
+    verdict = {
+        "judged": partial(store.judged, "judge", verdicts),
+        "reward": partial(store.reward, "judge", {("", "default", name): {"d": 0.5} for name in names}),
+    }
+    refused = []
+
+    def write(call):
+        for _ in range(15):
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
+                refused.append(error)
+
+    served = [shown(name, "d", text="text") for name in names]
+    together([partial(write, call) for call in (verdict[how], partial(store.observe, served)) for _ in range(2)])
+
+    assert refused == []
+
+
+def together(calls):
+    """Make each call in a thread of its own."""
+    threads = [Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from numpy.typing import ArrayLike
-from sqlalchemy import Connection, and_, case, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.stores import schema
@@ -167,14 +167,10 @@ def reward(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mappin
     for key in sorted(rewards):
         tenant, task, query_id = key
         wanted = rewards[key]
-        query = connection.execute(
-            select(queries.c.id)
-            .join(schema.tenants, schema.tenants.c.id == queries.c.tenant)
-            .where(schema.tenants.c.name == tenant, queries.c.task == task, queries.c.name == query_id)
-            .with_for_update(of=queries)
-        ).scalar()
-        if query is None:
+        called = (schema.tenants.c.name == tenant) & (queries.c.task == task) & (queries.c.name == query_id)
+        if not (there := _held(connection, called)):
             continue
+        (query,) = there
         touched.append(query)
         for some in in_parts(list(wanted)):
             shown = connection.execute(
@@ -197,8 +193,7 @@ def reward_by_id(
     given: list[tuple[int, int, float | None]] = []
     touched: list[int] = []
     for some in in_parts(sorted(rewards)):
-        mine = select(queries.c.id).where(queries.c.id.in_(some), queries.c.tenant == tenant)
-        there = connection.execute(mine.order_by(queries.c.id).with_for_update()).scalars().all()
+        there = _held(connection, queries.c.id.in_(some) & (queries.c.tenant == tenant))
         touched += there
         shown = connection.execute(select(pairs.c.query, pairs.c.document).where(pairs.c.query.in_(there)))
         given += [
@@ -396,14 +391,22 @@ def _known_documents(
 
 def _shown(connection: Connection, documents: Sequence[int]) -> set[int]:
     """The queries that were shown any of *documents*; no other writer changes them until we are done."""
-    q, pairs = schema.queries, schema.pairs
-    found: set[int] = set()
-    for some in in_parts(documents):
-        shown = select(pairs.c.query).where(pairs.c.document.in_(some))
-        found.update(
-            connection.execute(select(q.c.id).where(q.c.id.in_(shown)).order_by(q.c.id).with_for_update()).scalars()
-        )
-    return found
+    pairs = schema.pairs
+    shown = (select(pairs.c.query).where(pairs.c.document.in_(some)) for some in in_parts(documents))
+    return {query for some in shown for query in _held(connection, schema.queries.c.id.in_(some))}
+
+
+def _held(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
+    """The ids of some queries, that no other writer changes until we are done.
+
+    They are taken in the order of their keys, as by `_write_queries`: whoever holds one waits only for later ones.
+    """
+    q, t = schema.queries, schema.tenants
+    order: Sequence[ColumnElement[str]] = (t.c.name, q.c.task, q.c.name)
+    if connection.dialect.name == "postgresql":
+        order = [collate(column, "C") for column in order]  # as Python sorts
+    chosen = select(q.c.id).join(t, t.c.id == q.c.tenant).where(which).order_by(*order)
+    return connection.execute(chosen.with_for_update(of=q, key_share=True)).scalars().all()
 
 
 def start_asking(connection: Connection, judge: str) -> int:
