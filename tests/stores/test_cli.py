@@ -126,6 +126,16 @@ def test_forget_says_what_is_left(url: str) -> None:
     assert "privacy office" in run("audit", "--store", url).output
 
 
+def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
+    """It is halted all the same: a tenant may be served what is shared, and never have sent anything."""
+    with open_store(url) as store:
+        store.halt(tenant="acme", by="me")
+        known, unknown = (run("halt", "--store", url, "--tenant", tenant, "--by", "me") for tenant in ("acme", "acne"))
+
+        assert (known.stderr, unknown.stderr) == ("", "tenant 'acne' is new to this store: is that its name?\n")
+        assert store.halted(tenant="acne") is not None
+
+
 @pytest.mark.parametrize(
     ("halted", "live", "arguments", "base"),
     [

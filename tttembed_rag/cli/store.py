@@ -152,8 +152,11 @@ def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
 def halt(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve base vectors, whatever is live, until `resume`."""
     with opened(url) as store:
+        known = tenant is None or tenant in store.tenants()
         store.halt(tenant=tenant, by=by, note=note)
     click.echo(f"halted: {'all tenants' if tenant is None else f'tenant {tenant!r}'}")
+    if not known:  # it may be served what is shared, and never have sent anything
+        click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
 
 
 @main.command()
