@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.fitting import Recipe, scope_weights, solve_shared
 from tttembed_rag.objectives import PADDING
@@ -95,17 +94,13 @@ def signal_of(rewards: Rewards) -> Signal:
     cluster hypothesis, van Rijsbergen 1979). Both in standard deviations of the deals, the agreement
     twice since only it knows better from worse, they say whether the judge knows the candidates.
     """
-    groups = same_queries(rewards)
-    order = np.argsort(groups, kind="stable")
-    pairs, new = _distinct(rewards, groups)
-    deepest = int(np.bincount(np.repeat(groups, rewards.depths)[pairs[new]]).max())
-    step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * deepest))
-    block = np.searchsorted(groups[order], groups[order]) // step
+    rewards = _one_each(rewards)
+    step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * int(rewards.depths.max())))
     pull = np.zeros((DEALS + 1, rewards.width), rewards.doc_vectors.dtype)
     own, agreement = np.zeros((2, DEALS + 1))
     rng = np.random.default_rng(0)
-    for rows in np.split(order, np.flatnonzero(np.diff(block)) + 1):
-        part = _one_each(rewards.take(rows), groups[rows])
+    for start in range(0, len(rewards), step):
+        part = rewards.take(np.arange(start, min(start + step, len(rewards))))
         grid = Grid.of(part)
         dealt = _dealt(grid, rng)
         agreements = np.matvec(dealt, grid.base)
@@ -124,14 +119,17 @@ def signal_of(rewards: Rewards) -> Signal:
     )
 
 
-def _one_each(rewards: Rewards, groups: IntArray) -> Rewards:
-    """Each group as one query with its distinct candidates, in an order that depends on nothing but their vectors.
+def _one_each(rewards: Rewards) -> Rewards:
+    """Each query once with its distinct candidates, in an order that depends on nothing but their vectors.
 
     A query that was logged again, or a text under two ids, is judged alike: as two they would pass for knowledge.
     """
-    order, new = _distinct(rewards, groups)
+    query = np.repeat(same_queries(rewards), rewards.depths)
+    document = fingerprints(rewards.doc_vectors)[rewards.candidates]
+    order = np.lexsort((document, query))
+    new = np.append(True, (np.diff(query[order]) != 0) | (np.diff(document[order]) != 0))
     first, pair = order[new], np.cumsum(new) - 1
-    _, rows, depths = np.unique(np.repeat(groups, rewards.depths)[first], return_index=True, return_counts=True)
+    _, rows, depths = np.unique(query[first], return_index=True, return_counts=True)
     queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
     return replace(
         rewards,
@@ -143,13 +141,6 @@ def _one_each(rewards: Rewards, groups: IntArray) -> Rewards:
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],
     )
-
-
-def _distinct(rewards: Rewards, groups: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
-    """The pairs in order of group and document, and which of them are the first of theirs."""
-    group, document = np.repeat(groups, rewards.depths), fingerprints(rewards.doc_vectors)[rewards.candidates]
-    order = np.lexsort((document, group))
-    return order, np.append(True, (np.diff(group[order]) != 0) | (np.diff(document[order]) != 0))
 
 
 def _dealt(grid: Grid, rng: np.random.Generator) -> Float64:

@@ -196,5 +196,5 @@ def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
         bare.execute("UPDATE sqlite_master SET name = CAST(x'668283' AS TEXT), sql = 'CREATE' WHERE name = 'facts'")
     bare.close()
 
-    with pytest.raises(StoreError, match=r"expected a store of this package that can be used \(damaged: "):
+    with pytest.raises(StoreError, match=r"expected a store of this package that can be used \("):
         open_store(sqlite_url)

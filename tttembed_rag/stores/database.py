@@ -118,19 +118,12 @@ class Database:
             yield
         except PoolTimeoutError as exc:
             raise StoreUnavailable(f"{self.name}: expected a free connection, got none in time") from exc
-        except UnicodeDecodeError as exc:  # SQLite tells what is wrong in the damaged bytes themselves
-            raise StoreError(
-                f"{self.name}: expected a store of this package that can be used (damaged: {exc})"
-            ) from exc
-        except DBAPIError as exc:
-            reason = " ".join(str(exc.orig).split())
-            if _passes(exc):
-                raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
-            raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
         except (OverflowError, UnicodeEncodeError) as exc:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
-        except SQLAlchemyError as exc:
-            reason = " ".join(str(exc).split())
+        except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
+            reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
+            if isinstance(exc, DBAPIError) and _passes(exc):
+                raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
 
     def scrub(self) -> None:
