@@ -138,6 +138,17 @@ class StoreSuite:
 
         assert (store.counts().queries, store.counts().documents, store.counts().pairs) == (50, 20, 200)
 
+    def test_a_pair_that_any_judge_has_answered_waits_no_more(self, store: Store) -> None:
+        """However many judges did, and whosever it is."""
+        for tenant in ("a", "b"):
+            store.observe([replace(one, tenant=tenant) for one in unrewarded(traffic(2))])
+        shown = [one.doc_id for one in traffic(1)[0].candidates]
+        store.reward("first", {("a", "t0", "q0"): {shown[0]: 0.25, shown[1]: 0.5}})
+        store.reward("second", {("a", "t0", "q0"): {shown[1]: 1.0, shown[2]: 0.0}})
+        held = [store.counts(tenant) for tenant in (None, "a", "b")]
+
+        assert [(one.pairs, one.rewards, one.waiting) for one in held] == [(16, 4, 13), (8, 4, 5), (8, 0, 8)]
+
     def test_later_verdicts_find_their_pairs(self, store: Store) -> None:
         """`reward` writes what was observed and leaves out what was not."""
         store.observe(unrewarded(traffic(2)))
