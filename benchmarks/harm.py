@@ -44,12 +44,13 @@ CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "t
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
 # Of the lines of a file of cells; those of another one were measured with another gate.
-FORMAT = 2
+FORMAT = 3
 # A change of nDCG@10 that a user would call a gain.
 WORTH_HAVING = 0.02
-# Judges that know nothing, or the opposite.
+# Judges that know nothing, the opposite, or documents but not what is asked: a random score for each.
 NO_SIGNAL = ("shuffled", "constant")
 INVERTED = "inverted"
+UNASKED = "unasked"
 # Judges whose scores are stored beside the collection, with their scale.
 STORED = {
     "ce-minilm-multi": Scale(),
@@ -59,14 +60,14 @@ STORED = {
 }
 QUICK = {
     "embedders": ("minilm", "static", "lsa"),
-    "rewards": ("qrels+.05", "ce-minilm-multi", "llama3-8b-4prompts-sum", "shuffled"),
+    "rewards": ("qrels+.05", "ce-minilm-multi", "llama3-8b-4prompts-sum", "shuffled", UNASKED),
     "breadths": (4, 16, 64, 200),
     "depths": (10,),
     "seeds": (0,),
 }
 FULL = {
     "embedders": ("minilm", "static", "lsa"),
-    "rewards": (*NOISE, *STORED, *NO_SIGNAL, INVERTED),
+    "rewards": (*NOISE, *STORED, *NO_SIGNAL, INVERTED, UNASKED),
     "breadths": (1, 2, 4, 8, 16, 32, 64, 128, 200),
     "depths": (5, 10, 30),
     "seeds": (0, 1, 2, 3, 4),
@@ -198,6 +199,8 @@ def judged(rewards: Rewards, judge: str, seed: int) -> Rewards:
         values = rng.permutation(rewards.values)
     elif judge == "constant":
         values = np.full(rewards.budget, 0.5)
+    elif judge == UNASKED:
+        values = rng.random(len(rewards.doc_vectors))[rewards.candidates]
     elif judge == INVERTED:
         values = 1 - np.clip(rewards.values + 0.05 * rng.standard_normal(rewards.budget), 0, 1)
     else:
@@ -264,7 +267,8 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "cells": len(told),
         **(_of_judges(told) if told else {}),
         **_published("blind", [row for row in rows if row["rewards"] in NO_SIGNAL]),
-        **_published("inverted", [row for row in rows if row["rewards"] == INVERTED]),
+        **_published(INVERTED, [row for row in rows if row["rewards"] == INVERTED]),
+        **_published(UNASKED, [row for row in rows if row["rewards"] == UNASKED]),
     }
 
 
@@ -435,7 +439,7 @@ def _drawn(axis: Any, found: Sequence[Curve], label: str, gain: Callable[[Curve]
 
 def _told(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows of judges that mean what they say."""
-    return [row for row in rows if row["rewards"] not in (*NO_SIGNAL, INVERTED)]
+    return [row for row in rows if row["rewards"] not in (*NO_SIGNAL, INVERTED, UNASKED)]
 
 
 def show(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -444,6 +448,7 @@ def show(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     table = [
         (f"published on rewards without signal ({f['blind tasks']} tasks)", "", f"{f['blind published']:.1%}", "<= 1%"),
         (f"published on inverted rewards ({f['inverted tasks']} tasks)", "", f"{f['inverted published']:.1%}", ""),
+        (f"published on scores of documents ({f['unasked tasks']} tasks)", "", f"{f['unasked published']:.1%}", ""),
     ]
     if f["cells"]:
         table = [*_table(f), *table]

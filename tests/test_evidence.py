@@ -17,7 +17,6 @@ from tttembed_rag.evidence import (
     displaced,
     folds,
     judged_ndcg,
-    same_queries,
     signal_of,
 )
 from tttembed_rag.fitting import Recipe, shared_offset
@@ -203,11 +202,21 @@ class TestCrossFitting:
         assert_allclose([0.2, 0.2, 0.0], displaced(grid, lifted))
         assert_array_equal(np.zeros(3), displaced(grid, grid.base))
 
+    def test_a_judge_that_never_says_zero_tells_as_much(self, planted):
+        """The gain is the same wherever the judge's scale begins, and however short a part of it is used."""
+        rewards = planted(9, strength=0.9)
+        compressed = replace(rewards, values=0.9 + 0.1 * rewards.values)
+        grid, other = Grid.of(rewards), Grid.of(compressed)
+        scores = grid.base + np.random.default_rng(0).normal(size=grid.base.shape)
+
+        assert_allclose(judged_ndcg(grid, scores), judged_ndcg(other, scores))
+        assert judged_ndcg(grid, scores).min() < 0.9
+
     def test_gains_are_of_judged_candidates(self, planted):
         """A fold's queries gain what the other folds' offset, told of neighbours, gains on what was judged."""
         rewards = planted(20, strength=0.9)
-        groups = same_queries(rewards)
-        wide, fold = with_neighbours(rewards, groups), folds(rewards, groups)
+        groups = rewards.same_queries
+        wide, fold = with_neighbours(rewards), folds(rewards, groups)
         gains, moved = cross_fitted(wide, rewards.depths, (Recipe(),), fold)
         learned = shared_offset(wide.take(np.flatnonzero(fold != 0)), "global", None, Recipe())
         tried = rewards.take(np.flatnonzero(fold == 0))

@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy import stats
 
 from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.evidence import Gain, cross_fitted, folds, same_queries, signal_of
+from tttembed_rag.evidence import INTERVAL_LEVEL, Gain, cross_fitted, folds, signal_of
 from tttembed_rag.fitting import Recipe
-from tttembed_rag.gate import GAIN_LEVEL, RIDGE_STEPS
+from tttembed_rag.gate import GAIN_LEVEL, RIDGE_STEPS, _needed
 from tttembed_rag.neighbours import with_neighbours
 from tttembed_rag.objectives import OBJECTIVES
+from tttembed_rag.problems import Grid
 
 # A planted direction whose gain on eight queries is a doubtful one.
 UNSURE = {"n": 8, "strength": 0.5, "seed": 6}
@@ -41,12 +43,12 @@ def assert_consistent(offset):
     assert (offset.certificate is not None) == offset.served
 
 
-def following(n=40, *, depth=20, width=16, seed=0):
-    """Rewards that follow each query's own wish: the query itself, bent its own way."""
+def following(n=40, *, depth=20, width=16, shift=0.0, seed=0):
+    """Rewards that follow each query's own wish: the query itself, bent its own way and by a *shift* of all."""
     rng = np.random.default_rng(seed)
     queries, bends = rng.standard_normal((2, n, width))
     documents = queries[:, None] + rng.standard_normal((n, depth, width))
-    rewards = 1 / (1 + np.exp(-np.matvec(documents, queries + bends)))
+    rewards = 1 / (1 + np.exp(-np.matvec(documents, queries + bends + shift * np.ones(width))))
     return Rewards.from_arrays(queries, documents, rewards)
 
 
@@ -86,19 +88,6 @@ class TestPublishing:
         assert (served(offsets), len(offsets)) == (40, 40)
         assert {0.5} == {offset.alpha for offset in offsets.values()}
 
-    def test_private_offsets_of_a_judge_with_a_direction(self):
-        """A judge that does not seem to know the documents is believed where what it teaches holds elsewhere."""
-        rng = np.random.default_rng(0)
-        queries = rng.standard_normal((40, 16)) * (np.arange(16) > 0)
-        documents = queries[:, None] + 0.5 * rng.standard_normal((40, 12, 16))
-        wish = documents[:, :, 0] + rng.standard_normal((40, 12))
-        rewards = Rewards.from_arrays(queries, documents, 1 / (1 + np.exp(-wish)))
-        found = signal_of(rewards)
-        alone, on_top = (fit(rewards, scope=scope) for scope in ("query", "auto"))
-
-        assert (found.is_informed(), found.has_direction()) == (False, True)
-        assert (served(alone), served(on_top)) == (0, 41)
-
     def test_a_judge_of_many_tasks_is_believed_sooner(self):
         """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""
         rewards = following(24, width=8)
@@ -126,13 +115,13 @@ class TestPublishing:
         assert [offset.scope for offset in offsets.values()] == ["task"] + ["query"] * 40
         assert [offset.served for offset in offsets.values()] == [False] + [True] * 40
 
-    def test_auto_learns_them_on_top_of_the_task_s(self, planted):
+    def test_auto_learns_them_on_top_of_the_task_s(self):
         """A rewarded query is served what a private fit, told of neighbours, makes of it where the task moved it."""
-        rewards = planted(20, depth=20, strength=0.9)
+        rewards = following(20, shift=2.0)
         x, ids = rewards.query_vectors, rewards.query_ids.tolist()
         offsets = fit(rewards)
         moved = offsets.apply(x)
-        widened = replace(with_neighbours(rewards, same_queries(rewards)), query_vectors=moved)
+        widened = replace(with_neighbours(rewards), query_vectors=moved)
         private = fit(widened, scope="query", gate=False, student_temperature=0.1)
         expected = private.apply(moved, query_id=ids)
 
@@ -140,14 +129,16 @@ class TestPublishing:
         assert not np.allclose(moved, x)
         assert_allclose(offsets.apply(x, query_id=ids), expected, atol=1e-6)
 
-    def test_a_query_logged_twice_is_one_observation(self):
-        """Repeating every query under new ids makes evidence of random rewards no stronger."""
+    @pytest.mark.parametrize("rounding", [0.0, 1e-7, 1e-3])
+    def test_a_query_logged_twice_is_one_observation(self, rounding):
+        """Repeating every query under new ids, embedded again, makes evidence of random rewards no stronger."""
         rng = np.random.default_rng(1)
         published = 0
         for _ in range(30):
             queries, documents = rng.standard_normal((12, 16)), rng.standard_normal((12, 10, 16))
             thrice = [np.repeat(part, 3, axis=0) for part in (queries, documents, rng.random((12, 10)))]
-            published += served(fit(Rewards.from_arrays(*thrice), scope="task"))
+            again = [part * (1 + rounding * rng.standard_normal(part.shape)) for part in thrice[:2]]
+            published += served(fit(Rewards.from_arrays(*again, thrice[2]), scope="task"))
 
         assert published <= 3
 
@@ -193,7 +184,7 @@ class TestPublishing:
         rewards = planted(24, strength=0.9)
         gated = fit(rewards, scope="global")["global"]
         winner = {"gate": False, "student_temperature": 0.1, "ridge": 0.3 * RIDGE_STEPS[0]}
-        plain = fit(with_neighbours(rewards, same_queries(rewards)), scope="global", **winner)["global"]
+        plain = fit(with_neighbours(rewards), scope="global", **winner)["global"]
 
         assert "ridge 0.95," in gated.evidence.reason
         assert_array_equal(gated.vector, plain.vector)
@@ -293,16 +284,25 @@ class TestAbstaining:
     def test_asks_for_as_many_as_bring_the_gain_out_of_doubt(self, planted):
         """With that many more queries of the same spread, and no fewer, the gain would exceed its doubt."""
         rewards = planted(**UNSURE)
-        groups = same_queries(rewards)
+        groups = rewards.same_queries
         evidence = fit(rewards, scope="global")["global"].evidence
         recipe = Recipe(ridge=0.3 * RIDGE_STEPS[0], student_temperature=0.1)
-        found = cross_fitted(with_neighbours(rewards, groups), rewards.depths, (recipe,), folds(rewards, groups))
+        found = cross_fitted(with_neighbours(rewards), rewards.depths, (recipe,), folds(rewards, groups))
         gain = Gain.of(found[0][0], found[1][0], np.full(8, 1 / 8), groups)
-        reach = gain.mean - gain.below(GAIN_LEVEL)
-        enough, fewer = (reach * np.sqrt(8 / (8 + more)) for more in (evidence.needed, evidence.needed - 1))
+        enough, fewer = (
+            stats.t.ppf(1 - GAIN_LEVEL, gain.freedom * (8 + more) / 8) * gain.error * np.sqrt(8 / (8 + more))
+            for more in (evidence.needed, evidence.needed - 1)
+        )
 
         assert_allclose(evidence.gain, gain.mean)
-        assert enough <= gain.mean < fewer
+        assert enough < gain.mean <= fewer
+
+    def test_asks_for_no_more_than_ten_times_as_many(self):
+        """A gain that next to nothing is left of is no ground for a number, however many digits it would have."""
+        gain = Gain(mean=1e-5, error=0.02, freedom=8.0, moved=0.1)
+
+        assert _needed(8, gain, GAIN_LEVEL) is None
+        assert _needed(8, replace(gain, mean=0.015), GAIN_LEVEL) in range(1, 81)
 
     @pytest.mark.parametrize("settled", ["published", "no gain", "one query"])
     def test_asks_for_nothing_where_nothing_is_open(self, planted, settled):
@@ -322,10 +322,35 @@ class TestAbstaining:
         rewards = planted(**UNSURE)
         evidence = fit(rewards, scope="global")["global"].evidence
 
-        assert signal_of(rewards).has_direction()
+        assert signal_of(rewards).is_informed()
+        assert signal_of(rewards).has_direction(level=INTERVAL_LEVEL)
         assert evidence.gain > 0
         assert evidence.reason.endswith("within one standard error of zero")
         assert evidence.verdict == "abstained"
+
+    def test_scores_that_documents_have_whatever_is_asked(self):
+        """They pull all queries in one direction, and hold on queries held out: documents come back. They are noise."""
+        published = 0
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            documents, queries = rng.standard_normal((60, 16)), rng.standard_normal((40, 16))
+            found = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
+            rewards = Rewards.from_indexed(queries, documents, found, rng.random(60)[found])
+            published += served(fit(rewards)) > 0
+
+        assert published <= 2
+
+    @pytest.mark.parametrize("power", [0.2, 1.0, 5.0])
+    def test_a_judge_that_repeats_the_retriever_s_order(self, power):
+        """It knows the documents, but teaches nothing: no private offset makes its ranking better than it is."""
+        rewards = following()
+        places = np.tile(np.arange(20, 0, -1) / 20, 40) ** power
+        by_order = np.lexsort((-Grid.of(rewards).base.ravel(), np.repeat(np.arange(40), 20)))
+        echo = replace(rewards, candidates=rewards.candidates[by_order], values=places)
+        offsets = fit(echo, scope="query")
+
+        assert served(offsets) == 0
+        assert all(offset.evidence.reason.endswith("no better than it was") for offset in offsets.values())
 
     def test_one_task_does_not_wait_for_another(self, planted):
         """A task with noisy rewards abstains beside a task that publishes."""

@@ -247,6 +247,7 @@ class TestLiveGains:
         offsets = fit(rewards, scope="global")
         vectors = {"raw": rewards.query_vectors, "served": offsets.apply(rewards.query_vectors)}
         documents, values = rewards.doc_vectors.reshape(30, 8, -1), rewards.values.reshape(30, 8)
+        values = values - values.min(axis=1, keepdims=True)
         discount = 1 / np.log2(np.arange(2, 10))
         ndcg = {}
         for name, queries in vectors.items():

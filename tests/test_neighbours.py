@@ -6,13 +6,12 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import Rewards
-from tttembed_rag.evidence import same_queries
 from tttembed_rag.neighbours import SHARE, with_neighbours
 
 
 def widened(rewards):
     """The rewards with neighbours, split per query into (judged, neighbours) pairs of candidates and values."""
-    wide = with_neighbours(rewards, same_queries(rewards))
+    wide = with_neighbours(rewards)
     candidates, values = (np.split(part, wide.starts[1:-1]) for part in (wide.candidates, wide.values))
     return [
         ((c[:depth], c[depth:]), (v[:depth], v[depth:]))
@@ -40,9 +39,11 @@ def test_neighbours_are_the_nearest_unjudged_documents(some_rewards):
 
 
 def test_they_are_no_better_than_the_worst_judged(some_rewards):
-    """A neighbour's reward is the least of the query's own."""
-    for _, (judged, added) in widened(some_rewards(5, depths=4)):
-        assert {judged.min()} == set(added.tolist())
+    """A neighbour's reward is the least of the task: of a query that was shown good ones only, it would be good."""
+    rewards = some_rewards(6, depths=4, tasks=list("aaabbb"))
+    worst = {task: rewards.values.reshape(6, 4)[rewards.tasks == task].min() for task in "ab"}
+    for task, (_, (_, added)) in zip(rewards.tasks.tolist(), widened(rewards), strict=True):
+        assert {worst[task]} == set(added.tolist())
 
 
 def test_tasks_have_pools_of_their_own(some_rewards):
@@ -65,7 +66,7 @@ def test_what_one_log_of_a_query_judged_is_judged(some_rewards):
 def test_a_single_query_has_none(some_rewards):
     """One query's pool holds only what it judged itself."""
     rewards = some_rewards(1, depths=5)
-    wide = with_neighbours(rewards, same_queries(rewards))
+    wide = with_neighbours(rewards)
 
     assert_array_equal(wide.candidates, rewards.candidates)
 
@@ -96,4 +97,4 @@ def test_a_copy_of_what_was_judged_is_judged(some_rewards):
     queries = documents[:1] + 0.3 * np.random.default_rng(1).standard_normal((3, 8))
     rewards = Rewards.from_arrays(queries, np.tile(documents, (3, 1, 1)), np.tile([0.9, 0.5, 0.1, 0.0], (3, 1)))
 
-    assert_array_equal(with_neighbours(rewards, same_queries(rewards)).depths, [4, 4, 4])
+    assert_array_equal(with_neighbours(rewards).depths, [4, 4, 4])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, fit
 from tttembed_rag.fitting import Recipe, scope_weights
@@ -79,6 +79,35 @@ class TestProducts:
 
         assert len(part) == 3
         assert_allclose(part.times(offsets), offsets @ unit(rows)[2:5].T, rtol=1e-5, atol=1e-6)
+
+
+class TestAlike:
+    """Which rows are vectors of one text."""
+
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    @pytest.mark.parametrize("width", [7, 384])
+    def test_what_a_model_makes_of_one_text_twice_is_one(self, dtype, width):
+        """Whatever its norm, and in whatever order; other texts are others."""
+        rng = np.random.default_rng(0)
+        texts = rng.standard_normal((20, width))
+        which = rng.permutation(np.repeat(np.arange(20), 3))
+        vectors = (texts[which] * (1 + 1e-3 * rng.standard_normal((60, width)))).astype(dtype)
+        vectors *= rng.uniform(0.1, 10.0, (60, 1)).astype(dtype)
+        found = UnitRows(vectors, np.linalg.norm(vectors, axis=1)).alike()
+
+        assert found.max() == 19
+        assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
+
+    def test_the_numbers_do_not_follow_the_order(self):
+        """The same rows in another order have the same numbers."""
+        rng = np.random.default_rng(0)
+        vectors = rng.standard_normal((50, 16))
+        vectors[40:] = vectors[:10] + 1e-5
+        order = rng.permutation(50)
+        there, back = (UnitRows(rows, np.linalg.norm(rows, axis=1)).alike() for rows in (vectors, vectors[order]))
+
+        assert_array_equal(there[order], back)
+        assert there.max() == 39
 
 
 class TestGathering:

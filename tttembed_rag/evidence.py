@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from zlib import crc32
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from tttembed_rag.objectives import PADDING
 from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.unitrows import Float64
-from tttembed_rag.vectors import IntArray, fingerprints
+from tttembed_rag.vectors import IntArray
 
 # Deals of each query's rewards, and how often rewards that mean nothing beat all of them, 0.5 %. They are asked two
 # such questions, so a worthless judge passes in at most 1 % of tasks, and by the second only if there is a gain too.
@@ -124,8 +123,8 @@ def _one_each(rewards: Rewards) -> Rewards:
 
     A query that was logged again, or a text under two ids, is judged alike: as two they would pass for knowledge.
     """
-    query = np.repeat(same_queries(rewards), rewards.depths)
-    document = fingerprints(rewards.doc_vectors)[rewards.candidates]
+    query = np.repeat(rewards.same_queries, rewards.depths)
+    document = rewards.same_documents
     order = np.lexsort((document, query))
     new = np.append(True, (np.diff(query[order]) != 0) | (np.diff(document[order]) != 0))
     first, pair = order[new], np.cumsum(new) - 1
@@ -168,17 +167,6 @@ def _reached(statistics: Float64, parts: Float64) -> int:
     A tie reaches it; what is less than the rounding of its *parts* is one.
     """
     return int(np.count_nonzero(statistics[1:] >= statistics[0] - _ROUNDED * np.abs(parts).max()))
-
-
-def same_queries(rewards: Rewards) -> IntArray:
-    """(n,) a number for each different query vector, whatever id it was logged under.
-
-    The numbers follow a hash of the vectors, so they do not depend on the order of *rewards*.
-    """
-    unit = np.round(rewards.queries.unit, 5) + 0.0
-    rows = [row.tobytes() for row in unit.astype(np.float32)]
-    number = {row: i for i, row in enumerate(sorted(set(rows), key=lambda row: (crc32(row), row)))}
-    return np.array([number[row] for row in rows], dtype=np.intp)
 
 
 def folds(rewards: Rewards, groups: IntArray) -> IntArray:
@@ -231,8 +219,12 @@ def cross_fitted(
 
 
 def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
-    """(n,) nDCG@10 of the judged candidates in order of *scores*, rewards as gains."""
-    rewards = np.where(grid.present, grid.rewards, 0.0)
+    """(n,) nDCG@10 of the judged candidates in order of *scores*.
+
+    Gains are rewards above the query's least: a judge that never says 0 tells as much as one that does.
+    """
+    least = np.where(grid.present, grid.rewards, np.inf).min(axis=1, keepdims=True)
+    rewards = np.where(grid.present, grid.rewards - least, 0.0)
     order = _first_ten(grid, scores)
     depth = order.shape[1]
     discount = 1.0 / np.log2(np.arange(2, depth + 2))
@@ -301,6 +293,10 @@ class Gain:
     def above(self, level: float) -> float:
         """How far it may lie above: the upper bound at one-sided *level*."""
         return self.mean + self._student(level) * self.error if self.freedom else math.inf
+
+    def after(self, more: float) -> Gain:
+        """What it would be with *more* times as many observations again, if the mean and the spread stay."""
+        return replace(self, error=self.error / math.sqrt(1 + more), freedom=self.freedom * (1 + more))
 
     @property
     def interval(self) -> tuple[float, float]:

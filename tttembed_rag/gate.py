@@ -1,26 +1,29 @@
 """The gate: held-out rewards decide which offset is served, and whether any is.
 
-A shared offset is published on four answers (see `evidence`). Its rewards are more than noise: more than in
-any of 199 deals of them, they pull different queries in one direction, or they know the documents, which is
-to follow the retriever and to score similar documents alike. There is a direction, at least in 19 of 20
-deals. They do not contradict the retriever, more than in 19 of 20: an inverted judge does. And the better of
-two ridges gains on queries that did not train it, by more than one standard error. (With `auto`, a global
-offset reaches tasks without rewards only if it gains on tasks that did not train it, by more than 1.6.) What
-an offset then does to the full search, where documents surface that nobody judged, is told with a 90 %
-interval that widens with how much it moves; that interval may reach below zero. What the gate serves is
-learned from unjudged neighbours too (see `neighbours`), and more smoothly than the paper's rule: at twice its
-student temperature, shared offsets at a greater ridge.
+A shared offset is published on three answers (see `evidence`). Its rewards mean something: they pull different
+queries in one direction, and they know the documents, which is to follow the retriever and to score similar
+documents alike, both more than in 19 of 20 deals of them, and one of the two more than in any of 199. (A
+direction alone is no knowledge: scores that documents have whatever is asked pull all queries one way, and
+hold on queries held out, since documents come back.) They do not contradict the retriever, more than in 19 of
+20: an inverted judge does. And the better of two ridges gains on queries that did not train it, by more than
+one standard error. (With `auto`, a global offset reaches tasks without rewards only if it gains on tasks that
+did not train it, by more than 1.6.) What an offset then does to the full search, where documents surface that
+nobody judged, is told with a 90 % interval that widens with how much it moves; that interval may reach below
+zero. What the gate serves is learned from unjudged neighbours too (see `neighbours`), and more smoothly than
+the paper's rule: at twice its student temperature, shared offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
 nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
 documents, or its shared offset is published; or the rewards of all tasks know them, and the task's own do
-in 19 of 20 deals. It is learned on top of the task's offset and shrunk around it.
+in 19 of 20 deals. And together the private offsets must rank what was judged better than it was: those of a
+judge that repeats the retriever's order do not. They are learned on top of the task's offset and shrunk
+around it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -36,7 +39,7 @@ from tttembed_rag.evidence import (
     Signal,
     cross_fitted,
     folds,
-    same_queries,
+    judged_ndcg,
     signal_of,
 )
 from tttembed_rag.fitting import (
@@ -52,9 +55,10 @@ from tttembed_rag.fitting import (
 )
 from tttembed_rag.neighbours import with_neighbours
 from tttembed_rag.offsets import Evidence, Offset, Offsets, Scope
+from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.unitrows import Device, Float64
-from tttembed_rag.vectors import IntArray, norms, shift
+from tttembed_rag.unitrows import Device, Float64, UnitRows
+from tttembed_rag.vectors import FloatArray, IntArray, norms, shift
 
 AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
 
@@ -158,8 +162,13 @@ def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset
             yield _decide(mine, "task", task, signal_of(mine), [_race("this offset", mine, recipe)])
         else:
             evidence = _believed(mine, signal_of(mine), whole)
+            learned = []
             if evidence.verdict == "published":
-                yield from private_offsets(with_neighbours(mine, same_queries(mine)), _smooth(recipe), evidence)
+                widened = with_neighbours(mine)
+                learned = list(private_offsets(widened, _smooth(recipe), evidence))
+                evidence = _improving(mine, learned, np.zeros(mine.width), evidence)
+            if evidence.verdict == "published":
+                yield from learned
             else:
                 yield from (_nothing(mine, "query", task, evidence, query_id) for query_id in mine.query_ids.tolist())
     if scope == "auto":
@@ -186,7 +195,9 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
         yield offset
         evidence = _believed(mine, signal, together, decided)
         if evidence.verdict == "published":
-            yield from _on_top(offset, own.learned_from, _smooth(recipe), evidence)
+            learned = list(_on_top(offset, own.learned_from, _smooth(recipe), evidence))
+            if _improving(mine, learned, offset.alpha * offset.vector, evidence).verdict == "published":
+                yield from learned
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -250,9 +261,9 @@ class Race:
 
 def _race(name: str, rewards: Rewards, recipe: Recipe) -> Race:
     """The shared offset of *rewards* at every ridge, each query tried on what other folds learned."""
-    groups = same_queries(rewards)
+    groups = rewards.same_queries
     recipes = tuple(replace(_smooth(recipe), ridge=recipe.ridge * step) for step in RIDGE_STEPS)
-    widened = with_neighbours(rewards, groups)
+    widened = with_neighbours(rewards)
     gains, moved = cross_fitted(widened, rewards.depths, recipes, folds(rewards, groups))
     return Race(name, widened, recipes, gains, moved, groups, scope_weights(rewards))
 
@@ -324,7 +335,7 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
         why = f"the rewards {_CONTRADICT}"
     elif gain.mean <= 0:
         why = "no gain on the judged candidates"
-    elif not (signal.has_direction() or signal.is_informed()):
+    elif not (signal.has_direction() or signal.is_informed()) or not signal.is_informed(level=INTERVAL_LEVEL):
         why, needed = f"the rewards {_NOISE}", _needed(n, gain, NOISE_LEVEL)
     elif not signal.has_direction(level=INTERVAL_LEVEL):
         why, needed = "different queries want different things", _needed(n, gain, INTERVAL_LEVEL)
@@ -336,10 +347,15 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
 
 
 def _needed(n: int, gain: Gain, level: float) -> int | None:
-    """How many more trials than *n* would bring the bound at *level* above zero, if the gain holds; None: it is."""
+    """How many more trials than *n* would bring the bound at *level* above zero, if the gain holds.
+
+    None where it is above already, and where it would take more than ten times as many: so small a gain is no
+    ground to count on.
+    """
     if gain.below(level) > 0:
         return None
-    return max(1, math.ceil(n * ((gain.mean - gain.below(level)) / gain.mean) ** 2) - n)
+    more = bisect_left(range(1, 10 * n + 1), True, key=lambda more: gain.after(more / n).below(level) > 0) + 1
+    return more if more <= 10 * n else None
 
 
 def _nothing(
@@ -362,7 +378,7 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None, shared: Of
 
         shared: The offset of the task; None where none was asked for.
     """
-    n = len(np.unique(same_queries(rewards)))
+    n = len(np.unique(rewards.same_queries))
     what = f"private offsets, {n} rewarded {'queries' if n > 1 else 'query'}"
     if signal.is_backwards:
         return Evidence(n, None, None, "abstained", f"{what}: the rewards {_CONTRADICT}")
@@ -373,6 +389,25 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None, shared: Of
     if whole and whole.is_informed() and signal.is_informed(level=INTERVAL_LEVEL):
         return Evidence(n, None, None, "published", f"{what}: the rewards of all tasks {_KNOW}, and these seem to")
     return Evidence(n, None, None, "abstained", f"{what}: the rewards {_NOISE}")
+
+
+def _improving(rewards: Rewards, private: Sequence[Offset], shared: FloatArray, evidence: Evidence) -> Evidence:
+    """*evidence*, unless *private* offsets (n) rank what was judged no better than the *shared* one with its dose (d,).
+
+    So they would for a judge that repeats the retriever's order: there is nothing to learn, and what is learned from
+    its steps is noise.
+    """
+    grid, unit = Grid.of(rewards), rewards.queries.unit
+    moved = np.array([one.alpha * one.vector if one.served else shared for one in private], unit.dtype)
+    ones = np.ones(len(unit), unit.dtype)
+    before, after = (
+        judged_ndcg(grid, rewards.documents.similarities(UnitRows(unit + lift, ones), grid.slots))
+        for lift in (shared.astype(unit.dtype), moved)
+    )
+    if (after - before).mean() > 0 or not any(one.served for one in private):
+        return evidence
+    what, _, _ = evidence.reason.partition(":")
+    return replace(evidence, verdict="abstained", reason=f"{what}: they rank what was judged no better than it was")
 
 
 def _on_top(shared: Offset, rewards: Rewards, recipe: Recipe, evidence: Evidence) -> Iterator[Offset]:

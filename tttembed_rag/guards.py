@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, VectorError
-from tttembed_rag.evidence import Gain, judged_ndcg, same_queries
+from tttembed_rag.evidence import Gain, judged_ndcg
 from tttembed_rag.offsets import Offset, Offsets
 from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
@@ -289,7 +289,7 @@ def live_gains(offsets: Offsets, fresh: Rewards) -> tuple[Float64, Float64]:
     for row, offset in enumerate(served):
         if offset is not None:
             by_key.setdefault(offset.key, (offset, []))[1].append(row)
-    gains, groups = np.full(len(fresh), np.nan), same_queries(fresh)
+    gains, groups = np.full(len(fresh), np.nan), fresh.same_queries
     for offset, some in by_key.values():
         rows = np.array(some)
         part = fresh.take(rows)

@@ -1,4 +1,4 @@
-"""Unjudged documents near a query, told to the fit as no better than its worst judged candidate.
+"""Unjudged documents near a query, told to the fit as no better than the worst that was judged for the task.
 
 A shared offset moves every document, but its loss sees only judged candidates: it may lift documents
 nobody judged, and there the harm hides. The reward set knows some of them for free: what was judged
@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors import FloatArray, IntArray, fingerprints
+from tttembed_rag.vectors import FloatArray, IntArray
 
 # Unjudged candidates per judged one. On the development half of benchmarks/harm.py, at depth 10, the default kept 86 %
 # of the gain worth having with two, 87 % with three, at 10 and 17 times the cost of a plain fit: three are too many
@@ -23,17 +23,15 @@ SHARE = 2
 _POOL = 256
 
 
-def with_neighbours(rewards: Rewards, groups: IntArray) -> Rewards:
+def with_neighbours(rewards: Rewards) -> Rewards:
     """*rewards* with `SHARE` unjudged candidates per judged one, as far as the task's pool has them.
 
-    Args:
-        rewards: Judged candidates.
-
-        groups: (n,) queries of the same group are one query: what one has judged is judged for all.
+    What is judged for one log of a query is judged for all.
     """
-    # One row for equal vectors: what was judged of a text is judged of its copies.
-    _, first, copy = np.unique(fingerprints(rewards.doc_vectors), return_index=True, return_inverse=True)
-    candidates = np.split(first[copy[rewards.candidates]], rewards.starts[1:-1])
+    groups = rewards.same_queries
+    # One row for vectors of one text: what was judged of it is judged of its copies.
+    _, first, copy = np.unique(rewards.same_documents, return_index=True, return_inverse=True)
+    candidates = np.split(rewards.candidates[first][copy], rewards.starts[1:-1])
     values = np.split(rewards.values, rewards.starts[1:-1])
     for rows in _pools(rewards, groups):
         documents, judged = np.unique(np.concatenate([candidates[q] for q in rows]), return_inverse=True)
@@ -48,10 +46,12 @@ def with_neighbours(rewards: Rewards, groups: IntArray) -> Rewards:
             nearest, np.argsort(np.take_along_axis(distance, nearest, axis=1), axis=1, kind="stable"), axis=1
         )
         room = (~known).sum(axis=1)[query]
+        # Not of the query: where all that it was shown is good, what it was not shown would be as good.
+        worst = min(values[q].min() for q in rows)
         for q, found, left in zip(rows.tolist(), nearest, room.tolist(), strict=True):
             count = min(SHARE * len(values[q]), left)
             candidates[q] = np.concatenate([candidates[q], documents[found[:count]]])
-            values[q] = np.concatenate([values[q], np.full(count, values[q].min())])
+            values[q] = np.concatenate([values[q], np.full(count, worst)])
     starts = np.concatenate([[0], np.cumsum([len(row) for row in values])]).astype(np.intp)
     return replace(rewards, candidates=np.concatenate(candidates), values=np.concatenate(values), starts=starts)
 

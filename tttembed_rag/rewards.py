@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -86,7 +87,7 @@ class Scale:
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)  # no slots: what is worked out once is kept
 class Rewards:
     """Rewards in [0, 1] for candidates of n queries over u unique documents, width d.
 
@@ -281,6 +282,17 @@ class Rewards:
     def budget(self) -> int:
         """Rewarded (query, document) pairs."""
         return len(self.candidates)
+
+    @cached_property
+    def same_queries(self) -> IntArray:
+        """(n,) a number for each query vector, the same whatever id it was logged under; see `UnitRows.alike`."""
+        return self.queries.alike()
+
+    @cached_property
+    def same_documents(self) -> IntArray:
+        """A number for the document of each pair, the same for copies of one text."""
+        used, place = np.unique(self.candidates, return_inverse=True)
+        return self.documents.rows(_sliced(used)).alike()[place]
 
     def take(self, rows: IntArray) -> Rewards:
         """The rewards of some queries, with only the documents they use; vectors in order are not copied."""

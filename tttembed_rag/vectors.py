@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from hashlib import blake2b
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -119,9 +118,3 @@ def shift_one(vector: FloatArray, dosed: FloatArray | None) -> FloatArray | None
         return None
     moved *= math.sqrt(square / after)
     return moved
-
-
-def fingerprints(vectors: FloatArray) -> NDArray[np.uint64]:
-    """(u,) what stands for the bytes of each vector: equal ones have one, different ones as good as never."""
-    rows = np.ascontiguousarray(vectors)
-    return np.array([int.from_bytes(blake2b(row, digest_size=8).digest()) for row in rows], dtype=np.uint64)
