@@ -10,6 +10,7 @@ gains, is answered by cross-fitting: each query is ranked by an offset it did no
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -94,12 +95,11 @@ def signal_of(rewards: Rewards) -> Signal:
     twice since only it knows better from worse, they say whether the judge knows the candidates.
     """
     rewards = _one_each(rewards)
-    step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * int(rewards.depths.max())))
     pull = np.zeros((DEALS + 1, rewards.width), rewards.doc_vectors.dtype)
     own, agreement = np.zeros((2, DEALS + 1))
     rng = np.random.default_rng(0)
-    for start in range(0, len(rewards), step):
-        part = rewards.take(np.arange(start, min(start + step, len(rewards))))
+    for rows in _blocks(rewards.depths):
+        part = rewards.take(rows)
         grid = Grid.of(part)
         dealt = _dealt(grid, rng)
         agreements = np.matvec(dealt, grid.base)
@@ -116,6 +116,15 @@ def signal_of(rewards: Rewards) -> Signal:
         informed=_reached(informed, informed),
         opposed=_reached(-agreement, agreement),
     )
+
+
+def _blocks(depths: IntArray) -> Iterator[IntArray]:
+    """Rows of queries about as deep as each other, so that few numbers are padding, as many as a block may hold."""
+    magnitude = np.frexp(depths)[1]
+    for one in np.unique(magnitude):
+        rows = np.flatnonzero(magnitude == one)
+        step = max(1, _BLOCK_NUMBERS // ((DEALS + 1) * int(depths[rows].max())))
+        yield from np.split(rows, range(step, len(rows), step))
 
 
 def _one_each(rewards: Rewards) -> Rewards:
