@@ -88,6 +88,16 @@ class TestPublishing:
         assert (served(offsets), len(offsets)) == (40, 40)
         assert {0.5} == {offset.alpha for offset in offsets.values()}
 
+    def test_a_judge_whose_numbers_are_all_tiny_says_as_much(self):
+        """What is learned does not fade with the part of its scale that a judge uses."""
+        rewards = following()
+        found = [fit(replace(rewards, values=rewards.values * part), scope="query") for part in (0.05, 0.001)]
+        temperatures = [offsets.settings["teacher_temperature"] for offsets in found]
+
+        assert_allclose(found[0]["query:7"].vector, found[1]["query:7"].vector, atol=1e-5)
+        assert_allclose(temperatures[0] / 0.05, temperatures[1] / 0.001)
+        assert fit(rewards, scope="query").settings["teacher_temperature"] == 0.02
+
     def test_a_judge_of_many_tasks_is_believed_sooner(self):
         """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""
         rewards = following(24, width=8)

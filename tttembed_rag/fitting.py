@@ -26,7 +26,7 @@ SolverName: TypeAlias = Literal["exact", "adam"]
 # step its length. Between .08 and .12 it saves one evaluation in ten.
 _SPREAD = 0.1
 # The least that a ridge or temperature may be: below it, rounding decides where the minimum is. And the others.
-_SMALLEST = 1e-6
+SMALLEST = 1e-6
 _LEAST = {"kappa": 0.0, "tolerance": 1e-300}
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
 _BATCH_NUMBERS = 16_000_000
@@ -79,7 +79,7 @@ class Recipe:
                 number = float(value)
             except (TypeError, ValueError) as exc:
                 raise InputError(f"{name}: expected a number, got {value!r}") from exc
-            least = _LEAST.get(name, _SMALLEST)
+            least = _LEAST.get(name, SMALLEST)
             if not (isfinite(number) and number >= least):
                 raise InputError(f"{name}: expected a number >= {least:g}, got {value}")
             object.__setattr__(self, name, number)
