@@ -262,6 +262,7 @@ class TestTenants:
             """The store, and what it was asked."""
 
             asked = ()
+            text_id = store.text_id
 
             def generations(self, tenants):
                 self.asked += ("generations",)

@@ -402,6 +402,24 @@ def test_moves_are_those_of_the_offset(fresh: str) -> None:
     ]
 
 
+def test_a_private_offset_moves_its_query_alone(fresh: str) -> None:
+    """Found by the query's id, in shared offsets by the id there of a tenant's that shares; the page says when."""
+    evidence = Evidence(9, None, None, "published", "steady")
+    names = ["q1", "acme:\0q2"]
+    own = [Offset("query", np.array([0.0, 2.0]), 1.0, 1, evidence, task="default", query_id=name) for name in names]
+    published(fresh, Offsets(own, width=2))
+    for tenant in ("", "acme"):
+        for query_id in ("q1", "q2"):
+            observed(fresh, query_id, tenant=tenant, at=NOON)
+
+    shared, sharing = gather(fresh), gather(fresh, tenant="acme")
+
+    assert [example.query_id for example in shared.effect.examples] == ["q1"]
+    assert [example.query_id for example in sharing.effect.examples] == ["q2"]
+    told = "Private offsets of judged queries: 2 of 2 are served, each where the text of its query is asked again."
+    assert told in Page(page_of(shared)).sections["Why"]
+
+
 def test_moves_for_better_and_worse_are_counted(fresh: str) -> None:
     """By the reward of the first document; queries that nobody serves an offset, or that nothing moves, count too."""
     published(fresh, turned())

@@ -37,7 +37,7 @@ LAYERS = (
     ("problems", "routing"),
     ("solver",),
     ("offsets",),
-    ("fitting",),
+    ("fitting", "queryids"),
     ("neighbours",),
     ("evidence",),
     ("gate",),

@@ -43,7 +43,7 @@ class Known:
 
         document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
 
-        query_id: Its id; None makes one of its text.
+        query_id: Its id; None is the caller's ``with scope(..., query_id=...)``, else one made of its text.
 
         doc_ids: Ids of the documents, in order; None makes them of their texts.
     """

@@ -18,6 +18,7 @@ from tttembed_rag import telemetry
 from tttembed_rag.background import Loop, Outage, Reached
 from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets import Offsets
+from tttembed_rag.queryids import TextId
 from tttembed_rag.serving import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
 
 __all__ = ["Follower", "ServingStore", "follow"]
@@ -38,6 +39,11 @@ class ServedVersion(Protocol):
     @property
     def number(self) -> int:
         """Its number, strictly increasing."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
         ...
 
     @property
@@ -84,6 +90,11 @@ class ServingStore(Protocol):
 
     def serving(self, *, tenant: str = "") -> ServedNow:
         """What *tenant* is served."""
+        ...
+
+    @property
+    def text_id(self) -> TextId:
+        """Gives a text's id in this store, also while the store is away; can be pickled."""
         ...
 
 
@@ -272,7 +283,15 @@ class Follower:
         if known is None:
             telemetry.record("tttembed.refresh.lag", max(0.0, time.time() - version.at))
         offsets = version.offsets if known is None else known.offsets
-        return Snapshot(offsets, None, version.number, now.generation, version.embedder)
+        return Snapshot(
+            offsets,
+            None,
+            version.number,
+            now.generation,
+            version.embedder,
+            owner=version.tenant,
+            text_id=store.text_id,
+        )
 
     def _forget_idle(self, tenants: set[str]) -> None:
         """Take the least recently served out of *tenants* and out of what is followed, beyond the most."""

@@ -184,6 +184,11 @@ class Offsets(Mapping[str, Offset]):
         """Width d of the vectors."""
         return self._width
 
+    @property
+    def has_private(self) -> bool:
+        """Whether any private offset is served."""
+        return bool(self._private)
+
     def __getitem__(self, key: str) -> Offset:
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
         if key in self._offsets:
@@ -204,12 +209,17 @@ class Offsets(Mapping[str, Offset]):
 
     def find(self, task: str | None = None, query_id: str | None = None) -> Offset | None:
         """The offset that serves a query, or None for its base vector."""
-        if query_id is not None and (offset := self._private.get((task or DEFAULT_TASK, query_id))):
-            return offset
-        if query_id is not None and task is None and (offset := self._by_id.get(query_id)) and offset.served:
+        if query_id is not None and (offset := self.find_private(task, query_id)) is not None:
             return offset
         offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
         return offset if offset is not None and offset.served and offset.alpha > 0 else None
+
+    def find_private(self, task: str | None, query_id: str) -> Offset | None:
+        """The private offset that serves a query, or None; without a *task*, of the one task that knows the id."""
+        if (offset := self._private.get((task or DEFAULT_TASK, query_id))) is not None:
+            return offset
+        offset = self._by_id.get(query_id) if task is None else None
+        return offset if offset is not None and offset.served else None
 
     @overload
     def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...

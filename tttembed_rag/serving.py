@@ -3,7 +3,8 @@
 The task of a query is, in this order: what the wrapper was fixed to, what the caller said by
 `with scope(...)`, what a resolver answers. Nothing remembers the last one: where none of the three
 names a task, the query is one without a task. Its tenant is what the live offsets are fixed to, else
-what the caller said; a query without a tenant is served what all share.
+what the caller said; a query without a tenant is served what all share. Its private offset is found by
+the id that the caller said, else by its text: whoever asks the same text again is served it.
 
 A context follows asyncio tasks and `asyncio.to_thread`, not a plain thread pool and no background
 task that was started earlier (LangGraph's stores search in such): fix the scope of a wrapper there.
@@ -16,13 +17,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from tttembed_rag import telemetry
+from tttembed_rag import queryids, telemetry
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets import Offsets
 
@@ -35,6 +36,7 @@ __all__ = [
     "Source",
     "Steering",
     "checked_scope",
+    "current_query_id",
     "current_scope",
     "current_tenant",
     "resolve_scope",
@@ -64,7 +66,7 @@ _tenant: ContextVar[str] = ContextVar("tttembed_rag.tenant", default="")
 
 
 @contextmanager
-def scope(task: str | None, *, tenant: str | None = None) -> Iterator[None]:
+def scope(task: str | None, *, tenant: str | None = None, query_id: str | None = None) -> Iterator[None]:
     """Queries embedded inside the block belong to *task*; None says nothing about them.
 
     Args:
@@ -72,18 +74,25 @@ def scope(task: str | None, *, tenant: str | None = None) -> Iterator[None]:
 
         tenant: Whose they are; None leaves the tenant of the block around.
 
+        query_id: The id of your own that the one query of the block is recorded and found under; empty for that of
+            its text, None leaves that of the block around.
+
     Raises:
-        InputError: *task* or *tenant* is neither a string nor None.
+        InputError: *task*, *tenant* or *query_id* is neither a string nor None.
     """
     if not isinstance(task, str | None):
         raise InputError(f"task: expected a task key or None, got {type(task).__name__}")
     _check_tenant(tenant)
+    if not isinstance(query_id, str | None):
+        raise InputError(f"query_id: expected an id or None, got {type(query_id).__name__}")
     tokens = _task.set(task), _tenant.set(_tenant.get() if tenant is None else tenant)
+    id_token = queryids.given.set(queryids.given.get() if query_id is None else query_id)
     try:
         yield
     finally:
         _task.reset(tokens[0])
         _tenant.reset(tokens[1])
+        queryids.given.reset(id_token)
 
 
 def current_scope() -> str | None:
@@ -94,6 +103,11 @@ def current_scope() -> str | None:
 def current_tenant() -> str:
     """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any."""
     return _tenant.get()
+
+
+def current_query_id() -> str:
+    """The id of the innermost `with scope(..., query_id=...)` around the caller; empty outside any."""
+    return queryids.given.get()
 
 
 def switched_off() -> bool:
@@ -147,6 +161,10 @@ class Snapshot:
         error: Why the store could not be read just now; None where it was.
 
         age: Seconds since the store last answered; None before it ever did, and without a store.
+
+        owner: The tenant whose offsets they are; empty for the shared ones.
+
+        text_id: Text to its id in the store; None without one.
     """
 
     offsets: Offsets | None = None
@@ -156,13 +174,25 @@ class Snapshot:
     embedder: str = ""
     error: str | None = None
     age: float | None = None
+    owner: str = ""
+    text_id: queryids.TextId | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, offsets: Offsets | None) -> Snapshot:
-        """*offsets* of this process, unless it is switched off."""
+    def of(cls, offsets: Offsets | None, owner: str = "") -> Snapshot:
+        """*offsets* of this process and of the tenant *owner*, unless it is switched off."""
         if switched_off():
             return cls(reason=SWITCHED_OFF)
-        return cls() if offsets is None else cls(_checked_offsets(offsets), reason=None)
+        return cls() if offsets is None else cls(_checked_offsets(offsets), reason=None, owner=owner)
+
+    def find_id(self, query: str, task: str | None, tenant: str) -> str | None:
+        """The id under which the offsets serve *query* of *tenant* a private one; None where they do not."""
+        if self.offsets is None:
+            return None
+        owner, text_id = self.owner, self.text_id
+        return queryids.find_id(self.offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+
+
+_FOREIGN = Snapshot(reason="learned for another model")
 
 
 class Source(Protocol):
@@ -212,7 +242,7 @@ class Published:
 
     def publish(self, offsets: Offsets | None, tenant: str) -> Offsets | None:
         """Replace the offsets of *tenant*; gives those it was served until now."""
-        new = Snapshot.of(offsets)
+        new = Snapshot.of(offsets, tenant)
         with self._writing:
             before = self.snapshot(tenant).offsets
             if before is not None and offsets is not None and offsets.width != before.width:
@@ -262,13 +292,13 @@ class LiveOffsets:
     @property
     def current(self) -> Offsets | None:
         """What the tenant is served now; None for base vectors."""
-        now = self._source.snapshot(self._whose())
-        if not self._is_foreign(now):
-            return now.offsets
-        if self._refused != now.version:
-            self._refused = now.version
-            _log.warning("version %s: base vectors are served: %s", now.version, self._foreign_reason(now))
-        return None
+        return self._own(self._source.snapshot(self._whose())).offsets
+
+    def find(self, query: str, task: str | None) -> tuple[Offsets | None, str | None]:
+        """What the tenant is served now, and the id of the private offset in it for *query*; None without one."""
+        tenant = self._whose()
+        now = self._own(self._source.snapshot(tenant))
+        return now.offsets, now.find_id(query, task, tenant)
 
     @property
     def status(self) -> Snapshot:
@@ -299,6 +329,15 @@ class LiveOffsets:
     def _whose(self) -> str:
         return _tenant.get() if self._tenant is None else self._tenant
 
+    def _own(self, now: Snapshot) -> Snapshot:
+        """*now*, or nothing where it was learned for another model; the first of a version is logged."""
+        if not self._is_foreign(now):
+            return now
+        if self._refused != now.version:
+            self._refused = now.version
+            _log.warning("version %s: base vectors are served: %s", now.version, self._foreign_reason(now))
+        return _FOREIGN
+
     def _is_foreign(self, now: Snapshot) -> bool:
         return now.embedder != self._embedder and bool(self._embedder and now.embedder)
 
@@ -311,7 +350,10 @@ class LiveOffsets:
 
 
 class Steering:
-    """Query vectors with the offset of their task; what offsets refuse is served as it came.
+    """Query vectors with their private offset, else that of their task; what offsets refuse is served as it came.
+
+    A private offset is that of a query with rewards of its own: it is served wherever the same text is asked again in
+    its task, or the caller's ``with scope(..., query_id=...)`` names the id it was recorded under.
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving.
@@ -349,11 +391,12 @@ class Steering:
         # Some providers hand out numpy arrays; stores expect Python floats.
         base = vector.tolist() if isinstance(vector, np.ndarray) else vector
         task = self.task_of(query, base)
-        offsets = self._live.current
+        offsets, query_id = self._live.find(query, task)
         steered, served = base, False
         try:
             if offsets is not None:
-                steered, served = offsets.apply(base, task=task), offsets.find(task) is not None
+                steered = offsets.apply(base, task=task, query_id=query_id)
+                served = offsets.find(task, query_id) is not None
         except VectorError as error:
             if task not in self._logged:
                 self._logged.add(task)

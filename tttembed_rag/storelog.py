@@ -19,7 +19,7 @@ from tttembed_rag.capture import Known, TextVectors, check_judge, unit_rewards
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK, Scale
-from tttembed_rag.serving import current_tenant
+from tttembed_rag.serving import current_query_id, current_tenant
 from tttembed_rag.vectors import FloatArray, as_floats
 from tttembed_rag.writing import ObservingStore, Writer
 
@@ -71,6 +71,7 @@ class _Seen(NamedTuple):
     tenant: str
     at: float
     known: Known
+    query_id: str
 
 
 class StoreLog:
@@ -224,7 +225,7 @@ class StoreLog:
             tenant = current_tenant() if self._tenant is None else self._tenant
             said = None if scores is None else tuple(scores)
             facts = _NOTHING if known is None else _own(known)
-            self._writer.put(_Seen(query, tuple(documents), said, task, tenant, at, facts))
+            self._writer.put(_Seen(query, tuple(documents), said, task, tenant, at, facts, current_query_id()))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._writer.dropped.add()
@@ -282,7 +283,7 @@ class StoreLog:
         if not one.query.strip():
             raise InputError(f"query: expected a text, got {one.query!r}")
         return Served(
-            known.query_id or store.text_id(one.query),
+            known.query_id or one.query_id or store.text_id(one.query),
             _floats(known.vector),
             candidates,
             one.query,

@@ -14,6 +14,7 @@ from weakref import WeakSet
 from tttembed_rag import telemetry
 from tttembed_rag.background import Loop, Outage, Reached
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
+from tttembed_rag.queryids import TextId
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Served
@@ -38,8 +39,9 @@ class ObservingStore(Protocol):
         """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
         ...
 
-    def text_id(self, text: str) -> str:
-        """An id for *text*, the same whoever asks this store."""
+    @property
+    def text_id(self) -> TextId:
+        """Gives a text's id, the same whoever asks this store."""
         ...
 
 

@@ -76,7 +76,7 @@ class Published:
 
         private: Private offsets it holds.
 
-        private_served: Private offsets of it that are served.
+        private_served: Private offsets of it that are served, each where the text of its query is asked again.
 
         damage: Why its offsets cannot be read; empty if they can.
     """

@@ -85,7 +85,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> Report:
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(days),
             drift=_drift(store, tenant),
-            effect=effect_of(offsets, recent, shortened(judge)),
+            effect=effect_of(offsets, recent, shortened(judge), owner=owner),
             audit=tuple(_change(line) for line in changes),
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tttembed_rag.evaluate.explaining import Move
 from tttembed_rag.offsets import Offsets
+from tttembed_rag.queryids import named_for
 from tttembed_rag.report.facts import Effect, Example
 from tttembed_rag.stores import Served
 from tttembed_rag.texts import printable
@@ -17,10 +18,17 @@ from tttembed_rag.vectors import unit
 _TEXT, _EXAMPLES, _MOVES = 160, 5, 5
 
 
-def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str) -> Effect:
-    """What *offsets* do to the order of candidates of *recent* queries, which are the last served, newest first.
+def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: str) -> Effect:
+    """What *offsets* do to the order of candidates of *recent* queries, should they be asked again.
 
-    Queries with fewer than two candidates are left out.
+    Args:
+        offsets: What is live.
+
+        recent: The last served queries, newest first; those with fewer than two candidates are left out.
+
+        judge: Whose rewards they come with.
+
+        owner: The tenant whose offsets they are.
     """
     looked = moved = better = worse = 0
     examples: list[Example] = []
@@ -28,10 +36,11 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str) -> Effect:
         if len(served.candidates) < 2 or served.vector is None:
             continue
         looked += 1
-        offset = offsets.find(served.task, served.query_id)
+        name = named_for(owner, served.tenant, served.query_id)
+        offset = offsets.find(served.task, name)
         if offset is None:
             continue
-        moves = moves_of(offsets, served)
+        moves = moves_of(offsets, served, name)
         if all(move.rank == move.rank_before for move in moves):
             continue
         moved += 1
@@ -54,11 +63,11 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str) -> Effect:
     return Effect(looked, moved, better, worse, judge, tuple(examples))
 
 
-def moves_of(offsets: Offsets, served: Served) -> list[Move]:
-    """The candidates of a query in the order that *offsets* give them, those that stay among them."""
+def moves_of(offsets: Offsets, served: Served, name: str) -> list[Move]:
+    """The candidates of a query that *offsets* know by *name*, in the order that they give them, all of them."""
     vectors = np.array([candidate.vector for candidate in served.candidates], dtype=np.float64)
     base = np.asarray(served.vector, dtype=np.float64)
-    shifted = offsets.apply(base, task=served.task, query_id=served.query_id)
+    shifted = offsets.apply(base, task=served.task, query_id=name)
     scores = unit(np.stack([base, shifted])) @ unit(vectors).T
     order = np.argsort(-scores, axis=1, kind="stable")
     ranks = np.argsort(order, axis=1) + 1

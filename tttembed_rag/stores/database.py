@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,6 +166,17 @@ def digest(*parts: bytes, key: bytes = b"") -> bytes:
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)
     return hashed.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class TextIds:
+    """Text to an id, 32 characters, that nobody without the *salt* can find out."""
+
+    salt: bytes = field(repr=False)
+
+    def __call__(self, text: str) -> str:
+        """The id of *text*."""
+        return digest(text.encode("utf-8", "surrogatepass"), key=self.salt).hex()[:32]
 
 
 def _checked_url(url: str | URL) -> URL:

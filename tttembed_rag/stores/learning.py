@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Select, Table, and_, exists, func, or_, selec
 
 from tttembed_rag.errors import RewardError, StoreError
 from tttembed_rag.judging import Observation
+from tttembed_rag.queryids import named_for
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Counts, checksum
@@ -93,8 +94,7 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
         candidates=[[place for place, _ in pairs] for pairs in judged],
         rewards=[[value for _, value in pairs] for pairs in judged],
         tasks=[row.task for row in rows],
-        # Two tenants may know the same id; no name holds a NUL.
-        query_ids=[row.name if row.tenant == wanted.tenant else f"{row.tenant}:\0{row.name}" for row in rows],
+        query_ids=[named_for(wanted.tenant, row.tenant, row.name) for row in rows],
         judge=wanted.judge,
     )
 

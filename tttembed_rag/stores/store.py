@@ -16,7 +16,7 @@ from tttembed_rag.judging import Observation, Verdicts
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import answers, forgetting, learning, leasing, observing, publishing, rows, schema
-from tttembed_rag.stores.database import Database, digest
+from tttembed_rag.stores.database import Database, TextIds
 from tttembed_rag.stores.migrating import migrate, salt_of
 from tttembed_rag.stores.observing import Batch, QueryKey
 from tttembed_rag.stores.publishing import Alias
@@ -110,9 +110,10 @@ class Store:
 
     # Observing
 
-    def text_id(self, text: str) -> str:
-        """An id for *text* that nobody without this store can find out, 32 characters."""
-        return digest(text.encode("utf-8", "surrogatepass"), key=self._salt).hex()[:32]
+    @property
+    def text_id(self) -> TextIds:
+        """Gives an id for a text that nobody without this store can find out; needs the store no more."""
+        return TextIds(self._salt)
 
     def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
         """Write what was served, all or nothing; returns how many of *served* were written.

@@ -31,7 +31,7 @@ from tttembed_rag.serving import ScopeSource, Steering
 
 
 class TTTEmbeddings(Embeddings):
-    """The wrapped embeddings, with the offset of its task added to every query vector.
+    """The wrapped embeddings, with an offset added to every query vector: its private one, else its task's.
 
     Documents pass through bit for bit, so an index built with the wrapped embeddings stays valid.
     A query without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps

@@ -151,3 +151,20 @@ def test_a_wrapper_follows_the_store(store, log, found):
 
     assert following.embed_query("q") == offsets.apply(following.embed_query_base("q"))
     assert following.embed_query("q") != following.embed_query_base("q")
+
+
+async def test_a_query_is_served_what_was_learned_from_it(store, log):
+    """The private offset of a text that was judged before, sync and async, of its tenant alone; no other text's."""
+    with scope("billing", tenant="acme"):
+        RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
+    log.flush()
+    offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
+    store.publish(offsets, by="test", tenant="acme")
+    following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store, tenants=["acme"]))
+    base = following.embed_query_base("q")
+    with scope("billing", tenant="acme"):
+        served = [following.embed_query("q"), await following.aembed_query("q")]
+        other = following.embed_query("r")
+
+    assert served == [offsets.apply(base, task="billing", query_id=store.text_id("q"))] * 2 != [base] * 2
+    assert (other, following.embed_query("q")) == (following.embed_query_base("r"), base)

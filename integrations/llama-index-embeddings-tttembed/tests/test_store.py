@@ -149,3 +149,20 @@ def test_a_wrapper_follows_the_store(store, url, log, retriever):
     base = following.embed_query_base("q")
     assert following.get_query_embedding("q") == copy.get_query_embedding("q") == offsets.apply(base)
     assert following.get_query_embedding("q") != base
+
+
+async def test_a_query_is_served_what_was_learned_from_it(store, url, log, retriever):
+    """The private offset of a text that was judged before, sync, async and in a pickled wrapper; no other text's."""
+    with scope("billing", tenant="acme"):
+        RewardPostprocessor(log, Digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
+    log.flush()
+    offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
+    store.publish(offsets, by="test", tenant="acme")
+    following = TTTEmbedding(Drawn(), offsets=follow(url, tenant="acme"), scope="billing")
+    copy = pickle.loads(pickle.dumps(following))  # noqa: S301 - our own bytes
+    base = following.embed_query_base("q")
+
+    served = [following.get_query_embedding("q"), await following.aget_query_embedding("q")]
+
+    assert served == [offsets.apply(base, task="billing", query_id=store.text_id("q"))] * 2 != [base] * 2
+    assert (copy.get_query_embedding("q"), copy.get_query_embedding("r")) == (served[0], base)

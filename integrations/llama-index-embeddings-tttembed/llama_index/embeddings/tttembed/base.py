@@ -29,7 +29,7 @@ from tttembed_rag.serving import ScopeSource, Steering
 
 
 class TTTEmbedding(BaseEmbedding):
-    """The wrapped embedding model, with the offset of its task added to every query vector.
+    """The wrapped embedding model, with an offset added to every query vector: its private one, else its task's.
 
     Texts pass through bit for bit, so an index built with the wrapped model stays valid. A query
     without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps its base
