@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -163,6 +164,18 @@ class Slow:
         return getattr(self.store, name)
 
 
+class Hung:
+    """A store that says nothing while its *answers* are held back."""
+
+    def __init__(self, store):
+        self.store, self.answers = store, threading.Event()
+        self.answers.set()
+
+    def __getattr__(self, name):
+        self.answers.wait()
+        return getattr(self.store, name)
+
+
 class TestHowOftenItLooks:
     """Queries come first."""
 
@@ -318,6 +331,25 @@ class TestOutages:
         assert live.status.error is None
         assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
 
+    def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
+        """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
+        monkeypatch.setattr("tttembed_rag.following._PATIENCE", 0.1)
+        store.publish(offsets_of(1), by="test")
+        hung = Hung(store)
+        live = follow(hung, every=0.01)
+        steering = Steering(live)
+        before = live.status.error
+        hung.answers.clear()
+        told = eventually(lambda: steering.apply(BASE, "q") and list(caplog.records))
+        during = steering.apply(BASE, "q"), live.status.error
+        hung.answers.set()
+
+        assert (before, during[0]) == (None, offsets_of(1).apply(BASE))
+        assert during[1].startswith("nothing came back for ")
+        assert [one.getMessage().rpartition(":")[0] for one in told] == ["store of live offsets: does not answer"]
+        assert eventually(lambda: live.status.error is None)
+        live.close()
+
     def test_a_store_that_is_away_at_the_start_is_met_later(self, tmp_path):
         """A process starts without its database, on base vectors, and follows as soon as it is there."""
         live = follow(f"sqlite:///{tmp_path}/later/ttt.db", every=0.01)
@@ -358,8 +390,12 @@ class TestOutages:
         """A wrong URL is an error where it is written."""
         with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE or postgresql"):
             follow("mysql://nowhere")
-        with pytest.raises(InputError, match=r"^every: expected seconds > 0, got 0$"):
-            follow(f"sqlite:///{tmp_path}/ttt.db", every=0)
+
+    @pytest.mark.parametrize("every", [0, -1.0, float("inf"), float("nan"), 1e12])
+    def test_an_interval_that_no_thread_can_wait_is_refused(self, store, every):
+        """Where it is written, not by a thread that dies of it."""
+        with pytest.raises(InputError, match=re.escape(f"every: expected seconds in (0, 9.2e+09], got {every:g}")):
+            follow(store, every=every)
 
 
 class TestLife:

@@ -259,6 +259,26 @@ class TestHarm:
             assert store.counts().queries == 2
         assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
 
+    def test_arrays_wait_in_the_precision_of_the_store(self, sqlite_url, tmp_path):
+        """Doubles take half the memory while the store is away, and what is written is the same."""
+        (tmp_path / "data").rename(tmp_path / "away")
+        with StoreLog(sqlite_url, "judge") as log:
+            log.record("q", ["a"], [0.5], known=Known(np.array(vector("q")), np.array(vectors(["a"]))))
+            known = next(iter(log._writer._queue)).known
+            (tmp_path / "away").rename(tmp_path / "data")
+            log.flush()
+
+        assert (known.vector.dtype, known.document_vectors.dtype) == (np.float32, np.float32)
+        with open_store(sqlite_url) as store:
+            assert np.array_equal(store.rewards("judge").query_vectors, [np.float32(vector("q"))])
+
+    def test_arrays_beyond_the_precision_of_the_store_are_counted(self, store):
+        """Without a warning where the query is answered."""
+        with StoreLog(store, "judge") as log:
+            log.record("q", ["a"], [0.5], known=Known(np.full(8, 1e300), np.ones((1, 8))))
+
+        assert (log.counts.failed, log.counts.dropped) == (1, 0)
+
     def test_what_is_forgotten_while_it_waits_is_not_written(self, store):
         """A queue brings nothing back; the same query is written when it is asked again."""
         answer = threading.Event()

@@ -6,9 +6,12 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from threading import Event, Lock, RLock, Thread, local
+from math import inf
+from threading import TIMEOUT_MAX, Event, Lock, RLock, Thread, local
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
+
+from tttembed_rag.errors import InputError
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
@@ -20,6 +23,13 @@ _log = logging.getLogger(__name__)
 _AFTER_FAILURE = 5.0
 # Seconds that a fork waits for rounds in progress.
 _FORK_SECONDS = 2.0
+
+
+def checked_interval(argument: str, seconds: float) -> float:
+    """*seconds* as a time that a thread can wait for, > 0."""
+    if not 0 < seconds <= TIMEOUT_MAX:
+        raise InputError(f"{argument}: expected seconds in (0, {TIMEOUT_MAX:.1e}], got {seconds:g}")
+    return seconds
 
 
 class Loop:
@@ -171,21 +181,46 @@ class Outage:
     def __init__(self, name: str) -> None:
         self._name = name
         self._contact: float | None = None
-        self.error: str | None = None
+        self._error: str | None = None
+        # When it was asked what it has not answered yet, and how long that may take.
+        self._asked, self._patience = inf, 0.0
+        self._told = False
 
     @property
     def age(self) -> float | None:
         """Seconds since the last answer; None before the first."""
         return None if self._contact is None else time.monotonic() - self._contact
 
+    @property
+    def error(self) -> str | None:
+        """Why it does not answer, or for how long it has said nothing; None while it answers."""
+        return self._error or self._silence()
+
+    def asked(self, patience: float) -> None:
+        """It was asked, and should say something within *patience* seconds."""
+        self._asked, self._patience = time.monotonic(), patience
+
     def answered(self) -> None:
         """It answered."""
-        if self.error is not None:
+        if self._told:
             _log.warning("%s answers again", self._name)
-        self.error, self._contact = None, time.monotonic()
+        self._error, self._asked, self._told, self._contact = None, inf, False, time.monotonic()
 
     def failed(self, error: Exception) -> None:
         """It did not."""
-        if self.error is None:
-            _log.warning("%s: does not answer: %s", self._name, error)
-        self.error = str(error)
+        self._error, self._asked = str(error), inf
+        self._tell(self._error)
+
+    def check(self) -> None:
+        """Tell where it has said nothing for too long; cheap."""
+        if (why := self._silence()) is not None:
+            self._tell(why)
+
+    def _silence(self) -> str | None:
+        waited = time.monotonic() - self._asked
+        return f"nothing came back for {waited:.0f} s" if waited > self._patience else None
+
+    def _tell(self, why: str) -> None:
+        if not self._told:
+            self._told = True
+            _log.warning("%s: does not answer: %s", self._name, why)

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary, finalize, ref
 
 from tttembed_rag import telemetry
-from tttembed_rag.background import Loop, Outage, Reached
-from tttembed_rag.errors import InputError, StoreUnavailable, TTTEmbedError
+from tttembed_rag.background import Loop, Outage, Reached, checked_interval
+from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets import Offsets
 from tttembed_rag.queryids import TextId
 from tttembed_rag.serving import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
@@ -29,6 +29,8 @@ _MOST_TENANTS = 1000
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
 _SHARE, _LONGEST_REST = 0.01, 2.0
+# Seconds, and times between two looks, after which a store that says nothing is said not to answer.
+_PATIENCE, _LOOKS = 5.0, 3.0
 _NOT_READ = Snapshot(reason="not read from the store yet")
 _LEFT = Snapshot(reason="the store is no longer followed")
 
@@ -109,9 +111,9 @@ def follow(
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
     Nothing published, halted, switched off by ``TTTEMBED_OFF=1``, or learned for another embedding
-    model: base vectors, bit for bit. While the store is away the last version stays, one line is
-    logged, and `LiveOffsets.status` has the error. A forked child follows by itself, and so does
-    another process that unpickles them, where the store was named by its URL.
+    model: base vectors, bit for bit. While the store is away, or says nothing for three times *every*
+    and 5 s, the last version stays, one line is logged, and `LiveOffsets.status` has the error. A forked child
+    follows by itself, and so does another process that unpickles them, where the store was named by its URL.
 
     Args:
         store: An open store, or its URL; it need not be reachable yet.
@@ -128,12 +130,10 @@ def follow(
         embedder: Fingerprint of the embedding model that is wrapped; empty does not look.
 
     Raises:
-        InputError: *every* is not above 0.
+        InputError: *every* is not above 0, or longer than a thread can wait.
         StoreError: It is no store of this package.
     """
-    if not every > 0:
-        raise InputError(f"every: expected seconds > 0, got {every:g}")
-    follower = _follower_of(store, every)
+    follower = _follower_of(store, checked_interval("every", every))
     error = follower.refresh({"", *(() if tenant is None else (tenant,)), *tenants})
     if error is not None and not isinstance(error, StoreUnavailable):
         raise error
@@ -180,6 +180,7 @@ class Follower:
             self._loop.start()
         if now is not None:
             self._used.add(tenant)
+            self._outage.check()
             return now
         if tenant not in self._used and len(self._used) < 2 * _MOST_TENANTS:
             self._used.add(tenant)
@@ -211,6 +212,7 @@ class Follower:
                 return None
             began = time.perf_counter()
             try:
+                self._ask()
                 store = self._reached.store()
                 now = store.generations(tenants)
                 for tenant in tenants:
@@ -258,6 +260,7 @@ class Follower:
 
     def _refresh_one(self, store: ServingStore, tenant: str) -> None:
         before = self._snapshots.get(tenant, _NOT_READ)
+        self._ask()
         try:
             with telemetry.span("refresh", tenant=tenant) as note:
                 after = self._read(store, tenant)
@@ -272,6 +275,9 @@ class Follower:
             after = before
         # One assignment in a dict: a reader finds the old snapshot or the new one.
         self._snapshots = self._snapshots | {tenant: after}
+
+    def _ask(self) -> None:
+        self._outage.asked(_PATIENCE + _LOOKS * self.every)
 
     def _read(self, store: ServingStore, tenant: str) -> Snapshot:
         now = store.serving(tenant=tenant)

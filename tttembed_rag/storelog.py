@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -318,8 +318,16 @@ def _own(known: Known) -> Known:
     """What the caller may change after the call, copied."""
     vectors = known.document_vectors
     if not (vectors is None or isinstance(vectors, np.ndarray)):
-        vectors = [copy(vector) for vector in vectors]
-    return replace(known, vector=copy(known.vector), document_vectors=copy(vectors))
+        vectors = [_copied(vector) for vector in vectors]
+    return replace(known, vector=_copied(known.vector), document_vectors=_copied(vectors))
+
+
+def _copied(vector: Any) -> Any:
+    """A copy; of doubles in the precision that a store keeps, as many may wait for one that is away."""
+    if not (isinstance(vector, np.ndarray) and vector.dtype == np.float64):
+        return copy(vector)
+    with np.errstate(over="ignore"):  # what is too large is refused later, with all that is malformed
+        return vector.astype(np.float32)
 
 
 def _floats(vector: ArrayLike | None) -> FloatArray | None:

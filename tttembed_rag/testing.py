@@ -689,6 +689,33 @@ class StoreSuite:
         assert (store.counts().queries, store.counts().documents) == (len(kept), len(shown))
         assert store.observe([replace(late[0], at=None)], judge=JUDGE) == 1
 
+    def test_a_query_that_came_without_an_id_is_forgotten_by_its_text(self, store: Store) -> None:
+        """Nobody knows the id that was made of it; what of it still waits to be written stays out, too."""
+        asked = "what nobody should\0 know"
+        late = replace(traffic(1)[0], query_id=store.text_id(asked), query=asked)
+        store.observe([late, traffic(2)[1]], judge=JUDGE)
+
+        gone = store.forget(tenant="", query_id=asked, by="me")
+
+        assert (gone.queries, store.observe([late], judge=JUDGE)) == (1, 0)
+        assert store.rewards(JUDGE).query_ids.tolist() == ["q1"]
+
+    @pytest.mark.parametrize("query_id", ["q1", None])
+    def test_the_audit_tells_nothing_of_what_was_forgotten(self, store: Store, query_id: str | None) -> None:
+        """Who did what and when stays; details may name tasks, and go with the versions, also with shared ones."""
+        store.observe(traffic(2, tenant="a"), judge=JUDGE)
+        store.share("a", True, by="owner")
+        for tenant in ("", "a", "b"):
+            store.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
+        before = [(line.at, line.tenant, line.by, line.action) for line in store.audit()]
+
+        store.forget(tenant="a", query_id=query_id, by="me")
+        forgotten, *older = store.audit()
+
+        assert before == [(line.at, line.tenant, line.by, line.action) for line in older]
+        assert [line.detail for line in older] == ["version 3 is live: task:secret", "", "", ""]
+        assert (forgotten.by, forgotten.action) == ("me", "forget")
+
     def test_what_is_old_expires(self, store: Store) -> None:
         """Queries by when they were last served, and documents with the last of them."""
         store.observe(traffic(5), judge=JUDGE)

@@ -136,6 +136,20 @@ def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
         assert store.halted(tenant="acne") is not None
 
 
+@pytest.mark.parametrize("how", [[], ["--json"]])
+def test_forget_says_when_it_found_no_query(url: str, how: list[str]) -> None:
+    """On stderr, with exit code 1; a query without an id of its own is found by its text."""
+    with open_store(url) as store:
+        store.observe([replace(traffic(1)[0], query_id=store.text_id("why?"), query="why?")], judge=JUDGE)
+
+    found, missed = (run("forget", "--store", url, "--tenant", "", "--query", "why?", *how) for _ in range(2))
+
+    assert [(result.exit_code, result.stderr) for result in (found, missed)] == [
+        (0, ""),
+        (1, "--query: expected the id or text of a query of tenant '', found none\n"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("halted", "live", "arguments", "base"),
     [
@@ -224,6 +238,7 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
         (["fit", "{url}", "--out", "{folder}/out", "--judge", "nobody"], "nobody"),
         (["fit", "{url}", "--out", "{folder}/out", "--no-gate"], "--scope"),
         (["fit", "{folder}", "--out", "{folder}/out"], "--rewards"),
+        (["worker", "{url}", "--every", "inf"], "every: expected seconds in (0, 9.2e+09], got inf"),
     ],
 )
 def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], reason: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from tttembed_rag import Offsets
 from tttembed_rag.errors import StoreError, StoreUnavailable
@@ -43,22 +44,39 @@ def test_no_byte_of_the_forgotten_is_left(sqlite_url: str) -> None:
         b"question of the forgotten",
         b"passage 29 for",
         b"shown-29",
+        b"task:chess, for",
         (-vector).tobytes(),
         (vector + 29).tobytes(),
     ]
     with open_store(sqlite_url) as store:
         store.observe([secret, kept], judge=JUDGE)
-        store.publish(learned(store), by="me")
+        store.publish(learned(store), by="me", note="task:chess, for nobody to know")
         offset = store.serving().version.offsets["task:chess"].vector.astype(np.float32).tobytes()
         before = everything(sqlite_url)
 
         store.forget(tenant="", query_id="id-of-the-forgotten", by="me")
         after = everything(sqlite_url)
 
-    assert [trace in before for trace in [*traces, offset]] == [True] * 7
-    assert [trace in after for trace in [*traces, offset]] == [False] * 7
+    assert [trace in before for trace in [*traces, offset]] == [True] * 8
+    assert [trace in after for trace in [*traces, offset]] == [False] * 8
     assert b"question that stays" in after
     assert vector.tobytes() in after
+
+
+def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
+    """In a database that is shared, only the store's own tables are vacuumed."""
+    vacuumed = text("SELECT relname, vacuum_count FROM pg_stat_user_tables WHERE schemaname = current_schema()")
+    with open_store(postgres_url) as store, store._database.engine.connect() as connection:
+        connection.execute(text("CREATE TABLE orders (number int)"))
+        connection.commit()
+        store.forget(tenant="", by="me")
+        seen: set[str] = set()
+        until = time.monotonic() + 10
+        while len(seen) < len(schema.metadata.tables) and time.monotonic() < until:
+            seen = {row.relname for row in connection.execute(vacuumed) if row.vacuum_count}
+            connection.commit()
+
+    assert seen == set(schema.metadata.tables)
 
 
 def test_what_expired_is_overwritten(sqlite_url: str) -> None:
@@ -152,10 +170,15 @@ def test_a_newer_schema_is_refused(store_url: str) -> None:
         open_store(store_url)
 
 
-def test_passwords_are_not_shown() -> None:
-    """Neither by errors nor by the store's name."""
-    url = "postgresql+psycopg://somebody:secret@127.0.0.1:9/database"
-
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://somebody:secret@127.0.0.1:9/database",
+        "postgresql+psycopg://somebody@127.0.0.1:9/database?password=secret",
+    ],
+)
+def test_passwords_are_not_shown(url: str) -> None:
+    """Neither by errors nor by the store's name, wherever in its URL they are."""
     with pytest.raises(StoreUnavailable, match="somebody") as refused:
         open_store(url)
 

@@ -1,14 +1,16 @@
 """Two writers at the same time, and the texts of documents that both show."""
 
+import time
 from functools import partial
 from threading import Thread
 
 import numpy as np
 import pytest
+from sqlalchemy import select, text
 
 from tttembed_rag.judges import Usage
 from tttembed_rag.judging import Progress, Verdicts
-from tttembed_rag.stores import Candidate, Served, observing, open_store
+from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
 from tttembed_rag.stores.observing import Batch
 
 VECTOR = np.ones(8, np.float32)
@@ -84,6 +86,38 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
 
     served = [shown(name, "d", text="text") for name in names]
     together([partial(write, call) for call in (verdict[how], partial(store.observe, served)) for _ in range(2)])
+
+    assert refused == []
+
+
+@pytest.mark.parametrize("what", ["a new judge", "a first text"])
+def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
+    """Both take judges, documents and queries in one order: the first is held up when it has all but its vectors."""
+    ours, theirs, refused = schema.query_vectors, schema.queries, []
+
+    def write(call):
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is counted
+            refused.append(error)
+
+    with open_store(postgres_url) as store, store._database.engine.connect() as connection:
+        store.observe([shown("q", "d")])
+        second = {
+            "a new judge": partial(store.reward, "new", {("", "default", "q"): {"d": 0.5}}),
+            "a first text": partial(store.observe, [shown("other", "d", text="now known")]),
+        }
+        first = partial(store.observe, [Served("q", VECTOR, [Candidate("d", VECTOR, None, 0.5)])], judge="new")
+        connection.execute(select(ours.c.query).join(theirs).where(theirs.c.name == "q").with_for_update(of=ours))
+        threads = [Thread(target=write, args=(call,)) for call in (first, second[what])]
+        for waiting, thread in enumerate(threads, 1):
+            thread.start()
+            until = time.monotonic() + 10
+            while connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar() < waiting:
+                assert time.monotonic() < until
+        connection.rollback()
+        for thread in threads:
+            thread.join()
 
     assert refused == []
 

@@ -16,7 +16,7 @@ from tttembed_rag.cli.group import check_target, main, say
 from tttembed_rag.offsets import Offset, Offsets
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Store, Version
+    from tttembed_rag.stores import Counts, Forgotten, Store, Version
     from tttembed_rag.stores.publishing import Alias
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -173,25 +173,36 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
 @main.command()
 @in_store
 @click.option("--tenant", required=True, metavar="NAME", help='Whose; "" is the shared tenant.')
-@click.option("--query", "query_id", metavar="ID", help="A query id.  [default: all of the tenant]")
+@click.option("--query", "query_id", metavar="ID", help="A query id, or its text.  [default: all]")
 @signed
 @as_objects
 def forget(url: str, tenant: str, query_id: str | None, by: str, *, as_json: bool) -> None:
-    """Delete a query, or all of a tenant, and every version that may have learned from it."""
+    """Delete a query, or all of a tenant, and every version that may have learned from it.
+
+    A query that was captured without an id is found by its text. Exit code 1: no query is called so.
+    """
     with opened(url) as store:
         if tenant not in store.tenants():
             raise click.UsageError(f"forget: expected a tenant of the store, got {tenant!r:.80}")
         gone = store.forget(tenant=tenant, query_id=query_id, by=by)
         left, now = store.counts(tenant), store.serving(tenant=tenant)
+    missed = query_id is not None and not gone.queries
     if as_json:
         click.echo(json.dumps({"forgotten": asdict(gone), "left": asdict(left)}))
-        return
+    else:
+        _say_forgotten(tenant, gone, left, based=now.version is None and now.halted is None)
+    if missed:
+        click.echo(f"--query: expected the id or text of a query of tenant {tenant!r}, found none", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -> None:
     click.echo(
         f"forgotten: {gone.queries} queries, {gone.documents} documents, {gone.pairs} pairs, {gone.rewards} rewards, "
         f"{gone.versions} versions that may have learned from them"
     )
     click.echo(f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards")
-    if gone.versions and now.version is None and now.halted is None:
+    if gone.versions and based:
         click.echo(
             "base vectors are served until the next fit, which learns what it would have learned had the rest never "
             "been seen"

@@ -19,6 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
+from tttembed_rag.stores.schema import metadata
 
 # What a transaction that writes may exclude: nobody; whoever forgets; or everybody else.
 Access = Literal["observing", "forgetting", "publishing", "migrating"]
@@ -67,7 +68,7 @@ class Database:
 
     def __init__(self, url: str | URL, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
         self.url = _checked_url(url)
-        self.name = self.url.render_as_string(hide_password=True)
+        self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._synchronous = synchronous
         if self.is_sqlite:
@@ -131,7 +132,9 @@ class Database:
         """Leave nothing of deleted rows in the file; of PostgreSQL's files, make them free to be overwritten."""
         with self.checked(), self.engine.connect() as connection:
             if not self.is_sqlite:
-                connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM"))
+                ours = map(connection.dialect.identifier_preparer.format_table, metadata.sorted_tables)
+                vacuum = text(f"VACUUM {', '.join(ours)}")
+                connection.execution_options(isolation_level="AUTOCOMMIT").execute(vacuum)
                 return
             bare = connection.connection.cursor()
             try:

@@ -109,7 +109,10 @@ def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
 
 
 def _unlearn(connection: Connection, tenant: str) -> int:
-    """Delete every version of *tenant*, and what was derived from its rewards; returns the versions."""
+    """Delete every version of *tenant*, what was derived from its rewards, and what was told of either.
+
+    Returns the versions.
+    """
     owner = found(connection, schema.tenants, tenant)
     aliases, states = schema.aliases, schema.states
     connection.execute(aliases.delete().where(aliases.c.tenant == owner))
@@ -118,6 +121,8 @@ def _unlearn(connection: Connection, tenant: str) -> int:
     if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
         kept = {name: value for name, value in json.loads(text).items() if name in _REMEMBERED}
         connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
+    told = schema.audit  # why versions were published names tasks and queries
+    connection.execute(told.update().where(told.c.tenant == tenant).values(detail=""))
     versions = schema.versions
     gone = connection.execute(versions.delete().where(versions.c.tenant == owner)).rowcount
     bump(connection, tenant)

@@ -1,4 +1,9 @@
-"""Writing what was served and what was said of it."""
+"""Writing what was served and what was said of it.
+
+On PostgreSQL many do so at once. Everybody takes rows in one order, so that no two wait for each other: tenants,
+embedders and judges, then documents, then queries, then what belongs to these; those of a kind in the order of their
+names, documents that are there already in that of their ids.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from numpy.typing import ArrayLike
 from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
@@ -139,8 +145,11 @@ def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
     if not batch.queries:
         return 0
     embedders = _embedders(connection, batch)
-    queries = _write_queries(connection, batch, tenants, embedders)
+    rewarded = any(query.rewards for query in batch.queries.values())
+    judges = ids_of(connection, schema.judges, [batch.judge] if rewarded else [])
     documents, changed = _write_documents(connection, batch, tenants, embedders)
+    others = _shown(connection, changed)
+    queries = _write_queries(connection, batch, tenants, embedders, others)
     made = [
         {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
         for key, query in batch.queries.items()
@@ -153,9 +162,8 @@ def observe(connection: Connection, batch: Batch, salt: bytes) -> int:
         for doc_id, reward in query.rewards.items()
     ]
     if given:
-        judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
-        write_rewards(connection, judge, given)
-    update_progress(connection, sorted({*queries.values(), *_shown(connection, changed)}))
+        write_rewards(connection, judges[batch.judge], given)
+    update_progress(connection, sorted({*queries.values(), *others.values()}))
     return sum(query.seen for query in batch.queries.values())
 
 
@@ -280,9 +288,13 @@ def _embedders(connection: Connection, batch: Batch) -> dict[str, int]:
 
 
 def _write_queries(
-    connection: Connection, batch: Batch, tenants: Mapping[str, int], embedders: Mapping[str, int]
+    connection: Connection,
+    batch: Batch,
+    tenants: Mapping[str, int],
+    embedders: Mapping[str, int],
+    others: Mapping[QueryKey, int],
 ) -> dict[QueryKey, int]:
-    """The queries with their ids; rows are taken in one order, so that no two writers wait for each other."""
+    """The queries with their ids; no other writer changes them, nor the *others*, until we are done."""
     table = schema.queries
     made = insert(connection, table)
     newer = made.excluded.last_at >= table.c.last_at
@@ -299,20 +311,27 @@ def _write_queries(
         },
     ).returning(table.c.id, table.c.tenant, table.c.task, table.c.name)
     names = {number: name for name, number in tenants.items()}
-    rows = [
-        {
-            "tenant": tenants[tenant],
-            "task": task,
-            "name": name,
-            "text": query.text,
-            "embedder": embedders.get(query.embedder),
-            "seen": query.seen,
-            "first_at": query.first,
-            "last_at": query.at,
-        }
-        for (tenant, task, name), query in sorted(batch.queries.items(), key=lambda item: item[0])
-    ]
-    ids = {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(made, rows)}
+    ids: dict[QueryKey, int] = {}
+    for mine, keys in groupby(sorted({*batch.queries, *others}), batch.queries.__contains__):
+        if not mine:
+            for some in in_parts([others[key] for key in keys]):
+                _held(connection, table.c.id.in_(some))
+            continue
+        rows = [
+            {
+                "tenant": tenants[tenant],
+                "task": task,
+                "name": name,
+                "text": query.text,
+                "embedder": embedders.get(query.embedder),
+                "seen": query.seen,
+                "first_at": query.first,
+                "last_at": query.at,
+            }
+            for tenant, task, name in keys
+            for query in [batch.queries[tenant, task, name]]
+        ]
+        ids |= {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(made, rows)}
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
         for key, query in batch.queries.items()
@@ -334,11 +353,13 @@ def _write_documents(
     changed: list[int] = []
     for tenant, number in sorted(tenants.items()):
         mine = {name: document for (owner, name), document in sorted(batch.documents.items()) if owner == tenant}
-        texts = _known_documents(connection, number, mine)
+        texts = _known_documents(connection, number, list(mine))
         if missing := [name for name in mine if name not in texts]:
             rows = [{"tenant": number, "name": name, "text": mine[name].text} for name in missing]
             insert_all(connection, table, rows)
-            texts |= _known_documents(connection, number, {name: mine[name] for name in missing})
+            texts |= _known_documents(connection, number, missing)
+        if connection.dialect.name == "postgresql":  # the only one where another writes at the same time
+            texts |= _held_documents(connection, texts, mine)
         ids |= {(tenant, name): known for name, (known, _) in texts.items()}
         for name, document in mine.items():
             known, text = texts[name]
@@ -364,42 +385,50 @@ def _write_documents(
     return ids, changed
 
 
-def _known_documents(
-    connection: Connection, tenant: int, wanted: Mapping[str, _Document]
-) -> dict[str, tuple[int, str | None]]:
-    """Id and text by name of those of *wanted* that are there; nobody gives one a text until we are done."""
+def _known_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    """Id and text by name of those that are there."""
     table = schema.documents
-    known: dict[str, tuple[int, str | None]] = {}
-    for some in in_parts(list(wanted)):
-        rows = connection.execute(
-            select(table.c.name, table.c.id, table.c.text).where(table.c.tenant == tenant, table.c.name.in_(some))
-        )
-        known |= {name: (number, text) for name, number, text in rows}
-    if connection.dialect.name == "postgresql":  # the only one where another writes at the same time
-        bare = {name: number for name, (number, text) in known.items() if text is None}
-        gives = any(wanted[name].text is not None for name in bare)
-        for numbers in in_parts(sorted(bare.values())):
-            rows = connection.execute(
-                select(table.c.name, table.c.id, table.c.text)
-                .where(table.c.id.in_(numbers))
-                .order_by(table.c.id)
-                .with_for_update(read=not gives, key_share=gives)
-            )
-            known |= {name: (number, text) for name, number, text in rows}
-    return known
+    rows = select(table.c.name, table.c.id, table.c.text).where(table.c.tenant == tenant)
+    return {
+        name: (number, text)
+        for some in in_parts(names)
+        for name, number, text in connection.execute(rows.where(table.c.name.in_(some)))
+    }
 
 
-def _shown(connection: Connection, documents: Sequence[int]) -> set[int]:
-    """The queries that were shown any of *documents*; no other writer changes them until we are done."""
-    pairs = schema.pairs
-    shown = (select(pairs.c.query).where(pairs.c.document.in_(some)) for some in in_parts(documents))
-    return {query for some in shown for query in _held(connection, schema.queries.c.id.in_(some))}
+def _held_documents(
+    connection: Connection, known: Mapping[str, tuple[int, str | None]], wanted: Mapping[str, _Document]
+) -> dict[str, tuple[int, str | None]]:
+    """Those without a text, and those that are given another one: nobody else changes it until we are done."""
+    table = schema.documents
+    new = {number for name, (number, text) in known.items() if wanted[name].text not in (None, text)}
+    bare = {number for number, text in known.values() if text is None}
+    rows = select(table.c.name, table.c.id, table.c.text).order_by(table.c.id)
+    rows = rows.with_for_update(read=not new, key_share=bool(new))
+    return {
+        name: (number, text)
+        for some in in_parts(sorted(new | bare))
+        for name, number, text in connection.execute(rows.where(table.c.id.in_(some)))
+    }
+
+
+def _shown(connection: Connection, documents: Sequence[int]) -> dict[QueryKey, int]:
+    """The queries that were shown any of *documents*; whoever holds these lets nobody show them to others."""
+    q, t, pairs = schema.queries, schema.tenants, schema.pairs
+    keys = (
+        select(t.c.name, q.c.task, q.c.name, q.c.id).join(t, t.c.id == q.c.tenant).join(pairs, pairs.c.query == q.c.id)
+    )
+    return {
+        (tenant, task, name): number
+        for some in in_parts(documents)
+        for tenant, task, name, number in connection.execute(keys.where(pairs.c.document.in_(some)).distinct())
+    }
 
 
 def _held(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
     """The ids of some queries, that no other writer changes until we are done.
 
-    They are taken in the order of their keys, as by `_write_queries`: whoever holds one waits only for later ones.
+    They are taken in the order of their keys, as by `_write_queries`.
     """
     q, t = schema.queries, schema.tenants
     order: Sequence[ColumnElement[str]] = (t.c.name, q.c.task, q.c.name)

@@ -96,7 +96,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """Its URL, without a password."""
+        """Its URL, without a password and without what follows a question mark, which may hold one."""
         return self._database.name
 
     @property
@@ -573,11 +573,19 @@ class Store:
         """Delete a query, in all its tasks, or all of a tenant, and whatever was learned from it.
 
         Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
-        what it would be had the deleted never been seen. Nothing of it comes back late: neither what was served
-        before and still waits to be written, nor a judge's answer, nor what a worker is learning. On SQLite no
-        byte of it stays in the file, which is written anew for that and needs its own size of free disk; on
-        PostgreSQL its space is free to be overwritten. What was served before is told from what was served later by
-        the clocks of the hosts that serve and of the database's, which must agree.
+        what it would be had the deleted never been seen. The audit goes on saying when, who and what; its details
+        of these tenants, which may name tasks and queries, are emptied. Nothing of it comes back late: neither what
+        was served before and still waits to be written, nor a judge's answer, nor what a worker is learning. On
+        SQLite no byte of it stays in the file, which is written anew for that and needs its own size of free disk;
+        on PostgreSQL its space is free to be overwritten. What was served before is told from what was served later
+        by the clocks of the hosts that serve and of the database's, which must agree.
+
+        Args:
+            tenant: Whose; "" is the shared tenant.
+
+            query_id: The id of a query, or its text where it was captured without an id; None is all of the tenant.
+
+            by: Who asks for it.
 
         Raises:
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
@@ -585,8 +593,8 @@ class Store:
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
         names = None
-        if query_id is not None:
-            names = [query_id] if self._texts else [query_id, self.text_id(query_id)]  # an id may have been the text
+        if query_id is not None:  # an id may have been made of the text
+            names = [name for name in (query_id, self.text_id(query_id)) if is_name(name)]
         with self._database.write("forgetting") as connection:
             now = self._database.now(connection)
             gone = forgetting.forget(connection, self._salt, tenant=tenant, names=names, by=by, now=now)

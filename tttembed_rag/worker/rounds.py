@@ -12,6 +12,7 @@ from threading import Event
 from uuid import uuid4
 
 from tttembed_rag import telemetry
+from tttembed_rag.background import checked_interval
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded, TTTEmbedError
 from tttembed_rag.gate import AnyScope
 from tttembed_rag.guards import Probe
@@ -151,8 +152,7 @@ class Worker:
 
             watch: Called with every step as soon as it is done.
         """
-        if not every > 0:
-            raise InputError(f"every: expected a number of seconds > 0, got {every:g}")
+        checked_interval("every", every)
         stop = stop or Event()
         trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         while not stop.is_set():
