@@ -255,6 +255,37 @@ class StoreSuite:
         assert (store.rewards(JUDGE).width, len(store.rewards(JUDGE))) == (12, 2)
         assert (store.embedder(JUDGE), store.embedder("another judge")) == ("new", None)
 
+    def test_the_model_of_most_of_the_last_queries_is_told(self, store: Store) -> None:
+        """Of two with as many it is the newer; the newest alone where no number is named."""
+        store.observe(traffic(5), judge=JUDGE)
+        store.observe([replace(one, embedder="new") for one in traffic(2, first=5)], judge=JUDGE)
+
+        assert [store.embedder(JUDGE, last=last) for last in (1, 3, 4, 5)] == ["new", "new", "new", "e"]
+        assert store.embedder(JUDGE, last=5, since=4.0) == "new"
+        assert store.embedder(JUDGE, since=9.0) is None
+
+    def test_the_judge_of_most_of_the_last_queries_is_told(self, store: Store) -> None:
+        """Whoever said more before, of whom the asker learns; of two with as many it is the newer."""
+        store.observe(traffic(6), judge="old")
+        store.observe(traffic(2, first=5), judge="new")
+        store.observe(traffic(2, first=7, tenant="a"), judge="another tenant's")
+        alone = [store.judge(last=last) for last in (1, 2, 3, 4)]
+        of_late = store.judge(last=9, since=5.0)
+        store.share("a", allowed=True, by="me")
+
+        assert (alone, of_late) == (["new", "new", "new", "old"], "new")
+        assert [store.judge(last=2), store.judge(tenant="a", last=9)] == ["another tenant's"] * 2
+        assert store.judge(since=9.0) is None
+
+    def test_rewards_are_counted_without_being_read(self, store: Store) -> None:
+        """As many as a fit would get of the same queries."""
+        store.observe(traffic(5), judge=JUDGE)
+        store.observe([replace(one, embedder="new") for one in traffic(2, first=5, depth=3)], judge=JUDGE)
+
+        assert store.budget(JUDGE, embedder="e", last=4, since=2.0) == 3 * 4
+        assert store.budget(JUDGE, embedder="e", last=2) == store.rewards(JUDGE, embedder="e", last=2).budget == 2 * 4
+        assert [store.budget(JUDGE), store.budget(JUDGE, last=3), store.budget("nobody")] == [26, 10, 0]
+
     def test_a_document_without_a_vector_waits_for_it(self, store: Store) -> None:
         """It takes part in no fit until its vector is known."""
         one = traffic(1)[0]

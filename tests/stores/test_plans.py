@@ -45,7 +45,9 @@ def sorted_here(store):
         lambda store: store.rewards(JUDGE, last=2),
         lambda store: store.rewards(JUDGE, last=2, since=1.0, before=2e9),
         lambda store: store.rewards(JUDGE, tenant="a", last=1),
-        lambda store: store.embedder(JUDGE),
+        lambda store: store.embedder(JUDGE, last=2, since=1.0),
+        lambda store: store.judge(last=2, since=1.0),
+        lambda store: store.budget(JUDGE, embedder="e", last=2, since=1.0),
         lambda store: store.waiting(JUDGE, limit=2),
     ],
 )

@@ -25,7 +25,9 @@ _QUIET = ("learned nothing", "standby")
 @click.argument("url", metavar="URL")
 @click.option("--judge", "spec", metavar="SPEC", help="Who judges what waits, as in `tttembed judge`.")
 @click.option(
-    "--rewards-of", metavar="JUDGE", help="Fingerprint of whose rewards count.  [default: --judge, or the busiest]"
+    "--rewards-of",
+    metavar="JUDGE",
+    help="Fingerprint of whose rewards count.  [default: --judge, or whoever gives most]",
 )
 @click.option("--once", is_flag=True, help="One round, for cron.")
 @click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between rounds.")
@@ -35,7 +37,7 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--scope", default="auto", show_default=True, type=click.Choice(["auto", "global", "task", "query"]))
 @click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
-@click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of the newest query]")
+@click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
 @click.option("--concurrency", default=8, show_default=True, help="Calls of the judge in flight at once.")
 @click.option(
     "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."

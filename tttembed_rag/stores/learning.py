@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Select, Table, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select
 
 from tttembed_rag.errors import RewardError, StoreError
 from tttembed_rag.judging import Observation
@@ -71,7 +71,7 @@ def rewards_of(connection: Connection, wanted: Selection) -> Rewards:
             .where(of_documents.c.document == r.c.document, of_documents.c.embedder == embedder)
         )
     )
-    last = _last(connection, wanted.tenant, with_vectors, wanted.last)
+    last = [number for _, number in _last(connection, wanted.tenant, with_vectors, wanted.last)]
     served = [row for some in in_parts(last) for row in connection.execute(with_vectors.where(q.c.id.in_(some)))]
     sound = [row for row in served if checksum(row.vector) == row.checksum]
     given = _given(connection, [row.id for row in sound], judge, embedder)
@@ -119,16 +119,19 @@ def _chosen(wanted: Selection, judge: int | None) -> Select[Any]:
     return chosen
 
 
-def _last(connection: Connection, tenant: str, chosen: Select[Any], count: int | None) -> list[int]:
-    """The ids of the last served of the *chosen* queries of *tenant*, "" with all that share, newest first.
+def _last(
+    connection: Connection, tenant: str, chosen: Select[Any], count: int | None, *facts: ColumnElement[Any]
+) -> list[tuple[Any, ...]]:
+    """The last served of the *chosen* queries of *tenant*, "" with all that share, newest first: time, id and *facts*.
 
     Tenant by tenant: an index has the order then, and what is older is not looked at.
     """
     q, done = schema.queries, schema.progress
-    newest = chosen.with_only_columns(done.c.at, q.c.id).order_by(done.c.at.desc(), done.c.query.desc()).limit(count)
+    found = chosen.with_only_columns(done.c.at, q.c.id, *facts)
+    newest = found.order_by(done.c.at.desc(), done.c.query.desc()).limit(count)
     owners = connection.execute(_owners(tenant)).scalars().all()
     rows = [tuple(row) for owner in owners for row in connection.execute(newest.where(done.c.tenant == owner))]
-    return [number for _, number in sorted(rows, reverse=True)[:count]]
+    return sorted(rows, reverse=True)[:count]
 
 
 def _owners(tenant: str) -> Select[Any]:
@@ -138,23 +141,56 @@ def _owners(tenant: str) -> Select[Any]:
     return select(t.c.id).where(mine if tenant else or_(mine, t.c.shares))
 
 
-def newest_embedder(connection: Connection, wanted: Selection) -> str | None:
-    """The fingerprint of the model that `rewards_of` takes where none is named."""
-    number = _newest(connection, wanted, _chosen(wanted, found(connection, schema.judges, wanted.judge)))
+def judge_of(connection: Connection, wanted: Selection) -> str | None:
+    """Who has rewarded most of the last rewarded queries, whoever *wanted* names; of two the newer. None: nobody."""
+    done, j = schema.progress, schema.judges
+    spoken = exists().where(done.c.judge == j.c.id, done.c.tenant.in_(_owners(wanted.tenant)), done.c.rewards > 0)
+    # Judge by judge, for the same reason as tenant by tenant.
+    rows = sorted(
+        (
+            (at, query, judge)
+            for judge in connection.execute(select(j.c.id).where(spoken)).scalars().all()
+            for at, query in _last(connection, wanted.tenant, _chosen(wanted, judge), wanted.last)
+        ),
+        reverse=True,
+    )
+    last = set(list(dict.fromkeys(query for _, query, _ in rows))[: wanted.last])
+    number = _most([judge for _, query, judge in rows if query in last])
+    return connection.execute(select(j.c.name).where(j.c.id == number)).scalar()
+
+
+def embedder_of(connection: Connection, wanted: Selection) -> str | None:
+    """The fingerprint of the model of most of the last rewarded queries; of two the newer. None: no vectors."""
+    chosen = _chosen(wanted, found(connection, schema.judges, wanted.judge))
+    number = _prevailing(connection, wanted.tenant, chosen, wanted.last)
     names = select(schema.embedders.c.name).where(schema.embedders.c.id == number)
     return connection.execute(names).scalar()
+
+
+def budget_of(connection: Connection, wanted: Selection) -> int:
+    """How many rewards the wanted queries have that were last served by the wanted embedder."""
+    chosen = _chosen(wanted, found(connection, schema.judges, wanted.judge))
+    if wanted.embedder is not None:
+        chosen = chosen.where(schema.queries.c.embedder == found(connection, schema.embedders, wanted.embedder))
+    rows = _last(connection, wanted.tenant, chosen, wanted.last, schema.progress.c.rewards)
+    return sum(rewards for _, _, rewards in rows)
 
 
 def _embedder(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
     if wanted.embedder is not None:
         return found(connection, schema.embedders, wanted.embedder)
-    return _newest(connection, wanted, chosen)
+    return _prevailing(connection, wanted.tenant, chosen, 1)
 
 
-def _newest(connection: Connection, wanted: Selection, chosen: Select[Any]) -> int | None:
+def _prevailing(connection: Connection, tenant: str, chosen: Select[Any], last: int | None) -> int | None:
     q = schema.queries
-    last = _last(connection, wanted.tenant, chosen.where(q.c.embedder.is_not(None)), 1)
-    return connection.execute(select(q.c.embedder).where(q.c.id.in_(last))).scalar()
+    rows = _last(connection, tenant, chosen.where(q.c.embedder.is_not(None)), last, q.c.embedder)
+    return _most([embedder for _, _, embedder in rows])
+
+
+def _most(numbers: Sequence[int]) -> int | None:
+    """The one that comes most often, of two the one that comes first; None of none."""
+    return Counter(numbers).most_common(1)[0][0] if numbers else None
 
 
 def _given(connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None) -> _Given:

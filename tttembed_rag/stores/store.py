@@ -258,18 +258,51 @@ class Store:
         Raises:
             RewardError: There are none.
         """
-        if last is not None and last < 1:
-            raise InputError(f"last: expected at least 1 query, got {last}")
         wanted = learning.Selection(
-            judge=judge, tenant=tenant, embedder=embedder, last=last, since=since, before=before
+            judge=judge, tenant=tenant, embedder=embedder, last=_last(last), since=since, before=before
         )
         with self._database.read() as connection:
             return learning.rewards_of(connection, wanted)
 
-    def embedder(self, judge: str, *, tenant: str = "") -> str | None:
-        """Fingerprint of the embedding model that `rewards` of *judge* takes where none is named; None: no vectors."""
+    def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
+        """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.
+
+        Args:
+            judge: Whose rewards.
+
+            tenant: As for `rewards`.
+
+            last: Of how many queries, the last served ones; 1 is what `rewards` takes where none is named. Of
+                two models with as many it is that of the newest query.
+
+            since: Of those last served at this Unix second or later.
+        """
+        wanted = learning.Selection(judge=judge, tenant=tenant, last=_last(last), since=since)
         with self._database.read() as connection:
-            return learning.newest_embedder(connection, learning.Selection(judge=judge, tenant=tenant))
+            return learning.embedder_of(connection, wanted)
+
+    def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
+        """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`."""
+        wanted = learning.Selection(judge="", tenant=tenant, last=_last(last), since=since)
+        with self._database.read() as connection:
+            return learning.judge_of(connection, wanted)
+
+    def budget(
+        self,
+        judge: str,
+        *,
+        tenant: str = "",
+        embedder: str | None = None,
+        last: int | None = None,
+        since: float | None = None,
+    ) -> int:
+        """How many rewards `rewards` would read, without reading them: damaged vectors and missing ones count.
+
+        The arguments are those of `rewards`; only queries that *embedder* served last count, None is any.
+        """
+        wanted = learning.Selection(judge=judge, tenant=tenant, embedder=embedder, last=_last(last), since=since)
+        with self._database.read() as connection:
+            return learning.budget_of(connection, wanted)
 
     def judges(self, *, tenant: str = "") -> list[tuple[str, int]]:
         """Fingerprints of judges and how many rewards `rewards` has of them, the busiest first."""
@@ -667,6 +700,12 @@ def _tenant(tenant: str) -> str:
 
 def _tenants(tenant: str | None) -> str | None:
     return None if tenant is None else _tenant(tenant)
+
+
+def _last(count: int | None) -> int | None:
+    if count is not None and count < 1:
+        raise InputError(f"last: expected at least 1 query, got {count}")
+    return count
 
 
 def _lasting(seconds: float) -> float:

@@ -4,6 +4,10 @@ What is live stays until something speaks against it. A fit whose every offset t
 includes what the live version was learned from. But evidence wavers around the gate, and versions must not flap, so
 the first such fit is only noted; the second in a row, on more rewards, withdraws the live version.
 
+Rewards speak for or against versions of their own embedding model only. Where no judge or model is named, that of most
+of the `_PREVAILING` queries rewarded last is learned from: a new one within that many queries, however much is known
+from the one before, and no trial of another one on a few queries.
+
 After a rollback the same evidence cannot publish the same again: until there are `_OUTWEIGH` times the rewards that
 were behind the version rolled back, only queries served since the trial that it failed began are learned from.
 """
@@ -38,6 +42,8 @@ BY = "worker"
 # there should be few.
 _GROWTH = 0.1
 _OUTWEIGH = 2
+# Of so many of the last rewarded queries most say whose rewards, and of which model, are learned from.
+_PREVAILING = 100
 # Offsets that a version is explained with.
 _EXPLAINED = 3
 
@@ -47,9 +53,9 @@ class Habits:
     """How tenants learn.
 
     Attributes:
-        judge: Fingerprint of whose rewards; None is, per tenant, the judge with most of them.
+        judge: Fingerprint of whose rewards; None is, per tenant, the judge of most of the last rewarded queries.
 
-        embedder: Fingerprint of whose vectors; None is the model of the newest rewarded query.
+        embedder: Fingerprint of whose vectors; None is the model of most of the last rewarded queries.
 
         scope: What is fitted.
 
@@ -84,6 +90,7 @@ class Pass:
         self._store, self._tenant, self._habits = store, tenant, habits
         self._holding, self._probe = holding, probe
         self._embedder = habits.embedder
+        self._prevailing = min(habits.last, _PREVAILING)
         self._memory = Memory.read(store, tenant)
         self._live = store.version("live", tenant=tenant)
         # Gains of fresh queries under what was live at the beginning: a trial goes on under the next version.
@@ -99,7 +106,7 @@ class Pass:
 
             Superseded: Somebody has changed what is live meanwhile; that stays.
         """
-        judge, count = self._busiest_judge()
+        judge, count = self._judge()
         if not count and self._live is None:
             yield self._step("learned nothing", "no rewards yet")
             return
@@ -109,19 +116,29 @@ class Pass:
             yield self._step("learned nothing", f"nothing is new, {count} rewards as before")
             return
         if self._embedder is None:
-            self._embedder = self._store.embedder(judge, tenant=self._tenant)
+            self._embedder = self._store.embedder(judge, tenant=self._tenant, last=self._prevailing, since=self._since)
+        if self._memory.judge not in ("", judge):  # what another judge's rewards said of what is live is left aside
+            trial = replace(read_trial(self._store, self._tenant), queries=0, against=0, earlier=())
+            write_trial(self._store, self._tenant, self._lease, trial)
+        self._memory = self._memory.counted(judge, count)
+        new, needed = self._memory.new, self._needed(judge)
+        guarded = self._live is not None and self._live.served > 0
+        if new < needed and not guarded:
+            yield self._too_little(new, needed)
+            self._remember()
+            return
         try:
-            rewards = self._rewards(judge)
+            rewards = self._rewards(judge, self._embedder)
         except RewardError as exc:
             yield self._step("learned nothing", str(exc))
             return
-        live = self._live
-        if live is not None and self._is_for(live, rewards) and (offsets := self._readable(live)) is not None:
-            yield from self._guard(live, offsets, rewards)
-        if judge != self._memory.judge or count < self._memory.base + self._memory.rewards:  # some have expired
-            self._memory = replace(self._memory, judge=judge, rewards=0, base=0)
-        yield from self._learn(count, rewards)
-        self._remember(looked=count)
+        if self._live is not None:
+            yield from self._guard(self._live, rewards)
+        if new < needed:
+            yield self._too_little(new, needed)
+        else:
+            yield from self._learn(rewards)
+        self._remember()
 
     # Who embeds
 
@@ -133,7 +150,7 @@ class Pass:
         changed = "" if reference is None else reference.difference(probe)
         foreign = changed if live is None else live.difference(probe)
         if changed:
-            self._remember(since=time.time(), base=count, rewards=0)
+            self._remember(since=time.time(), base=count, rewards=0, looked=count)
         # Not only at the change: since then another version may have gone live, or a person may have resumed.
         serves = self._live is not None and self._live.served > 0
         halts = serves and bool(foreign) and (bool(changed) or self._own_halt() is None)
@@ -161,8 +178,11 @@ class Pass:
 
     # Whether what is live helps
 
-    def _guard(self, live: Version, offsets: Offsets, rewards: Rewards) -> Iterator[Step]:
+    def _guard(self, live: Version, learned: Rewards) -> Iterator[Step]:
         """Try what is live on queries that it was not learned from; take it back where they contradict it."""
+        rewards, offsets = self._own(live, learned), self._readable(live)
+        if rewards is None or offsets is None:
+            return
         trial = read_trial(self._store, self._tenant)
         if trial.version != live.number:  # published by somebody else, or by a worker that was killed right after
             self._begin(live, rewards)
@@ -200,7 +220,7 @@ class Pass:
         """Serve the version before, if what contradicts this one speaks for that one; else base vectors."""
         why = f"version {live.number} is contradicted: {trial}"
         before = self._store.version("previous", tenant=self._tenant)
-        if before is not None and self._speaks_for(before, trial, rewards.judge):
+        if before is not None and self._speaks_for(before, trial, rewards.judge, live.embedder or self._embedder):
             now = self._store.rollback(
                 by=BY, tenant=self._tenant, to=before.number, note=why, lease=self._lease, instead_of=live.number
             )
@@ -219,9 +239,12 @@ class Pass:
         what = f"version {now.number}" if now.served else "base vectors"
         yield self._step("rolled back", f"{why}; {what} now", now)
 
-    def _speaks_for(self, version: Version, trial: Trial, judge: str) -> bool:
+    def _speaks_for(self, version: Version, trial: Trial, judge: str, embedder: str | None) -> bool:
+        """Whether rewards of late of that model do; they say nothing of a version of another one."""
+        if not _same_model(version.embedder, embedder):
+            return False
         try:
-            fresh = self._rewards(judge, since=max(trial.since, version.at))
+            fresh = self._rewards(judge, embedder, since=max(trial.since, version.at))
         except RewardError:
             return False
         offsets = self._readable(version)
@@ -230,32 +253,38 @@ class Pass:
 
     # What is to be served
 
-    def _learn(self, count: int, rewards: Rewards) -> Iterator[Step]:
-        """Fit, if enough is new, and publish what the gate supports."""
+    def _needed(self, judge: str) -> int:
+        """How many rewards must be new: more where more is known, of which no more counts than is learned from."""
+        window = self._store.budget(
+            judge, tenant=self._tenant, embedder=self._embedder, last=self._habits.last, since=self._since
+        )
+        return max(self._habits.min_new, math.ceil(_GROWTH * min(self._memory.rewards, window)))
+
+    def _too_little(self, new: int, needed: int) -> Step:
+        return self._step("learned nothing", f"{new} rewards are new, {needed} are needed")
+
+    def _learn(self, rewards: Rewards) -> Iterator[Step]:
+        """Fit, and publish what the gate supports."""
         memory = self._memory
-        count -= memory.base
-        needed = max(self._habits.min_new, math.ceil(_GROWTH * memory.rewards))
-        if count - memory.rewards < needed:
-            yield self._step("learned nothing", f"{count - memory.rewards} rewards are new, {needed} are needed")
-            return
         usable = rewards
         if len(rewards) < _OUTWEIGH * memory.contradicted:
             try:
-                usable = self._rewards(rewards.judge, since=memory.fresh)
+                usable = self._rewards(rewards.judge, self._embedder, since=memory.fresh)
             except RewardError as exc:
                 yield self._step("learned nothing", str(exc))
                 return
-        live = None if self._live is None else self._readable(self._live)
-        start = live if live is not None and live.width == usable.width else None
+        live = self._live
+        own = None if live is None or not self._is_for(live, usable) else self._readable(live)
         try:
             with telemetry.step("fit", tenant=self._tenant) as note:
-                offsets = fit(usable, scope=self._habits.scope, warm_start=start)
+                offsets = fit(usable, scope=self._habits.scope, warm_start=own)
                 note(rewarded=len(usable))
         except InputError as exc:
             yield self._step("failed", f"nothing could be fitted: {exc}")
             return
+        self._memory = self._memory.known()
         said = f"{_explained(offsets)}; learned from {len(usable)} queries, {usable.budget} rewards of {usable.judge}"
-        serves, served = (any(offset.served for offset in (which or {}).values()) for which in (offsets, live))
+        serves, served = (any(offset.served for offset in (which or {}).values()) for which in (offsets, own))
         if serves or (served and memory.doubted):
             yield from self._publish(offsets, rewards, said, serves=serves)
         elif served:
@@ -266,7 +295,6 @@ class Pass:
         else:
             self._store.note(BY, "abstained", said, tenant=self._tenant)
             yield self._step("abstained", said)
-        self._remember(rewards=count)
 
     def _publish(self, offsets: Offsets, rewards: Rewards, said: str, *, serves: bool) -> Iterator[Step]:
         trial = read_trial(self._store, self._tenant)
@@ -291,22 +319,38 @@ class Pass:
 
     # Reading and writing down
 
-    def _busiest_judge(self) -> tuple[str, int]:
+    def _judge(self) -> tuple[str, int]:
         """Whose rewards are learned from, and how many there are."""
-        known = self._store.judges(tenant=self._tenant)
-        judge = self._habits.judge or (known[0][0] if known else "")
-        return judge, dict(known).get(judge, 0)
+        judge = self._habits.judge
+        if judge is None:
+            now = self._store.judge(tenant=self._tenant, last=self._prevailing, since=self._since)
+            judge = self._memory.judge if now is None else now
+        return judge, dict(self._store.judges(tenant=self._tenant)).get(judge, 0)
 
-    def _rewards(self, judge: str, since: float = 0.0) -> Rewards:
-        """The rewards of *judge* that belong to the present embedding model, from *since* on."""
+    @property
+    def _since(self) -> float | None:
+        """From when on there are vectors of the present embedding model; None is always."""
+        return self._memory.since or None
+
+    def _rewards(self, judge: str, embedder: str | None, since: float = 0.0) -> Rewards:
+        """The rewards of *judge* for vectors of a model, from *since* on where there are such."""
         since = max(since, self._memory.since)
         return self._store.rewards(
-            judge, tenant=self._tenant, embedder=self._embedder, last=self._habits.last, since=since or None
+            judge, tenant=self._tenant, embedder=embedder, last=self._habits.last, since=since or None
         )
 
+    def _own(self, live: Version, rewards: Rewards) -> Rewards | None:
+        """The rewards of the live version's own model, if not *rewards*; None where there are none."""
+        if not _same_model(live.embedder, self._embedder):
+            try:
+                rewards = self._rewards(rewards.judge, live.embedder)
+            except RewardError:
+                return None
+        return rewards if rewards.width == live.width else None
+
     def _is_for(self, version: Version, rewards: Rewards) -> bool:
-        """Whether a version belongs to the embedding model of *rewards*: no other says anything about it."""
-        return version.width == rewards.width and version.embedder in ("", self._embedder)
+        """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
+        return version.width == rewards.width and _same_model(version.embedder, self._embedder)
 
     def _readable(self, version: Version) -> Offsets | None:
         """The offsets of a version; None where they are damaged."""
@@ -338,6 +382,11 @@ class Pass:
     @property
     def _number(self) -> int:
         return 0 if self._live is None else self._live.number
+
+
+def _same_model(one: str | None, other: str | None) -> bool:
+    """Whether vectors of *one* model are those of the *other*; of one that is not known nobody can say no."""
+    return one == other or not (one and other)
 
 
 def _explained(offsets: Offsets) -> str:

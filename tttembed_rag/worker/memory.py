@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from zlib import crc32
 
 import numpy as np
@@ -32,7 +32,7 @@ class Memory:
 
         rewards: How many there were, beyond *base*, when something was learned last.
 
-        looked: How many there were at the last pass.
+        looked: How many there were at the last pass, of those before *base* too.
 
         doubted: Whether the gate withheld at the last fit all of what is live.
 
@@ -53,6 +53,27 @@ class Memory:
     base: int = 0
     contradicted: int = 0
     fresh: float = 0.0
+
+    @property
+    def new(self) -> int:
+        """Rewards that nothing was learned from yet."""
+        return self.looked - self.base - self.rewards
+
+    def counted(self, judge: str, count: int) -> Memory:
+        """What is known once *judge* has given *count* rewards; of another judge nothing is.
+
+        Fewer than before: some have expired, the oldest, which are those before *base*, then known ones.
+        """
+        if judge != self.judge:
+            return replace(self, judge=judge, rewards=0, looked=count, doubted=False, base=0)
+        expired = max(0, self.looked - count)
+        base = max(0, self.base - expired)
+        rewards = max(0, self.rewards + self.base - base - expired)
+        return replace(self, rewards=rewards, looked=count, base=base)
+
+    def known(self) -> Memory:
+        """What is known once all there is was learned from."""
+        return replace(self, rewards=self.looked - self.base)
 
     @classmethod
     def read(cls, store: Store, tenant: str) -> Memory:

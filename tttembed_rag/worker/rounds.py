@@ -44,7 +44,8 @@ class Worker:
         judge: Who scores what waits. None judges nothing: rewards come with observations or from elsewhere.
 
         rewards_of: Fingerprint of the judge whose rewards are learned from; None is *judge*, and without
-            one, per tenant, the judge with most rewards. Rewards of two judges never mix.
+            one, per tenant, the judge of most of the last 100 rewarded queries (of *last*, if that is less), of
+            two the newer. Rewards of two judges never mix.
 
         tenants: Whom it works for; None is everybody.
 
@@ -54,12 +55,13 @@ class Worker:
 
         price: What the judge's usage costs; needed where the budget caps money.
 
-        min_new: Rewards that must be new before something is learned again, >= 1; also a tenth of those known.
+        min_new: Rewards that must be new before something is learned again, >= 1; also a tenth of those known,
+            and of those of the *last* queries.
 
         last: Queries learned from at most, the last served ones.
 
-        embedder: Fingerprint of the embedding model whose vectors are learned from; None is that of the
-            newest rewarded query.
+        embedder: Fingerprint of the embedding model whose vectors are learned from; None is that of most of the
+            last 100 rewarded queries.
 
         probe: Asks the embedding model who it is, once a round: ``lambda: Probe.of(embed_query, ...)``.
             Where it is another one than before, offsets are halted until enough of the new one is learned.
