@@ -528,7 +528,7 @@ class TestBrokenJudges:
 
     def test_it_is_asked_again_later(self, world, store, reranker):
         """The next worker judges what is left, and pays for nothing twice."""
-        host, asked = reranker(lambda scores, n: 503 if 5 <= n < 8 else scores)
+        host, asked = reranker(lambda scores, n: 503 if 5 <= n < 9 else scores)  # the probe too
         store.observe(world.served(range(40)))
         first = actions(Worker(store, http_judge(host), concurrency=1).round())
         second = actions(Worker(store, http_judge(host), concurrency=1).round())
@@ -536,7 +536,7 @@ class TestBrokenJudges:
         assert (first[0], second) == ("not judged", ["judged", "published"])
         assert store.judges()[0][1] == 320
         assert store.spent().pairs == 320 + 2
-        assert len(asked) == 1 + 40 + 3
+        assert len(asked) == 1 + 40 + 3 + 1
 
 
 class TestLease:

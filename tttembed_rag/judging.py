@@ -158,12 +158,15 @@ class Verdicts:
         progress: Pairs, usage and money at the end.
 
         stopped: Why it ended before the plan did; empty if it did not.
+
+        failed: Why, for every pair whose call failed, by (query id, document id).
     """
 
     rewards: Mapping[str, Mapping[str, float]]
     unjudged: int
     progress: Progress
     stopped: str = ""
+    failed: Mapping[tuple[str, str], JudgeError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,6 +390,7 @@ class _Run:
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
         self._usage = Usage()
         self._failures = 0
+        self._failed: dict[bytes, JudgeError] = {}
         self._stopped = ""
         self._settled = asyncio.Event()
 
@@ -423,6 +427,7 @@ class _Run:
             except JudgeError as exc:
                 self._walk.ledger.settle(call, meter.usage)
                 self._failures += 1
+                self._failed |= dict.fromkeys(call.keys, exc)
                 _log.warning("not judged: %s", exc)
                 if self._failures >= _FAILURES:
                     self._stopped = str(exc)
@@ -448,4 +453,7 @@ class _Run:
         ):
             if score is not None:
                 rewards.setdefault(query, {})[document] = reward
-        return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped)
+        failed = {
+            (query, document): self._failed[key] for query, document, key in self._walk.reached if key in self._failed
+        }
+        return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped, failed)

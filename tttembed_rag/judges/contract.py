@@ -102,9 +102,11 @@ def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float
 PROBE_QUERY = "What is the capital city of France?"
 PROBE_GOOD = "The capital city of France is Paris, on the river Seine."
 PROBE_BAD = "To remove rust from a bicycle chain, soak it in vinegar overnight and brush it."
+# By how much the reward of the good one must exceed that of the bad one, in [0, 1].
+PROBE_MARGIN = 0.02
 
 
-def check_judge(judge: Judge, *, margin: float = 0.02) -> Scores:
+def check_judge(judge: Judge, *, margin: float = PROBE_MARGIN) -> Scores:
     """Its scores of a plainly good and a plainly bad document; a judge that cannot tell them apart is refused.
 
     A reranker behind a wrong prompt template answers fluently and scores at random: this finds out

@@ -2,6 +2,11 @@
 
 Every answer is kept by the store as soon as it is known, so whoever is killed here has lost nothing and
 pays for nothing twice.
+
+A call may fail because the judge is down, or because of what it was asked about (too long, filtered). Where calls fail
+in a row, the probe is asked again, and only a judge that fails it is broken. Queries with a call that failed go behind
+all others of their tenant. Pairs that fail there again, with a judge that passes the probe right after, are declined;
+where such a failure may pass (a busy server) not before `_PATIENCE` of them, of which a round makes two at most.
 """
 
 from __future__ import annotations
@@ -10,7 +15,8 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
@@ -22,6 +28,7 @@ from tttembed_rag.judges.cache import Answers, Paid, pair_key
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
+    PROBE_MARGIN,
     PROBE_QUERY,
     Judge,
     Scores,
@@ -30,6 +37,7 @@ from tttembed_rag.judges.contract import (
     rewards_of,
 )
 from tttembed_rag.judges.feedback import FeedbackJudge
+from tttembed_rag.judges.retrying import BusyError
 from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage, metered, record
 from tttembed_rag.judging import BUDGET_ENDED, Observation, Plan, Verdicts, check_once, judge_all
 from tttembed_rag.stores import Store
@@ -43,6 +51,12 @@ _QUERIES = 16
 _GRACE = 10.0
 
 
+# Failures that may pass before they do not.
+_PATIENCE = 5
+# What any judge can tell apart.
+_PROBE = Observation("probe", PROBE_QUERY, [("good", PROBE_GOOD), ("bad", PROBE_BAD)])
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What came of asking.
@@ -50,17 +64,46 @@ class Asked:
     Attributes:
         scored: Verdicts written.
 
-        stopped: Why not all that waits was judged; empty if it was.
+        refused: Pairs that a judge which passes the probe failed at again: declined, or left for another round.
+
+        stopped: Why no more is asked now; empty if more may be.
 
         broken: Whether the judge broke down: it is not to be asked about anything else now.
 
-        failed: Queries with pairs that the judge gave no answer to.
+        more: Whether more may wait.
     """
 
     scored: int = 0
+    refused: int = 0
     stopped: str = ""
     broken: bool = False
-    failed: int = 0
+    more: bool = False
+
+    def __add__(self, later: Asked) -> Asked:
+        return replace(later, scored=self.scored + later.scored, refused=self.refused + later.refused)
+
+    def __str__(self) -> str:
+        refused = f"{self.refused} pairs without an answer" if self.refused else ""
+        return "; ".join(part for part in (f"{self.scored} pairs scored", refused, self.stopped) if part)
+
+
+class _Afresh:
+    """Answers that are counted and kept, and not looked up.
+
+    Args:
+        answers: Where.
+    """
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def get(self, _: Sequence[bytes]) -> dict[bytes, Paid]:
+        """Nothing."""
+        return {}
+
+    def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
+        """Count *answers*, and keep those that are the first."""
+        self._answers.put(judge, answers)
 
 
 class Wary:
@@ -170,6 +213,8 @@ class Asking:
         self._budget, self._price = budget, price
         self._concurrency, self._seconds = concurrency, seconds
         self._late: Thread | None = None
+        # By tenant, the queries that go behind all others, the next one first, and how often each has failed.
+        self._behind: dict[str, dict[str, int]] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -177,60 +222,134 @@ class Asking:
         return self._judge.fingerprint
 
     def judge(self, tenant: str, stop: Event, check: Callable[[], object]) -> Asked:
-        """Score what waits for *tenant*, newest queries first, until all is done, a cap is reached or *stop* is set.
+        """Score what waits of `_QUERIES` queries of *tenant*, newest first, and last those that failed before.
 
-        Before every `_QUERIES` queries *check* is called, whose errors end it.
+        Before it *check* is called, whose errors end it; it ends soon once *stop* is set.
         """
-        if self._late is not None and self._late.is_alive():
-            return Asked(0, f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
-        scored, tried, failed = 0, set[str](), 0
-        while not stop.is_set():
-            check()
-            waiting = self._store.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + failed)
-            some = [one for one in waiting if one.query_id not in tried]
-            failed = len(waiting) - len(some)
-            if not some:
-                break
-            tried.update(one.query_id for one in some)
-            try:
-                asked = self._judge_some(some, tenant, stop)
-            except StoreError:
-                raise
-            except TTTEmbedError as exc:
-                return Asked(scored, str(exc), broken=True)
-            scored += asked.scored
-            if asked.stopped:
-                return replace(asked, scored=scored)
-        return Asked(scored, f"{failed} queries have pairs without an answer" if failed else "", failed=failed)
+        check()
+        if self._is_late:
+            return Asked(stopped=f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
+        behind = self._behind.get(tenant, {})
+        waiting = self._store.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + len(behind))
+        some = [one for one in waiting if one.query_id not in behind][:_QUERIES]
+        again = not some
+        if again:
+            left = {one.query_id: one for one in waiting}
+            behind = {query: failures for query, failures in behind.items() if query in left}
+            some = [left[query] for query in list(behind)[:_QUERIES]]
+        if not some:
+            self._behind.pop(tenant, None)
+            return Asked()
+        if behind:
+            self._behind[tenant] = behind
+        try:
+            return self._judge_some(some, tenant, stop, again=again)
+        except StoreError:
+            raise
+        except TTTEmbedError as exc:
+            if self._is_late:  # one query on which it hangs may be enough, and must not come first again
+                self._put_behind(tenant, [one.query_id for one in some])
+            return Asked(stopped=str(exc), broken=True)
 
-    def _judge_some(self, some: Sequence[Observation], tenant: str, stop: Event) -> Asked:
+    @property
+    def _is_late(self) -> bool:
+        """Whether the judge has not answered yet what nobody waits for any more."""
+        return self._late is not None and self._late.is_alive()
+
+    def _put_behind(self, tenant: str, queries: Iterable[str]) -> None:
+        behind = self._behind.setdefault(tenant, {})
+        for query in dict.fromkeys(queries):
+            behind[query] = behind.pop(query, 0) + 1
+
+    def _judge_some(self, some: Sequence[Observation], tenant: str, stop: Event, *, again: bool) -> Asked:
         answers = self._store.answers(some)
         known, fresh = self._parted(some, answers)
         scored = 0
         if known:
             scored = self._keep(judge_all(self._plan(known, Budget()), self._judge, answers), tenant)
         if not fresh:
-            return Asked(scored)
+            if not scored:  # they wait by mistake: nothing of them can be asked
+                self._put_behind(tenant, [one.query_id for one in some])
+            return Asked(scored, more=bool(scored) or not again)
         left = self._left()
         if left.pairs is not None and left.pairs < 1:
-            return Asked(scored, f"budget: {self._budget.pairs:g} pairs of today are spent")
+            return Asked(scored, stopped=f"budget: {self._budget.pairs:g} pairs of today are spent")
         verdicts = self._in_time(lambda: self._ask(fresh, left, answers), stop)
         if verdicts is None:
-            return Asked(scored, BUDGET_ENDED)
+            return Asked(scored, stopped=BUDGET_ENDED)
         scored += self._keep(verdicts, tenant)
-        return Asked(scored, verdicts.stopped, broken=verdicts.stopped not in ("", BUDGET_ENDED))
+        if not verdicts.failed:
+            return Asked(scored, stopped=verdicts.stopped, more=not verdicts.stopped)
+        return Asked(scored) + self._blamed(verdicts, fresh, tenant, stop, again=again)
+
+    def _blamed(
+        self, verdicts: Verdicts, asked: Sequence[Observation], tenant: str, stop: Event, *, again: bool
+    ) -> Asked:
+        """What comes of calls that failed, by whose fault that is: the judge's or that of what it was asked about."""
+        capped = verdicts.stopped == BUDGET_ENDED
+        in_a_row = bool(verdicts.stopped) and not capped
+        queries = [query for query, _ in verdicts.failed]
+        if again:
+            known = self._behind.get(tenant, {})
+            lasting = {
+                pair
+                for pair, why in verdicts.failed.items()
+                if not isinstance(why, BusyError) or known.get(pair[0], 0) + 1 >= _PATIENCE
+            }
+        else:
+            lasting = set()
+        if lasting or in_a_row:
+            passes = self._in_time(self._passes, stop)
+            if passes is None:
+                return Asked(stopped=BUDGET_ENDED)
+            if not passes:
+                return Asked(stopped=verdicts.stopped or f"{self.fingerprint}: fails the probe", broken=True)
+        self._put_behind(tenant, queries)
+        refused = len(verdicts.failed) if again else 0
+        if lasting and not self._decline(asked, lasting):
+            return Asked(stopped=BUDGET_ENDED)
+        stopped = BUDGET_ENDED if capped else ""
+        if again and not lasting and not verdicts.rewards:
+            stopped = stopped or "they are asked about again in the next round"
+        return Asked(refused=refused, stopped=stopped, more=not stopped)
 
     def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers) -> Verdicts | None:
         """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
         if not self._judge.knows_some:
-            ahead = self._judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
             if len(answers.get(keys)) < len(keys):
-                if not Ledger(left, self._price).admits(ahead):
+                if not self._affords_probe(left):
                     return None
                 check_once(self._judge, answers, price=self._price)
                 left = self._left()
         return judge_all(self._plan(fresh, left), self._judge, answers, concurrency=self._concurrency)
+
+    def _passes(self) -> bool | None:
+        """Whether the judge tells good from bad now, asked as about any pair; None where that cannot be paid for."""
+        left = self._left()
+        if not self._affords_probe(left):
+            return None
+        said = judge_all(self._plan([_PROBE], left), self._judge, _Afresh(self._store.answers()))
+        rewards = said.rewards.get(_PROBE.query_id, {})
+        return len(rewards) == len(_PROBE.candidates) and rewards["good"] - rewards["bad"] >= PROBE_MARGIN
+
+    def _affords_probe(self, left: Budget) -> bool:
+        ahead = self._judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        enough = left.pairs is None or left.pairs >= len(_PROBE.candidates)
+        return enough and Ledger(left, self._price).admits(ahead)
+
+    def _decline(self, asked: Sequence[Observation], pairs: AbstractSet[tuple[str, str]]) -> int:
+        """Keep for *pairs* that the judge declined them; returns for how many the day's budget of pairs was enough."""
+        keys = {
+            pair_key(self.fingerprint, one.query, text)
+            for one in asked
+            for document, text in one.candidates
+            if (one.query_id, document) in pairs
+        }
+        left = self._left().pairs
+        some = sorted(keys)[: None if left is None else int(left)]
+        self._store.answers(asked).put(self.fingerprint, dict.fromkeys(some, Paid(None)))
+        return len(some)
 
     def _plan(self, observations: Sequence[Observation], budget: Budget) -> Plan:
         deepest = max((len(one.candidates) for one in observations), default=1)

@@ -7,7 +7,9 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Event
 from uuid import uuid4
 
@@ -30,6 +32,10 @@ _LEASE = "worker"
 # Seconds between attempts while the store or the judge is out of order: from the first to the longest, doubling.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _LONGEST_JUDGE_WAIT = 3600.0
+# Turns of each tenant with the judge before what is new is learned from, and seconds after which none begins: both give
+# way where learning took longer the last time, so that judging has half of the time.
+_TURNS = 4
+_LONGEST_TURNS = 60.0
 
 
 class Worker:
@@ -117,6 +123,8 @@ class Worker:
         self._probe = probe
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self._last: str | None = None  # tenant that was judged for
+        self._learning = 0.0  # seconds that it took the last time
         self._judge_wait = Backoff(_FIRST_WAIT * 30, _LONGEST_JUDGE_WAIT)
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
@@ -181,10 +189,20 @@ class Worker:
             return _gathered([_told(watch, step) for step in self._steps(holding, stop)])
 
     def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
-        tenants = self._tenants
-        if tenants is None:
-            tenants = sorted({"", *self._store.tenants()})
-        yield from self._judged(tenants, holding, stop)
+        """Judging and learning in turns, until nothing waits that the budget still pays for."""
+        spent_out = set[str]()
+        more = True
+        while more and not stop.is_set():
+            tenants = self._tenants
+            if tenants is None:
+                tenants = sorted({"", *self._store.tenants()})
+            more = yield from self._judged(tenants, spent_out, holding, stop)
+            begun = time.monotonic()
+            yield from self._learned(tenants, holding, stop)
+            self._learning = time.monotonic() - begun
+
+    def _learned(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
+        """Guard what is live, and learn from what is new."""
         probe = None
         if self._probe is not None and not stop.is_set():
             try:
@@ -206,30 +224,52 @@ class Worker:
                 _log.exception("tenant %r was left out of this round", tenant)
                 yield Step("failed", f"{type(exc).__name__}: {exc}", tenant)
 
-    def _judged(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
-        """Have the judge score what waits; one that broke down or answers nothing is left alone for a while."""
+    def _judged(
+        self, tenants: Sequence[str], spent_out: set[str], holding: Holding, stop: Event
+    ) -> Generator[Step, None, bool]:
+        """Have the judge score some of what waits for each tenant in turn; returns whether there is more.
+
+        A judge that broke down is left alone for a while, a tenant whose next answer could exceed a cap is added to
+        *spent_out* and left out.
+        """
         if self._asking is None:
-            return
+            return False
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
-            return
-        scored = failed = 0
-        wait = set(self._store.waiting_tenants(self._asking.fingerprint))
-        for tenant in [one for one in tenants if one in wait]:
-            if stop.is_set():
-                return
+            return False
+        wait = set(self._store.waiting_tenants(self._asking.fingerprint)) - spent_out
+        turns = deque((tenant, 1) for tenant in self._in_turns(sorted(wait.intersection(tenants))))
+        done: dict[str, Asked] = {}
+        begun, broken = time.monotonic(), False
+        while turns and not broken and not stop.is_set():
+            tenant, turn = turns[0]
+            since = time.monotonic() - begun
+            if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
+                break
+            turns.popleft()
             asked = self._asked(self._asking, tenant, stop, holding)
-            if asked.broken:
-                self._judge_wait.wait()
-                yield Step("not judged", _said(asked), tenant)
-                return
-            scored, failed = scored + asked.scored, failed + asked.failed
-            if asked.scored or asked.stopped:
-                yield Step("not judged" if asked.failed else "judged", _said(asked), tenant)
-        if failed and not scored:
+            done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
+            if asked.scored or asked.more:
+                self._last = tenant
+            if asked.more:
+                turns.append((tenant, turn + 1))
+        for tenant, asked in done.items():
+            if asked.scored or asked.refused or asked.stopped:
+                yield Step("not judged" if asked.broken or asked.refused else "judged", str(asked), tenant)
+        if broken:
             self._judge_wait.wait()
+            return False
+        self._judge_wait.over()
+        spent_out.update(tenant for tenant, asked in done.items() if asked.stopped)
+        return bool(turns)
+
+    def _in_turns(self, tenants: list[str]) -> list[str]:
+        """Sorted *tenants* from the one after the last that was judged for; in a new process another one each day."""
+        if self._last is None:
+            first = int(time.time() // 86_400) % max(1, len(tenants))
         else:
-            self._judge_wait.over()
+            first = bisect_right(tenants, self._last)
+        return tenants[first:] + tenants[:first]
 
     def _asked(self, asking: Asking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = self._store.spent()
@@ -270,10 +310,6 @@ class Backoff:
     def over(self) -> None:
         """Count a success."""
         self._next, self._until = self._first, 0.0
-
-
-def _said(asked: Asked) -> str:
-    return "; ".join(part for part in (f"{asked.scored} pairs scored", asked.stopped) if part)
 
 
 def _told(watch: Callable[[Step], None] | None, step: Step) -> Step:
