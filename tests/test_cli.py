@@ -375,6 +375,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "verdict": "published",
         "reason": "steady",
         "needed": None,
+        "judge": None,
     }
     assert (records[1]["served"], records[1]["needed"]) == (False, 30)
     assert (records[2]["gain"], records[2]["interval"]) == (None, None)
@@ -401,6 +402,47 @@ def test_show_refuses_what_is_no_offsets_file(tmp_path: Path, name: str, content
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith(f"Error: {path}: {reason}")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "judge"), [("qrels", "qrels (simulated judge)"), ("judge", "judge")], ids=["labels", "judge"]
+)
+def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str, judge: str) -> None:
+    """Labels in that role are called a simulation in what fit prints, in the file, and in what show prints of it."""
+    out = tmp_path / "fitted.safetensors"
+    fitted = ("fit", folder, "--vectors", "tiny", "--rewards", rewards, "--out", out)
+
+    first = [tttembed(*arguments).stdout.splitlines()[0] for arguments in (fitted, ("show", out))]
+    records = [
+        json.loads(line)
+        for arguments in ((*fitted, "--json"), ("show", out, "--json"))
+        for line in tttembed(*arguments).stdout.splitlines()
+    ]
+
+    assert [f"rewards: {judge}"] * 2 == first
+    assert {judge} == {record["judge"] for record in records}
+    assert judge == Offsets.load(out).settings["judge"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value"),
+    [
+        ("fit", "--depth", "-1"),
+        ("fit", "--depth", "0"),
+        ("fit", "--last", "0"),
+        ("versions", "--limit", "0"),
+        ("audit", "--limit", "-1"),
+        ("judge", "--concurrency", "0"),
+        ("judge", "--seed", "-1"),
+        ("worker", "--concurrency", "0"),
+    ],
+)
+def test_numbers_out_of_range_are_named(command: str, option: str, value: str) -> None:
+    """The option is named, with its range, before anything is read."""
+    result = tttembed(command, option, value, "nowhere")
+
+    assert result.exit_code == 2
+    assert f"Error: Invalid value for '{option}': {value} is not in the range x>=" in result.stderr
 
 
 # Explain

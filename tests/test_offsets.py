@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors import safe_open
+from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
@@ -554,6 +555,14 @@ def foreign(metadata):
     return to_safetensors({"vectors": np.ones((1, WIDTH), np.float32)}, metadata=metadata)
 
 
+def of_records(records, vectors=None, settings=None):
+    """An offsets file of these records, whatever they are."""
+    header = {"format": "tttembed-offsets", "format_version": "1", "settings": json.dumps(settings or {})}
+    vectors = np.ones((len(records), WIDTH), np.float32) if vectors is None else vectors
+    tensors = {"vectors": vectors, "offsets": np.frombuffer(json.dumps(records).encode(), np.uint8)}
+    return to_safetensors(tensors, metadata=header)
+
+
 class TestBadFile:
     """Whatever is not a whole offsets file is one error in one line."""
 
@@ -646,6 +655,78 @@ class TestBadFile:
         wrong = {name: text for name, text in {**metadata, part: value}.items() if text is not None}
 
         self.assert_rejected(path, foreign(wrong), "")
+
+    @pytest.mark.parametrize(
+        ("part", "value", "message"),
+        [
+            ("gain", "x", "a finite number or none as gain of 'task:a', got 'x'"),
+            ("gain", 10**400, "a finite number or none as gain"),
+            ("gain", float("nan"), "a finite number or none as gain of 'task:a', got nan"),
+            ("interval", "ab", "two rising numbers or none as interval"),
+            ("interval", [0.0, 0.1, 0.2], "two rising numbers or none as interval"),
+            ("interval", [0.2, 0.1], "two rising numbers or none as interval"),
+            ("interval", [0.1, float("nan")], "two rising numbers or none as interval"),
+            ("interval", 3, "damaged or foreign"),
+            ("verdict", "foo", "one of published, abstained, ungated as verdict of 'task:a', got 'foo'"),
+            ("verdict", [], "one of published, abstained, ungated as verdict"),
+            ("reason", None, "a text as reason"),
+            ("needed", "all", "a count or none as needed"),
+            ("needed", 10**400, "a count or none as needed"),
+            ("needed", -1, "a count or none as needed"),
+            ("evidence.n", 0.5, "a whole number from 0 to 2147483647 as evidence.n"),
+            ("n", "many", "a whole number from 0 to 2147483647 as n of 'task:a', got 'many'"),
+            ("n", -3, "a whole number from 0 to 2147483647 as n"),
+            ("n", 2**31, "a whole number from 0 to 2147483647 as n"),
+            ("n", None, "a whole number from 0 to 2147483647 as n"),
+            ("n", True, "a whole number from 0 to 2147483647 as n"),
+            ("alpha", "much", "a finite number as alpha"),
+            ("alpha", True, "a finite number as alpha"),
+            ("task", 5, "a text or none as task"),
+            ("query_id", ["a"], "a text or none as query_id"),
+            ("evidence", 7, "damaged or foreign"),
+            ("evidence", {"certainty": 1}, "damaged or foreign"),
+            ("certificate", {"objective": "x", "gradient_norm": 0.1, "evaluations": 3, "converged": True}, "as certif"),
+            ("certificate", {"objective": 0.1, "gradient_norm": 0.1, "evaluations": 3, "converged": 1}, "as certif"),
+        ],
+    )
+    def test_with_a_record_that_is_wrong(self, tmp_path, part, value, message):
+        """What is told of an offset has the kind and range that those who show it count on."""
+        (record,) = json.loads(to_tensors(some(one("task", task="a")).to_bytes())["offsets"].tobytes())
+        told = record["evidence"] if part in record["evidence"] and part != "n" else record
+        told = record["evidence"] if part == "evidence.n" else told
+        told[part.removeprefix("evidence.")] = value
+
+        self.assert_rejected(tmp_path / "record", of_records([record]), message)
+
+    @pytest.mark.parametrize("vectors", [np.ones((1, WIDTH), np.int64), np.ones((1, 0), np.float32), np.ones(WIDTH)])
+    def test_with_vectors_of_another_kind(self, tmp_path, vectors):
+        """Integers, and vectors without a number in them, are no vectors."""
+        (record,) = json.loads(to_tensors(some(one()).to_bytes())["offsets"].tobytes())
+
+        self.assert_rejected(tmp_path / "vectors", of_records([record], vectors), "")
+
+    @pytest.mark.parametrize("settings", [[1], "x", {"judge": None}, {"judge": ["a"]}])
+    def test_with_settings_of_another_kind(self, tmp_path, settings):
+        """Settings are texts and numbers by name."""
+        content = of_records([], np.ones((0, WIDTH), np.float32), settings)
+
+        self.assert_rejected(tmp_path / "settings", content, "texts and numbers by name")
+
+    @pytest.mark.parametrize("header", [b"[]", b'{"__metadata__": [1]}', b"7"])
+    def test_with_a_header_of_another_kind(self, tmp_path, header):
+        """A header is an object that holds one."""
+        content = len(header).to_bytes(8, "little") + header
+
+        self.assert_rejected(tmp_path / "header", content, "damaged or foreign")
+
+    def test_is_not_written(self):
+        """What could not be read again is refused when it is saved."""
+        odd = replace(PUBLISHED, gain=float("nan"))
+
+        with pytest.raises(
+            InputError, match=r"^offsets: expected a finite number or none as gain of 'global', got nan"
+        ):
+            some(one(evidence=odd)).to_bytes()
 
     def test_with_a_header_beyond_the_limit(self, tmp_path):
         """A header of more than a megabyte is refused before anything in it is read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -283,17 +284,31 @@ def test_damaged_offsets_are_told(fresh: str) -> None:
     assert "Audit trail" in page.sections
 
 
-def test_evidence_from_elsewhere_is_not_taken_on_trust(fresh: str) -> None:
-    """Numbers that are none are told as not measured, and draw nothing."""
-    odd: Any = Evidence(3, float("nan"), (float("-inf"), float("inf")), "published", "odd")
-    words: Any = Evidence(3, "<b>", ["<b>"], "published", 7, "<b>")  # type: ignore[arg-type]
-    published(fresh, Offsets([offset("a", [1, 0], odd), offset("b", [1, 0], words)], width=2))
+def test_a_gain_that_nothing_bounds_has_no_interval(fresh: str) -> None:
+    """It is told by itself."""
+    unbounded = Evidence(3, 0.125, (float("-inf"), float("inf")), "published", "odd")
+    published(fresh, Offsets([offset("a", [1, 0], unbounded)], width=2))
 
-    page = Page(page_of(gather(fresh)))
+    report = gather(fresh)
 
-    assert page.sections["Why"].count("not measured") == 2
-    assert "Offsets over time" not in page.sections
-    assert page.all("b") == []
+    assert [known.interval for version in report.versions for known in version.shared] == [None]
+    assert "+0.125" in Page(page_of(report)).sections["Why"]
+
+
+def test_versions_are_read_one_at_a_time(fresh: str) -> None:
+    """Twelve versions take the memory of a few."""
+    width = 100_000
+    for _ in range(12):
+        published(
+            fresh, Offsets([offset("a", np.ones(width), Evidence(9, None, None, "ungated", "none"))], width=width)
+        )
+
+    tracemalloc.start()
+    gather(fresh)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 8 * 4 * width
 
 
 # Over time

@@ -1,5 +1,7 @@
 """Rewards: the columns, the scale contract, and one clear error for each kind of bad input."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -196,6 +198,13 @@ class TestScale:
     def test_without_a_range_is_an_error(self, low, high):
         """The best grade must lie above the worst."""
         with pytest.raises(InputError, match=f"^scale: expected low < high, got {low} and {high}$"):
+            Scale("rubric", low, high)
+
+    @pytest.mark.parametrize(("low", "high"), [(0, float("inf")), (float("-inf"), 0), (-1e308, 1e308)])
+    def test_without_an_end_is_an_error(self, low, high):
+        """Grades of a range without an end would all be the same reward."""
+        message = re.escape(f"scale: expected a finite range, got {low:g} and {high:g}")
+        with pytest.raises(InputError, match=f"^{message}$"):
             Scale("rubric", low, high)
 
     @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,9 @@ FORMAT_VERSION = 1
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
+# The largest number of queries, and of any other kind, that a file may name.
+_MANY, _LARGEST = 2**31 - 1, sys.float_info.max
+_COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
 # Items read between two pauses, and how long one is, in seconds: some hundred microseconds, and the least that can be.
 _TURN, _PAUSE = 128, 1e-6
 
@@ -298,10 +302,16 @@ class Offsets(Mapping[str, Offset]):
         write_whole(path, self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        """The safetensors file that `save` writes."""
+        """The safetensors file that `save` writes.
+
+        Raises:
+            InputError: What is known of an offset is not what `Evidence` and `Certificate` say.
+        """
         from safetensors.numpy import save
 
         offsets = list(self._offsets.values())
+        for offset in offsets:
+            _check_known(offset)
         dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
         matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), self._width)
         records = [_record(offset) for offset in offsets]
@@ -346,12 +356,14 @@ class Offsets(Mapping[str, Offset]):
             tensors = load(data)
             in_turns = _Turns()
             matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes(), object_hook=in_turns)
-            settings = json.loads(header["settings"])
+            settings = _checked_settings(json.loads(header["settings"]))
             if matrix.ndim != 2 or len(records) != len(matrix):
                 raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
+            if matrix.dtype.kind != "f" or not matrix.shape[1]:
+                raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
             offsets = (_from_record(record, vector) for record, vector in zip(records, matrix, strict=True))
             return cls(map(in_turns, offsets), width=matrix.shape[1], settings=settings)
-        except (SafetensorError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
             if isinstance(exc, OffsetFileError):
                 raise
             raise OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({exc})") from exc
@@ -368,6 +380,52 @@ def _check_offset(offset: Offset, width: int) -> None:
         raise InputError(f"offsets: expected scope global, task or query, got {offset.scope!r}")
     if (offset.task is None) != (offset.scope == "global") or (offset.query_id is None) != (offset.scope != "query"):
         raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
+
+
+def _checked_settings(settings: Any) -> dict[str, str | float]:
+    if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
+        raise InputError(f"settings: expected texts and numbers by name, got {settings!r:.80}")
+    return settings
+
+
+def _check_known(offset: Offset) -> None:
+    """Refuse what is not what an offset and its evidence say it is: whoever shows them takes them on trust."""
+    evidence, certificate = offset.evidence, offset.certificate
+    known: list[tuple[str, Any, bool, str]] = [
+        ("task", offset.task, isinstance(offset.task, str | None), "a text or none"),
+        ("query_id", offset.query_id, isinstance(offset.query_id, str | None), "a text or none"),
+        ("alpha", offset.alpha, _is_number(offset.alpha), "a finite number"),
+        ("n", offset.n, _is_count(offset.n), _COUNT),
+        ("evidence.n", evidence.n, _is_count(evidence.n), _COUNT),
+        ("gain", evidence.gain, evidence.gain is None or _is_number(evidence.gain), "a finite number or none"),
+        ("interval", evidence.interval, _is_interval(evidence.interval), "two rising numbers or none"),
+        ("verdict", evidence.verdict, evidence.verdict in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+        ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
+        ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
+    ]
+    if certificate is not None:
+        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations)
+        fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
+        known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
+    for name, value, fits, expected in known:
+        if not fits:
+            raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
+
+
+def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_count(value: Any, most: float = _MANY) -> bool:
+    return isinstance(value, int) and _is_number(value, 0, most)
+
+
+def _is_interval(value: Any) -> bool:
+    """Whether it has two bounds in order, which may be infinite where nothing bounds a gain; or is none."""
+    if value is None:
+        return True
+    bounds = isinstance(value, tuple) and len(value) == 2 and all(_is_number(one, -np.inf, np.inf) for one in value)
+    return bounds and value[0] <= value[1]
 
 
 def _header(name: str, data: bytes) -> Mapping[str, str]:
@@ -416,10 +474,12 @@ def _record(offset: Offset) -> dict[str, Any]:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray) -> Offset:
     evidence = dict(record["evidence"])
-    evidence["interval"] = tuple(evidence["interval"]) if evidence["interval"] else None
+    evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
-    return Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, **values)
+    offset = Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, **values)
+    _check_known(offset)
+    return offset
 
 
 def _several(keys: Keys) -> bool:

@@ -7,6 +7,7 @@ are kept beside them, so nothing is copied only to be normalised.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,6 +56,8 @@ class Scale:
             raise InputError(f"scale: expected probability, logit, unbounded or rubric, got {self.kind!r}")
         if not self.low < self.high:
             raise InputError(f"scale: expected low < high, got {self.low:g} and {self.high:g}")
+        if not math.isfinite(self.high - self.low):
+            raise InputError(f"scale: expected a finite range, got {self.low:g} and {self.high:g}")
 
     @classmethod
     def parse(cls, text: str) -> Scale:

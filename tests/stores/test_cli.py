@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tttembed_rag import Offsets, fit
+from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
+from tttembed_rag.guards import Probe
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, learned, traffic
 
@@ -48,11 +51,11 @@ def test_publish_promote_and_roll_back(url: str, file: Path) -> None:
     ]
     listed = [json.loads(line) for line in run("versions", "--store", url, "--json").output.splitlines()]
 
-    assert [result.output for result in said] == [
-        "version 1 is live: 2 of 2 offsets served\n",
-        "version 2 is candidate: 2 of 2 offsets served\n",
-        "version 2 is live: 2 of 2 offsets served\n",
-        "version 1 is live: 2 of 2 offsets served\n",
+    assert [result.output.splitlines() for result in said] == [
+        ["version 1 is live: 2 of 2 offsets served", "served to the shared tenant: version 1"],
+        ["version 2 is candidate: 2 of 2 offsets served", "served to the shared tenant: version 1"],
+        ["version 2 is live: 2 of 2 offsets served", "served to the shared tenant: version 2"],
+        ["version 1 is live: 2 of 2 offsets served", "served to the shared tenant: version 1"],
     ]
     assert [(line["number"], line["aliases"]) for line in listed] == [(2, []), (1, ["live"])]
 
@@ -78,7 +81,124 @@ def test_show_takes_a_store(url: str, file: Path) -> None:
 
     assert "somebody" in lines[0]
     assert "live" in lines[0]
-    assert [line.partition(":")[0] for line in lines[1:]] == ["task", "task"]
+    assert [line.partition(":")[0] for line in lines[1:]] == ["rewards", "task", "task", "served to the shared tenant"]
+
+
+def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -> None:
+    """And its probe: whoever serves vectors of another one keeps base vectors, and a worker sees it change."""
+    out = tmp_path / "exported.safetensors"
+    with open_store(url) as store:
+        probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
+        before = store.publish(learned(store), by="me", embedder="model-a", probe=probe)
+        run("export", out, "--store", url)
+        run("publish", out, "--store", url)
+        after = store.version()
+
+    assert after is not None
+    assert (2, "model-a", probe) == (after.number, after.embedder, after.probe)
+    assert before.offsets.settings == after.offsets.settings
+
+
+def test_publish_is_told_the_embedding_model(url: str, file: Path) -> None:
+    """Where the file does not say it."""
+    run("publish", file, "--store", url, "--embedder", "model-a")
+
+    with open_store(url) as store:
+        assert [version.embedder for version in store.versions()] == ["model-a"]
+
+
+def test_fit_keeps_the_embedding_model_for_publish(sqlite_url: str, tmp_path: Path) -> None:
+    """The model of the vectors that were learned from; to publish them as another's is refused."""
+    out = tmp_path / "learned.safetensors"
+    with open_store(sqlite_url) as store:
+        store.observe([replace(one, embedder="model-a") for one in traffic(20)], judge=JUDGE)
+        run("fit", sqlite_url, "--out", out, "--scope", "task", "--no-gate")
+        run("publish", out, "--store", sqlite_url)
+        refused = run("publish", out, "--store", sqlite_url, "--embedder", "model-b")
+
+        assert [version.embedder for version in store.versions()] == ["model-a"]
+    assert refused.exit_code == 2
+    assert f"Error: --embedder: expected that of {out}, 'model-a', got 'model-b'\n" in refused.output
+
+
+@pytest.mark.parametrize("command", ["versions", "show"])
+def test_a_tenant_without_versions_is_told_what_it_is_served(url: str, command: str) -> None:
+    """Base vectors, or the shared version, whatever its own list says."""
+    asked = [command, url] if command == "show" else [command, "--store", url]
+    with open_store(url) as store:
+        before = run(*asked, "--tenant", "acme").output.splitlines()
+        store.publish(learned(store), by="me")
+        after = run(*asked, "--tenant", "acme").output.splitlines()
+
+    assert before == [
+        "no versions of tenant 'acme'",
+        "served to tenant 'acme': base vectors, nothing was published",
+    ]
+    assert (after[0], after[-1]) == (before[0], "served to tenant 'acme': version 1 of the shared tenant")
+
+
+@pytest.mark.parametrize("arguments", [["versions"], ["rollback", "--to", "1"], ["resume", "--tenant", "acme"]])
+def test_a_halt_is_told_by_whatever_is_asked(url: str, arguments: list[str]) -> None:
+    """With whom it is for, and why."""
+    with open_store(url) as store:
+        store.publish(learned(store), by="me")
+        store.halt(by="me", note="incident")
+
+    lines = run(*arguments, "--store", url).output.splitlines()
+
+    assert lines[-1].startswith("served to ")
+    assert lines[-1].endswith(": base vectors, halted for all tenants: incident")
+
+
+def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url: str) -> None:
+    """Not to a tenant with a version of its own."""
+    with open_store(url) as store:
+        store.publish(learned(store), by="me")
+        store.publish(learned(store), by="me", tenant="own")
+        store.halt(by="me", tenant="", note="wrong")
+
+    said = [run("versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")]
+
+    assert said == [
+        "served to tenant 'acme': base vectors, halted for the shared tenant: wrong",
+        "served to tenant 'own': version 2",
+    ]
+
+
+def test_resume_says_who_stays_halted(url: str) -> None:
+    """A halt of all and one of a tenant are lifted each by itself."""
+    with open_store(url) as store:
+        store.publish(learned(store), by="me")
+        store.halt(by="me")
+        store.halt(by="me", tenant="acme")
+
+    everybody, acme = run("resume", "--store", url), run("resume", "--store", url, "--tenant", "acme")
+
+    assert everybody.output.splitlines() == [
+        "resumed: all tenants",
+        "still halted, each by itself: tenant 'acme'",
+        "served to the shared tenant: version 1",
+    ]
+    assert acme.output.splitlines() == [
+        "resumed: tenant 'acme'",
+        "served to tenant 'acme': version 1 of the shared tenant",
+    ]
+
+
+def test_versions_are_read_one_at_a_time(url: str) -> None:
+    """A list of twelve takes the memory of a few."""
+    width, evidence = 100_000, Evidence(9, None, None, "ungated", "made for a test")
+    large = Offsets([Offset("global", np.ones(width, np.float32), 0.9, 9, evidence)], width=width)
+    with open_store(url) as store:
+        for _ in range(12):
+            store.publish(large, by="me")
+
+    tracemalloc.start()
+    run("versions", "--store", url)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 8 * 4 * width
 
 
 def test_fit_learns_from_a_store(url: str, tmp_path: Path) -> None:
@@ -210,6 +330,21 @@ def test_counts_add_up(url: str) -> None:
     said = json.loads(run("counts", "--store", url, "--json").output)
 
     assert (said["queries"], said["pairs"], said["judges"]) == (20, 80, {JUDGE: 80})
+
+
+def test_counts_name_the_judges_of_those_who_are_counted(url: str) -> None:
+    """Of all tenants where none is named, each reward once."""
+    with open_store(url) as store:
+        store.observe(traffic(5, tenant="acme"), judge=JUDGE)
+        store.observe(traffic(5, tenant="other"), judge="judge-b")
+        store.share("acme", True, by="me")
+
+    everybody, one = (
+        json.loads(run("counts", "--store", url, "--json", *of).output) for of in ([], ["--tenant", "other"])
+    )
+
+    assert (everybody["rewards"], everybody["judges"]) == (120, {JUDGE: 100, "judge-b": 20})
+    assert (one["rewards"], one["judges"]) == (20, {"judge-b": 20})
 
 
 def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:

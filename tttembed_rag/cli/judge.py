@@ -35,8 +35,22 @@ if TYPE_CHECKING:
 @click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
 @click.option("--out", type=click.Path(path_type=Path), help="Where rewards go.  [default: DIR/scores/JUDGE.tsv]")
 @click.option("--cache", "cache_path", type=click.Path(path_type=Path), help="Paid scores.  [default: beside --out]")
-@click.option("--concurrency", default=8, show_default=True, help="Calls in flight at once.")
-@click.option("--seed", default=1000, show_default=True, help="Order of the queries of a task.")
+@click.option(
+    "--concurrency",
+    default=8,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Calls in flight at once.",
+)
+@click.option(
+    "--seed",
+    default=1000,
+    show_default=True,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Order of the queries of a task.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the forecast and ask nothing.")
 @click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")

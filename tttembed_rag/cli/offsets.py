@@ -12,7 +12,7 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.group import check_target, main, say
-from tttembed_rag.cli.store import PathOrURL, opened, print_versions
+from tttembed_rag.cli.store import PathOrURL, opened, print_versions, served_now, with_origin
 from tttembed_rag.offsets import Offset, Offsets
 from tttembed_rag.rewards import Rewards, Scale
 
@@ -32,10 +32,11 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
         with opened(file) as store:
             if not as_json:
                 print_versions(store, tenant, 10, as_json=False)
-            live = store.serving(tenant=tenant).version
+            live, now = store.serving(tenant=tenant).version, served_now(store, tenant)
             offsets = live.offsets if live is not None else Offsets([], width=1)
-    for offset in offsets.values():
-        say(json.dumps(_facts(offset)) if as_json else _line(offset))
+    _tell(offsets, as_json=as_json)
+    if not (isinstance(file, Path) or as_json):
+        say(now)
 
 
 @main.command("fit")
@@ -43,11 +44,18 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where the offsets go.")
 @click.option("--judge", help="Whose rewards of a store.  [default: the only judge]")
 @click.option("--tenant", default="", metavar="NAME", help="Whose rewards of a store.  [default: the shared tenant]")
-@click.option("--last", type=int, metavar="N", help="Only the last served N queries of a store.")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store.")
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--rewards", help="Rewards of DIR: scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
-@click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query of DIR.")
+@click.option(
+    "--depth",
+    default=10,
+    show_default=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Rewarded candidates per query of DIR.",
+)
 @click.option("--scope", type=click.Choice(["auto", "global", "task", "query"]), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
@@ -58,23 +66,28 @@ def learn(source: Path | str, out: Path, scope: Any, *, no_gate: bool, as_json: 
     check_target(out)
     if scope == "auto" and no_gate:
         raise click.UsageError("--no-gate needs --scope global, task or query: auto is chosen by evidence")
-    rewards = _of_store(source, **options) if isinstance(source, str) else _of_folder(source, **options)
+    embedder = ""
+    if isinstance(source, str):
+        rewards, embedder = _of_store(source, **options)
+    else:
+        rewards = _of_folder(source, **options)
     offsets = fit(rewards, scope=scope, gate=not no_gate)
-    offsets.save(out)
-    for offset in offsets.values():
-        say(json.dumps(_facts(offset)) if as_json else _line(offset))
+    with_origin(offsets, embedder=embedder).save(out)
+    _tell(offsets, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
         click.echo(f"{out}: {len(offsets)} offsets from {len(rewards)} rewarded queries, {served} served")
 
 
-def _of_store(url: str, judge: str | None, tenant: str, last: int | None, **_: Any) -> Rewards:
-    """The rewards of one judge in a store."""
+def _of_store(url: str, judge: str | None, tenant: str, last: int | None, **_: Any) -> tuple[Rewards, str]:
+    """The rewards of one judge in a store, and the embedding model of their vectors."""
     with opened(url) as store:
         judges = [name for name, _ in store.judges(tenant=tenant)]
         if judge is None and len(judges) > 1:
             raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
-        return store.rewards(judge or (judges[0] if judges else "any"), tenant=tenant, last=last)
+        chosen = judge or (judges[0] if judges else "any")
+        embedder = store.embedder(chosen, tenant=tenant)
+        return store.rewards(chosen, tenant=tenant, embedder=embedder, last=last), embedder or ""
 
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: str, depth: int, **_: Any) -> Rewards:
@@ -103,10 +116,12 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
     """Print which documents rose and fell for one query under saved offsets, and what the judge said of them."""
     from tttembed_rag.evaluate import explaining
 
-    found = explaining.explain(folder, query_id, Offsets.load(file), **options)
+    offsets = Offsets.load(file)
+    found = explaining.explain(folder, query_id, offsets, **options)
     if as_json:
         moves = {"rose": [asdict(move) for move in found.rose], "fell": [asdict(move) for move in found.fell]}
-        click.echo(json.dumps({"query_id": query_id, "query": found.text, "offset": _facts(found.offset)} | moves))
+        offset = _facts(found.offset, offsets)
+        click.echo(json.dumps({"query_id": query_id, "query": found.text, "offset": offset} | moves))
         return
     say(f"{query_id}: {_shortened(found.text, 90)}")
     say(f"served by {_line(found.offset)}")
@@ -121,8 +136,16 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
     click.echo(f"{len(found.moves) - len(found.rose) - len(found.fell)} documents kept their rank")
 
 
-def _facts(offset: Offset) -> dict[str, Any]:
-    """What is known of an offset, without its vector."""
+def _tell(offsets: Offsets, *, as_json: bool) -> None:
+    """Print whose rewards were learned from, and a line for each offset."""
+    if not as_json and (judge := offsets.settings.get("judge")) is not None:
+        say(f"rewards: {judge}")
+    for offset in offsets.values():
+        say(json.dumps(_facts(offset, offsets)) if as_json else _line(offset))
+
+
+def _facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
+    """What is known of one of *offsets*, without its vector."""
     evidence = offset.evidence
     return {
         "key": offset.key,
@@ -134,6 +157,7 @@ def _facts(offset: Offset) -> dict[str, Any]:
         "verdict": evidence.verdict,
         "reason": evidence.reason,
         "needed": evidence.needed,
+        "judge": offsets.settings.get("judge"),
     }
 
 

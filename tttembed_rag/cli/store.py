@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tttembed_rag.stores.publishing import Alias
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+# Tenants named in one line.
+_NAMED = 10
 
 
 class PathOrURL(click.ParamType[Path | str]):
@@ -61,6 +63,18 @@ def as_objects(command: CommandT) -> CommandT:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
+def listed(what: str) -> Callable[[CommandT], CommandT]:
+    """The option that bounds a list."""
+    return click.option(
+        "--limit",
+        default=20,
+        show_default=True,
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Newest {what} listed.",
+    )
+
+
 def on_record(command: CommandT) -> CommandT:
     """The options that the audit keeps."""
     command = click.option("--note", default="", help="Why, for the audit.")(command)
@@ -84,14 +98,28 @@ def opened(url: str, *, create: bool = False) -> Store:
 @in_store
 @of_tenant
 @click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
+@click.option(
+    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from, where it does not say so."
+)
 @on_record
 @as_objects
-def publish(file: Path, url: str, tenant: str, by: str, note: str, *, candidate: bool, as_json: bool) -> None:
-    """Serve the offsets of FILE from now on, as a new version."""
+def publish(
+    file: Path, url: str, tenant: str, embedder: str, by: str, note: str, *, candidate: bool, as_json: bool
+) -> None:
+    """Serve the offsets of FILE from now on, as a new version.
+
+    Whoever serves vectors of another embedding model than they were learned from keeps base vectors.
+    """
     offsets = Offsets.load(file)
+    told, probe = (str(offsets.settings.pop(name, "")) for name in ("embedder", "probe"))
+    if embedder and told not in ("", embedder):
+        raise click.UsageError(f"--embedder: expected that of {file}, {told!r}, got {embedder!r}")
     with opened(url, create=True) as store:
         alias: Alias = "candidate" if candidate else "live"
-        _say(store.publish(offsets, tenant=tenant, by=by, note=note, alias=alias), alias, as_json=as_json)
+        version = store.publish(
+            offsets, tenant=tenant, by=by, note=note, embedder=embedder or told, probe=probe, alias=alias
+        )
+        _say(store, version, alias, as_json=as_json)
 
 
 @main.command()
@@ -102,7 +130,7 @@ def publish(file: Path, url: str, tenant: str, by: str, note: str, *, candidate:
 def promote(url: str, tenant: str, by: str, note: str, *, as_json: bool) -> None:
     """Serve the candidate."""
     with opened(url) as store:
-        _say(store.promote(tenant=tenant, by=by, note=note), "live", as_json=as_json)
+        _say(store, store.promote(tenant=tenant, by=by, note=note), "live", as_json=as_json)
 
 
 @main.command()
@@ -114,7 +142,7 @@ def promote(url: str, tenant: str, by: str, note: str, *, as_json: bool) -> None
 def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_json: bool) -> None:
     """Serve the previous version again, or version N; twice goes back twice."""
     with opened(url) as store:
-        _say(store.rollback(tenant=tenant, by=by, note=note, to=to), "live", as_json=as_json)
+        _say(store, store.rollback(tenant=tenant, by=by, note=note, to=to), "live", as_json=as_json)
 
 
 @main.command()
@@ -123,26 +151,28 @@ def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_js
 @of_tenant
 @click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
 def export(out: Path, url: str, tenant: str, number: int | None) -> None:
-    """Write a version's offsets to a file."""
+    """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
     check_target(out)
     with opened(url) as store:
         version = store.version(number if number is not None else "live", tenant=tenant)
         if version is None:
             which = "a live version" if number is None else f"version {number}"
             raise click.UsageError(f"export: expected {which} of tenant {tenant!r}, found none")
-        version.offsets.save(out)
+        with_origin(version.offsets, embedder=version.embedder, probe=version.probe).save(out)
     click.echo(f"{out}: version {version.number}, {version.kept} offsets, {version.served} served")
 
 
 @main.command()
 @in_store
 @of_tenant
-@click.option("--limit", default=20, show_default=True, help="Newest versions listed.")
+@listed("versions")
 @as_objects
 def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
     """List the newest versions: when, by whom, which is live, how many offsets are served, on what evidence."""
     with opened(url) as store:
         print_versions(store, tenant, limit, as_json=as_json)
+        if not as_json:
+            say(served_now(store, tenant))
 
 
 @main.command()
@@ -154,7 +184,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
     with opened(url) as store:
         known = tenant is None or tenant in store.tenants()
         store.halt(tenant=tenant, by=by, note=note)
-    click.echo(f"halted: {'all tenants' if tenant is None else f'tenant {tenant!r}'}")
+    say(f"halted: {'all tenants' if tenant is None else _named(tenant)}")
     if not known:  # it may be served what is shared, and never have sent anything
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
 
@@ -167,7 +197,12 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve again what is live."""
     with opened(url) as store:
         store.resume(tenant=tenant, by=by, note=note)
-    click.echo(f"resumed: {'all tenants' if tenant is None else f'tenant {tenant!r}'}")
+        say(f"resumed: {'all tenants' if tenant is None else _named(tenant)}")
+        left = [one for one in store.tenants() if tenant is None and _own_halt(store, one) is not None]
+        if left:
+            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+            say(f"still halted, each by itself: {', '.join(map(_named, left[:_NAMED]))}{more}")
+        say(served_now(store, tenant or ""))
 
 
 @main.command()
@@ -212,7 +247,7 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
 @main.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
-@click.option("--limit", default=20, show_default=True, help="Newest changes listed.")
+@listed("changes")
 @as_objects
 def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
@@ -230,7 +265,7 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
-        held, judges = store.counts(tenant), store.judges(tenant=tenant or "")
+        held, judges = store.counts(tenant), store.judges(tenant=tenant)
     if as_json:
         click.echo(json.dumps(asdict(held) | {"judges": dict(judges)}))
         return
@@ -271,10 +306,11 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
     aliases: dict[int, list[str]] = {}
     for alias, number in store.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
-    found = store.versions(tenant=tenant, limit=limit)
+    found = store.versions(tenant=tenant, limit=limit)[::-1]
     if not (as_json or found):
-        click.echo(f"no versions of tenant {tenant!r} yet: base vectors are served")
-    for version in found:
+        say(f"no versions of {_named(tenant)}")
+    while found:
+        version = found.pop()  # lets the content of the one before go
         mine = sorted(aliases.get(version.number, []))
         if as_json:
             click.echo(json.dumps(_facts(version) | {"aliases": mine}))
@@ -283,6 +319,36 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
             f"{version.number:>6}  {_when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
             f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
         )
+
+
+def served_now(store: Store, tenant: str) -> str:
+    """What *tenant* is served now, in one line: which version and whose, or why base vectors."""
+    now = store.serving(tenant=tenant)
+    owner = "" if now.version is None else now.version.tenant
+    if now.halted is not None:
+        own = ((_named(one), why) for one in (tenant, owner) if (why := _own_halt(store, one)) is not None)
+        whom, why = next(own, ("all tenants", now.halted))
+        what = f"base vectors, halted for {whom}{f': {why}' if why else ''}"
+    elif now.version is None:
+        what = "base vectors, nothing was published"
+    else:
+        what = f"version {now.version.number}{'' if owner == tenant else f' of {_named(owner)}'}"
+    return f"served to {_named(tenant)}: {what}"
+
+
+def with_origin(offsets: Offsets, **origin: str) -> Offsets:
+    """*offsets* with what `publish` tells of where they come from: the embedding model, and a probe of it."""
+    settings = offsets.settings | {name: value for name, value in origin.items() if value}
+    return Offsets(offsets.values(), width=offsets.width, settings=settings)
+
+
+def _named(tenant: str) -> str:
+    return f"tenant {tenant!r}" if tenant else "the shared tenant"
+
+
+def _own_halt(store: Store, tenant: str) -> str | None:
+    """Why *tenant* itself is halted, whether or not all are."""
+    return store.halted(tenant=tenant, own=True)
 
 
 def _facts(version: Version) -> dict[str, Any]:
@@ -311,11 +377,13 @@ def _evidence(version: Version) -> str:
     return f"{first.key}: {first.evidence}{more}"
 
 
-def _say(version: Version, alias: str, *, as_json: bool) -> None:
+def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
+    """What became of a version, and what is served since."""
     if as_json:
         click.echo(json.dumps(_facts(version) | {"aliases": [alias]}))
         return
-    click.echo(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
+    say(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
+    say(served_now(store, version.tenant))
 
 
 def _when(at: float) -> str:

@@ -212,6 +212,11 @@ class Collection:
             graded(np.arange(len(base)), base),
         )
 
+    @property
+    def judge_named(self) -> str:
+        """The judge as it is told to people: a simulated one is called so."""
+        return f"{self.judge} (simulated judge)" if self.simulated else self.judge
+
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         """The first *depth* judged documents of a query in base order, and their scores.
 
@@ -319,7 +324,7 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         scores,
         tasks,
         ids,
-        judge=" + ".join(sorted({collection.judge for collection in workload})),
+        judge=" + ".join(sorted({collection.judge_named for collection in workload})),
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable
 from tttembed_rag.guards import Drift
@@ -108,7 +107,9 @@ def _live(store: Store, tenant: str, version: Version | None) -> tuple[Live, Off
 def _versions(store: Store, tenant: str, live: Published | None) -> Iterable[Published]:
     """The newest versions, each read and let go; *live* is read already."""
     aliases = _aliases(store, tenant)
-    for version in store.versions(tenant=tenant, limit=_VERSIONS):
+    listed = store.versions(tenant=tenant, limit=_VERSIONS)[::-1]
+    while listed:
+        version = listed.pop()
         if live is not None and live.number == version.number:
             yield live
         else:
@@ -154,27 +155,20 @@ def _published(version: Version, aliases: Sequence[str]) -> Published:
 
 
 def _known(offset: Offset) -> Known:
-    """An offset as it is told; its file may come from elsewhere, so nothing of its evidence is taken on trust."""
+    """An offset as it is told."""
     evidence = offset.evidence
-    bounds: Any = evidence.interval or ()
-    finite = [bound for bound in map(_number, bounds) if bound is not None]
-    needed = _number(evidence.needed)
+    bounded = evidence.interval is not None and all(map(math.isfinite, evidence.interval))
     return Known(
         key=shortened(offset.key),
         served=offset.served,
         alpha=offset.alpha,
-        n=int(_number(offset.n) or 0),
-        gain=_number(evidence.gain),
-        interval=(finite[0], finite[1]) if len(bounds) == len(finite) == 2 else None,
-        verdict=shortened(str(evidence.verdict)),
-        reason=shortened(str(evidence.reason), _NOTE),
-        needed=None if needed is None else int(needed),
+        n=offset.n,
+        gain=evidence.gain,
+        interval=evidence.interval if bounded else None,
+        verdict=evidence.verdict,
+        reason=shortened(evidence.reason, _NOTE),
+        needed=evidence.needed,
     )
-
-
-def _number(value: Any) -> float | None:
-    """*value*, if it is a finite number."""
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _drift(store: Store, tenant: str) -> tuple[Drifted, ...]:

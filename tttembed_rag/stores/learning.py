@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
 
 from tttembed_rag.errors import RewardError, StoreError
 from tttembed_rag.judging import Observation
@@ -267,14 +267,14 @@ def waiting_tenants(connection: Connection, judge: int) -> list[str]:
     return sorted(connection.execute(select(t.c.name).where(waits)).scalars())
 
 
-def judges_of(connection: Connection, tenant: str) -> list[tuple[str, int]]:
-    """Judges with how many rewards they gave, the busiest first."""
+def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int]]:
+    """Judges with how many rewards they gave, to *tenant* or to all, the busiest first."""
     done, j = schema.progress, schema.judges
     total = func.sum(done.c.rewards)
     rows = connection.execute(
         select(j.c.name, total)
         .join(done, done.c.judge == j.c.id)
-        .where(done.c.tenant.in_(_owners(tenant)), done.c.rewards > 0)
+        .where(done.c.rewards > 0, true() if tenant is None else done.c.tenant.in_(_owners(tenant)))
         .group_by(j.c.name)
         .order_by(total.desc(), j.c.name)
     )

@@ -304,8 +304,8 @@ class Store:
         with self._database.read() as connection:
             return learning.budget_of(connection, wanted)
 
-    def judges(self, *, tenant: str = "") -> list[tuple[str, int]]:
-        """Fingerprints of judges and how many rewards `rewards` has of them, the busiest first."""
+    def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
+        """Fingerprints of judges and how many rewards `rewards` has of them, or (None) all, the busiest first."""
         with self._database.read() as connection:
             return learning.judges_of(connection, tenant)
 

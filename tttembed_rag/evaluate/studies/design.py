@@ -143,6 +143,6 @@ def bars(columns: Sequence[str], rows: Sequence[Sequence[Entry]]) -> tuple[Line,
 
 def source(workload: Workload) -> str:
     """Whose rewards and whose vectors these are, in words."""
-    judges = sorted({f"{c.judge}{' (simulated judge)' if c.simulated else ''}" for c in workload.collections})
+    judges = sorted({c.judge_named for c in workload.collections})
     embedders = sorted({c.embedder for c in workload.collections})
     return f"rewards: {', '.join(judges)}; embedder: {', '.join(embedders)}; {len(workload)} queries"
