@@ -86,7 +86,7 @@ class TestSignal:
         rewards = planted(6)
         found = signal_of(replace(rewards, values=np.full(rewards.budget, 0.3)))
 
-        assert Signal(DEALS, DEALS, DEALS) == found
+        assert Signal(DEALS, DEALS, DEALS, DEALS) == found
 
     def test_does_not_know_the_order_of_queries(self, planted):
         """The same queries in another order are dealt alike."""

@@ -64,11 +64,24 @@ class Signal:
         informed: Deals that follow the base order of the candidates, and score similar ones alike, as much as observed.
 
         opposed: Deals that contradict the base order as much as observed.
+
+        recurring: Deals of whole documents, each keeping what it is given in every query, that pull as much.
     """
 
     common: int
     informed: int
     opposed: int
+    recurring: int
+
+    @property
+    def means_something(self) -> bool:
+        """Whether the rewards know the candidates, or different queries pull in one direction, more than in any deal.
+
+        A direction is nothing where documents that have a random score each, whatever is asked, would show one: they
+        come back, and pull alike each time.
+        """
+        by_chance = self.recurring >= INTERVAL_LEVEL * (DEALS + 1)
+        return self.is_informed() or (self.has_direction() and not by_chance)
 
     def has_direction(self, *, level: float = NOISE_LEVEL) -> bool:
         """Whether different queries pull in one direction more than chance would at *level*: than in any deal."""
@@ -115,7 +128,21 @@ def signal_of(rewards: Rewards) -> Signal:
         common=_reached(np.vecdot(pull, pull) - own, own),
         informed=_reached(informed, informed),
         opposed=_reached(-agreement, agreement),
+        recurring=_recurring(rewards, rng),
     )
+
+
+def _recurring(rewards: Rewards, rng: np.random.Generator) -> int:
+    """In how many deals of their mean rewards documents pull in one direction as much as observed."""
+    used, document, times = np.unique(rewards.candidates, return_inverse=True, return_counts=True)
+    means = np.add.reduceat(rewards.values, rewards.starts[:-1]) / rewards.depths
+    centred = rewards.values - np.repeat(means, rewards.depths)
+    given = np.tile(np.bincount(document, centred) / times, (DEALS + 1, 1))
+    given[1:] = rng.permuted(given[1:], axis=1)
+    given *= times
+    pulls = rewards.documents.rows(used).weighted_sum(given)
+    own = np.vecdot(given, given)
+    return _reached(np.vecdot(pulls, pulls) - own, own)
 
 
 def _blocks(depths: IntArray) -> Iterator[IntArray]:
@@ -144,7 +171,7 @@ def _one_each(rewards: Rewards) -> Rewards:
         query_vectors=rewards.query_vectors[queries],
         query_norms=rewards.query_norms[queries],
         starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
-        candidates=rewards.candidates[first],
+        candidates=rewards.candidates[np.unique(document, return_index=True)[1]][document[first]],
         values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],

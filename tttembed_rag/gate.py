@@ -1,16 +1,17 @@
 """The gate: held-out rewards decide which offset is served, and whether any is.
 
-A shared offset is published on three answers (see `evidence`). Its rewards mean something: they pull different
-queries in one direction, and they know the documents, which is to follow the retriever and to score similar
-documents alike, both more than in 19 of 20 deals of them, and one of the two more than in any of 199. (A
-direction alone is no knowledge: scores that documents have whatever is asked pull all queries one way, and
-hold on queries held out, since documents come back.) They do not contradict the retriever, more than in 19 of
-20: an inverted judge does. And the better of two ridges gains on queries that did not train it, by more than
-one standard error. (With `auto`, a global offset reaches tasks without rewards only if it gains on tasks that
-did not train it, by more than 1.6.) What an offset then does to the full search, where documents surface that
-nobody judged, is told with a 90 % interval that widens with how much it moves; that interval may reach below
-zero. What the gate serves is learned from unjudged neighbours too (see `neighbours`), and more smoothly than
-the paper's rule: at twice its student temperature, shared offsets at a greater ridge.
+A shared offset is published on three answers (see `evidence`). Its rewards mean something: more than in any of
+199 deals of them, they pull different queries in one direction, or they know the documents, which is to follow
+the retriever and to score similar documents alike. There is a direction at least in 19 of 20 deals, and where
+it is all there is, documents that keep a random score in all queries show it in at most one of 20: such scores,
+of a judge that never looks at the query, hold on queries held out, since documents come back. They do not
+contradict the retriever, more than in 19 of 20: an inverted judge does. And the better of two ridges gains on
+queries that did not train it, by more than one standard error. (With `auto`, a global offset reaches tasks
+without rewards only if it gains on tasks that did not train it, by more than 1.6.) What an offset then does to
+the full search, where documents surface that nobody judged, is told with a 90 % interval that widens with how
+much it moves; that interval may reach below zero. What the gate serves is learned from unjudged neighbours too
+(see `neighbours`), and more smoothly than the paper's rule: at twice its student temperature, shared offsets at
+a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
 nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
@@ -59,7 +60,7 @@ from tttembed_rag.offsets import Evidence, Offset, Offsets, Scope
 from tttembed_rag.problems import Grid
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.unitrows import Device, Float64, UnitRows
-from tttembed_rag.vectors import FloatArray, IntArray, norms, shift
+from tttembed_rag.vectors import IntArray, norms, shift
 
 AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
 
@@ -83,6 +84,7 @@ MIN_TASKS = 4
 _CONTRADICT = f"contradict the retriever's order more than {1 - INTERVAL_LEVEL:.0%} of random shuffles of them"
 _KNOW = f"know the documents better than any of {DEALS} random shuffles of them"
 _NOISE = "say no more than random shuffles of them might"
+_RECURRING = "pull alike no more than documents would that have a random score each, whatever is asked"
 
 
 def fit(
@@ -173,7 +175,7 @@ def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset
             if evidence.verdict == "published":
                 widened = with_neighbours(mine)
                 learned = list(private_offsets(widened, _smooth(recipe), evidence))
-                evidence = _improving(mine, learned, np.zeros(mine.width), evidence)
+                evidence = _improving(mine, learned, evidence)
             if evidence.verdict == "published":
                 yield from learned
             else:
@@ -203,7 +205,7 @@ def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
         evidence = _believed(mine, signal, together, decided)
         if evidence.verdict == "published":
             learned = list(_on_top(offset, own.learned_from, _smooth(recipe), evidence))
-            if _improving(mine, learned, offset.alpha * offset.vector, evidence).verdict == "published":
+            if _improving(mine, learned, evidence).verdict == "published":
                 yield from learned
 
 
@@ -352,8 +354,10 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
         why = f"the rewards {_CONTRADICT}"
     elif gain.mean <= 0:
         why = "no gain on the judged candidates"
-    elif not (signal.has_direction() or signal.is_informed()) or not signal.is_informed(level=INTERVAL_LEVEL):
-        why, needed = f"the rewards {_NOISE}", _needed(n, gain, NOISE_LEVEL)
+    elif not signal.means_something:
+        known = signal.has_direction()  # and nothing else
+        why = f"the rewards {_RECURRING if known else _NOISE}"
+        needed = None if known else _needed(n, gain, NOISE_LEVEL)
     elif not signal.has_direction(level=INTERVAL_LEVEL):
         why, needed = "different queries want different things", _needed(n, gain, INTERVAL_LEVEL)
     elif gain.below(race.level) <= 0:
@@ -408,20 +412,18 @@ def _believed(rewards: Rewards, signal: Signal, whole: Signal | None, shared: Of
     return Evidence(n, None, None, "abstained", f"{what}: the rewards {_NOISE}")
 
 
-def _improving(rewards: Rewards, private: Sequence[Offset], shared: FloatArray, evidence: Evidence) -> Evidence:
-    """*evidence*, unless *private* offsets (n) rank what was judged no better than the *shared* one with its dose (d,).
+def _improving(rewards: Rewards, private: Sequence[Offset], evidence: Evidence) -> Evidence:
+    """*evidence*, unless *private* offsets (n) rank what was judged no better than the retriever did.
 
     So they would for a judge that repeats the retriever's order: there is nothing to learn, and what is learned from
     its steps is noise.
     """
+    if not any(one.served for one in private):
+        return evidence
     grid, unit = Grid.of(rewards), rewards.queries.unit
-    moved = np.array([one.alpha * one.vector if one.served else shared for one in private], unit.dtype)
-    ones = np.ones(len(unit), unit.dtype)
-    before, after = (
-        judged_ndcg(grid, rewards.documents.similarities(UnitRows(unit + lift, ones), grid.slots))
-        for lift in (shared.astype(unit.dtype), moved)
-    )
-    if (after - before).mean() > 0 or not any(one.served for one in private):
+    moved = unit + np.array([one.alpha * one.vector for one in private], unit.dtype)
+    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(unit), unit.dtype)), grid.slots)
+    if (judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base)).mean() > 0:
         return evidence
     what, _, _ = evidence.reason.partition(":")
     return replace(evidence, verdict="abstained", reason=f"{what}: they rank what was judged no better than it was")

@@ -177,7 +177,8 @@ def half_done(store):
         if connection.execute(counted).all() != before:
             wrong.append("progress differs from what was observed and said")
     lines = store.audit(limit=ALL)[::-1]
-    published = [int(line.detail.split()[1]) for line in lines if line.action == "publish"]
+    # Of versions that were forgotten the audit knows that they were.
+    published = [int(line.detail.split()[1]) for line in lines if line.action == "publish" and line.detail]
     if published != sorted(set(published)):
         wrong.append(f"versions do not increase: {published}")
     numbers = []
