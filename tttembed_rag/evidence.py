@@ -77,11 +77,13 @@ class Signal:
     def means_something(self) -> bool:
         """Whether the rewards know the candidates, or different queries pull in one direction, more than in any deal.
 
-        A direction is nothing where documents that have a random score each, whatever is asked, would show one: they
-        come back, and pull alike each time.
+        A direction alone is nothing where documents that have a random score each, whatever is asked, would show it:
+        they come back, and pull alike each time. So they must show it in at most one deal of 40, or the rewards know
+        the candidates more than in 39: two questions, of which a judge that never looks at the query passes one in 20.
         """
-        by_chance = self.recurring >= INTERVAL_LEVEL * (DEALS + 1)
-        return self.is_informed() or (self.has_direction() and not by_chance)
+        level = INTERVAL_LEVEL / 2
+        asked = self.is_informed(level=level) or self.recurring < level * (DEALS + 1)
+        return self.is_informed() or (self.has_direction() and asked)
 
     def has_direction(self, *, level: float = NOISE_LEVEL) -> bool:
         """Whether different queries pull in one direction more than chance would at *level*: than in any deal."""

@@ -2,16 +2,16 @@
 
 A shared offset is published on three answers (see `evidence`). Its rewards mean something: more than in any of
 199 deals of them, they pull different queries in one direction, or they know the documents, which is to follow
-the retriever and to score similar documents alike. There is a direction at least in 19 of 20 deals, and where
-it is all there is, documents that keep a random score in all queries show it in at most one of 20: such scores,
-of a judge that never looks at the query, hold on queries held out, since documents come back. They do not
-contradict the retriever, more than in 19 of 20: an inverted judge does. And the better of two ridges gains on
-queries that did not train it, by more than one standard error. (With `auto`, a global offset reaches tasks
-without rewards only if it gains on tasks that did not train it, by more than 1.6.) What an offset then does to
-the full search, where documents surface that nobody judged, is told with a 90 % interval that widens with how
-much it moves; that interval may reach below zero. What the gate serves is learned from unjudged neighbours too
-(see `neighbours`), and more smoothly than the paper's rule: at twice its student temperature, shared offsets at
-a greater ridge.
+the retriever and to score similar documents alike. There is a direction at least in 19 of 20 deals; and where
+they do not know the documents in 39 of 40, it is one that documents with a random score each, whatever is
+asked, would show in at most one of 40: the scores of a judge that never looks at the query hold on queries held
+out, since documents come back. They do not contradict the retriever, more than in 19 of 20: an inverted judge
+does. And the better of two ridges gains on queries that did not train it, by more than one standard error.
+(With `auto`, a global offset reaches tasks without rewards only if it gains on tasks that did not train it, by
+more than 1.6.) What an offset then does to the full search, where documents surface that nobody judged, is told
+with a 90 % interval that widens with how much it moves; that interval may reach below zero. What the gate
+serves is learned from unjudged neighbours too (see `neighbours`), and more smoothly than the paper's rule: at
+twice its student temperature, shared offsets at a greater ridge.
 
 A private offset moves one query towards what the judge said of that query's own documents. There is
 nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
