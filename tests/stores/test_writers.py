@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from sqlalchemy import select, text
 
+from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import Usage
 from tttembed_rag.judging import Progress, Verdicts
-from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
+from tttembed_rag.stores import Candidate, Served, database, observing, open_store, schema
 from tttembed_rag.stores.observing import Batch
 
 VECTOR = np.ones(8, np.float32)
@@ -120,6 +121,22 @@ def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
             thread.join()
 
     assert refused == []
+
+
+def test_a_process_that_is_frozen_holds_up_nobody(store_url, monkeypatch):
+    """PostgreSQL ends its transaction, and whoever waits for what it holds goes on; the frozen one is told."""
+    if store_url.startswith("sqlite"):
+        pytest.skip("the file of a process that is frozen stays locked")
+    monkeypatch.setattr(database, "_SILENT_SECONDS", 1)
+    with open_store(store_url) as store, open_store(store_url) as other:
+        store.observe([shown("q", "d")])
+        with pytest.raises(StoreUnavailable), store._database.write("publishing") as frozen:
+            frozen.execute(select(schema.tenants.c.id).with_for_update())
+            other.halt(by="me")  # would wait for ever
+            frozen.execute(select(schema.tenants.c.id))
+
+        assert other.halted() is not None
+        assert store.counts().queries == 1
 
 
 def together(calls):

@@ -30,10 +30,13 @@ BUSY_SECONDS = 30.0
 _CACHE_KIB = 8_192
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
+# PostgreSQL: seconds after which a transaction that says nothing is ended. That of a frozen process would
+# hold up all others.
+_SILENT_SECONDS = 60
 # Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
-_PASSING_STATES = re.compile(r"08|40|53|55|57|58|XX000")
+_PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
 # PostgreSQL: the connection may only read.
 _READ_ONLY = "25006"
 _PASSING_SQLITE = {
@@ -80,6 +83,7 @@ class Database:
             self.engine = create_engine(
                 self.url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
             )
+            event.listen(self.engine, "connect", _limit)
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
@@ -201,6 +205,12 @@ def _reopen(context: ExceptionContext) -> None:
     of_sqlite = getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
     if of_sqlite or getattr(cause, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
+
+
+def _limit(bare: Any, _: Any) -> None:
+    """Let a new PostgreSQL connection end a transaction that says nothing."""
+    bare.execute(f"SET idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'")
+    bare.commit()
 
 
 def _begin(connection: Connection) -> None:
