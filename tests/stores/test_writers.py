@@ -130,11 +130,15 @@ def test_a_process_that_is_frozen_holds_up_nobody(store_url, monkeypatch):
     monkeypatch.setattr(database, "_SILENT_SECONDS", 1)
     with open_store(store_url) as store, open_store(store_url) as other:
         store.observe([shown("q", "d")])
-        with pytest.raises(StoreUnavailable), store._database.write("publishing") as frozen:
-            frozen.execute(select(schema.tenants.c.id).with_for_update())
-            other.halt(by="me")  # would wait for ever
-            frozen.execute(select(schema.tenants.c.id))
 
+        def freeze():
+            with store._database.write("publishing") as frozen:
+                frozen.execute(select(schema.tenants.c.id).with_for_update())
+                other.halt(by="me")  # would wait for ever
+                frozen.execute(select(schema.tenants.c.id))
+
+        with pytest.raises(StoreUnavailable):
+            freeze()
         assert other.halted() is not None
         assert store.counts().queries == 1
 
