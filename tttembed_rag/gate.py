@@ -355,9 +355,10 @@ def _verdict(race: Race, gain: Gain, signal: Signal, what: str) -> Evidence:
     elif gain.mean <= 0:
         why = "no gain on the judged candidates"
     elif not signal.means_something:
-        known = signal.has_direction()  # and nothing else
-        why = f"the rewards {_RECURRING if known else _NOISE}"
-        needed = None if known else _needed(n, gain, NOISE_LEVEL)
+        if signal.has_direction():  # which other documents will settle, not more queries
+            why = f"the rewards {_RECURRING}"
+        else:
+            why, needed = f"the rewards {_NOISE}", _needed(n, gain, NOISE_LEVEL)
     elif not signal.has_direction(level=INTERVAL_LEVEL):
         why, needed = "different queries want different things", _needed(n, gain, INTERVAL_LEVEL)
     elif gain.below(race.level) <= 0:

@@ -14,6 +14,7 @@ from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.texts import printable
 
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
 
 
@@ -50,6 +51,12 @@ class Many(click.ParamType[tuple[Any, ...]]):
 @click.version_option(__version__, prog_name="tttembed")
 def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
+
+
+def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:
+    """The option *name*, a number of at least *least*."""
+    number = click.IntRange(min=least)
+    return click.option(name, default=default, show_default=True, type=number, metavar="N", help=what)
 
 
 def check_target(path: Path | None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.group import Many, main
+from tttembed_rag.cli.group import Many, counted, main
 
 if TYPE_CHECKING:
     from tttembed_rag.judging import Progress, Verdicts
@@ -35,22 +35,8 @@ if TYPE_CHECKING:
 @click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
 @click.option("--out", type=click.Path(path_type=Path), help="Where rewards go.  [default: DIR/scores/JUDGE.tsv]")
 @click.option("--cache", "cache_path", type=click.Path(path_type=Path), help="Paid scores.  [default: beside --out]")
-@click.option(
-    "--concurrency",
-    default=8,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Calls in flight at once.",
-)
-@click.option(
-    "--seed",
-    default=1000,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Order of the queries of a task.",
-)
+@counted("--concurrency", 8, "Calls in flight at once.")
+@counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast and ask nothing.")
 @click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")

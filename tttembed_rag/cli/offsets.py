@@ -11,7 +11,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tttembed_rag.cli.group import check_target, main, say
+from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.store import PathOrURL, opened, print_versions, served_now, with_origin
 from tttembed_rag.offsets import Offset, Offsets
 from tttembed_rag.rewards import Rewards, Scale
@@ -48,14 +48,7 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @click.option("--rewards", help="Rewards of DIR: scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
-@click.option(
-    "--depth",
-    default=10,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Rewarded candidates per query of DIR.",
-)
+@counted("--depth", 10, "Rewarded candidates per query of DIR.")
 @click.option("--scope", type=click.Choice(["auto", "global", "task", "query"]), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")

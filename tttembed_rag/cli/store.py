@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.group import check_target, main, say
+from tttembed_rag.cli.group import CommandT, check_target, counted, main, say
 from tttembed_rag.offsets import Offset, Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
     from tttembed_rag.stores.publishing import Alias
 
-CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 # Tenants named in one line.
 _NAMED = 10
 
@@ -61,18 +59,6 @@ def of_tenant(command: CommandT) -> CommandT:
 def as_objects(command: CommandT) -> CommandT:
     """The option that asks for JSON."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
-
-
-def listed(what: str) -> Callable[[CommandT], CommandT]:
-    """The option that bounds a list."""
-    return click.option(
-        "--limit",
-        default=20,
-        show_default=True,
-        type=click.IntRange(min=1),
-        metavar="N",
-        help=f"Newest {what} listed.",
-    )
 
 
 def on_record(command: CommandT) -> CommandT:
@@ -165,7 +151,7 @@ def export(out: Path, url: str, tenant: str, number: int | None) -> None:
 @main.command()
 @in_store
 @of_tenant
-@listed("versions")
+@counted("--limit", 20, "Newest versions listed.")
 @as_objects
 def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
     """List the newest versions: when, by whom, which is live, how many offsets are served, on what evidence."""
@@ -247,7 +233,7 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
 @main.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
-@listed("changes")
+@counted("--limit", 20, "Newest changes listed.")
 @as_objects
 def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""

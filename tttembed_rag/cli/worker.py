@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import main
+from tttembed_rag.cli.group import counted, main
 
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
@@ -38,14 +38,7 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
-@click.option(
-    "--concurrency",
-    default=8,
-    show_default=True,
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Calls of the judge in flight at once.",
-)
+@counted("--concurrency", 8, "Calls of the judge in flight at once.")
 @click.option(
     "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."
 )

@@ -49,8 +49,6 @@ ResultT = TypeVar("ResultT")
 _QUERIES = 16
 # Seconds that a step may still take once the worker is told to end.
 _GRACE = 10.0
-
-
 # Failures that may pass before they do not.
 _PATIENCE = 5
 # What any judge can tell apart.
@@ -289,15 +287,12 @@ class Asking:
         capped = verdicts.stopped == BUDGET_ENDED
         in_a_row = bool(verdicts.stopped) and not capped
         queries = [query for query, _ in verdicts.failed]
-        if again:
-            known = self._behind.get(tenant, {})
-            lasting = {
-                pair
-                for pair, why in verdicts.failed.items()
-                if not isinstance(why, BusyError) or known.get(pair[0], 0) + 1 >= _PATIENCE
-            }
-        else:
-            lasting = set()
+        known = self._behind.get(tenant, {})
+        lasting = {
+            pair
+            for pair, why in verdicts.failed.items()
+            if again and (not isinstance(why, BusyError) or known.get(pair[0], 0) + 1 >= _PATIENCE)
+        }
         if lasting or in_a_row:
             passes = self._in_time(self._passes, stop)
             if passes is None:
