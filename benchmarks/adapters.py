@@ -30,10 +30,10 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.evaluate.baselines import direct_rerank
-from tttembed_rag.evaluate.datasets import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.measures import Evaluator, mean_interval
-from tttembed_rag.twopass import FirstPass, in_reward_order
-from tttembed_rag.vectors import unit
+from tttembed_rag.serving import FirstPass, in_reward_order
+from tttembed_rag.vectors.checks import unit
 
 WIDTH = 1024
 GOAL_US = 40.0

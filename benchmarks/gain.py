@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag import Scale
-from tttembed_rag.evaluate.datasets import load_beir, load_vectors
-from tttembed_rag.evaluate.experiment import Baseline, Collection, Plan, Row, open_collection, run
-from tttembed_rag.gate import AnyScope
+from tttembed_rag.evaluate.collection import Collection, open_collection
+from tttembed_rag.evaluate.experiment import Baseline, Plan, Row, run
+from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.offsets import AnyScope
 
 SETS = ("metatool", "seal-tools", "cranfield", "scifact")
 BUDGETS = (4, 16, 64, 200)

@@ -29,9 +29,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tttembed_rag import Offsets, Rewards, Scale, fit
-from tttembed_rag.evaluate.curves import area_weights
-from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.experiment import Collection, pooled_rewards, split
+from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
+from tttembed_rag.evaluate.datasets import QRELS, Dataset
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.paper.curves import area_weights
 
 Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
 

@@ -32,11 +32,11 @@ from uuid import uuid4
 
 import numpy as np
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, telemetry
-from tttembed_rag.following import follow
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import Known, StoreLog
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
+from tttembed_rag.capture import Known, StoreLog
+from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
+from tttembed_rag.system import telemetry
 
 WIDTH, THREADS, PAUSE, EVERY = 1024, 64, 0.05, 0.01
 DRAW = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import InputError
-from tttembed_rag.evaluate.curves import area_weights, breadth_grid
+from tttembed_rag.evaluate.paper.curves import area_weights, breadth_grid
 
 
 def test_the_grid_of_the_paper_is_the_papers() -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tttembed_rag import DataError, Scale
-from tttembed_rag.evaluate.datasets import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.experiment import open_collection
+from tttembed_rag.evaluate.collection import open_collection
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 
 CORPUS = """\
 {"_id": "d1", "title": "Boundary layers", "text": "Flow near a wall."}

@@ -16,8 +16,8 @@ import pytest
 
 from tttembed_rag import Offsets, Scale
 from tttembed_rag.demo.run import Move, _example, run_demo, standard_library
+from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.evaluate.experiment import Collection
 
 NAME = "tools & <b>toys"
 PARAPHRASES = [

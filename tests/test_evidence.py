@@ -8,20 +8,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import stdtrit
 
 from tttembed_rag import Rewards
-from tttembed_rag.evidence import (
-    DEALS,
-    SURFACED,
-    Gain,
-    Signal,
-    cross_fitted,
-    displaced,
-    folds,
-    judged_ndcg,
-    signal_of,
-)
-from tttembed_rag.fitting import Recipe, shared_offset
-from tttembed_rag.neighbours import with_neighbours
-from tttembed_rag.problems import Grid
+from tttembed_rag.fitting import Recipe
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.scopes import shared_offset
+from tttembed_rag.gate.crossfit import cross_fitted, folds
+from tttembed_rag.gate.gains import Gain, displaced, judged_ndcg
+from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.signal import Signal, signal_of
+from tttembed_rag.gate.thresholds import DEALS, SURFACED
 
 
 def dealt(rewards, seed):

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedError, fit
-from tttembed_rag.budget import water_fill
 from tttembed_rag.evaluate.baselines import direct_rerank, fused
-from tttembed_rag.evaluate.datasets import load_beir, load_scores
-from tttembed_rag.evaluate.experiment import Collection, Plan, Row, open_collection, pooled_rewards, run, split
+from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, split
+from tttembed_rag.evaluate.experiment import Plan, Row, run
+from tttembed_rag.evaluate.files import load_beir, load_scores
+from tttembed_rag.judging import water_fill
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
 CONTRACT = {

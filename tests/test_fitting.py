@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, Rewards, VectorError, fit
-from tttembed_rag.fitting import Recipe, batches, fit_scope, of_task, scope_weights
-from tttembed_rag.objectives import OBJECTIVES, ROUNDING
-from tttembed_rag.problems import Grid, SharedProblem
+from tttembed_rag.fitting import Recipe, fit_scope, scope_weights
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import OBJECTIVES, ROUNDING
+from tttembed_rag.fitting.scopes import batches, of_task
+from tttembed_rag.fitting.shared import SharedProblem
 
 TIGHT = Recipe(tolerance=1e-8)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreError
-from tttembed_rag.following import Follower, follow
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.serving import Steering, follow
+from tttembed_rag.serving.following import Follower
 from tttembed_rag.stores import open_store
 
 WIDTH = 8
@@ -259,7 +259,7 @@ class TestTenants:
 
     def test_newcomers_do_not_put_off_the_look_at_all_others(self, store, monkeypatch):
         """However often new tenants are met, what all others are served is looked at in its time."""
-        monkeypatch.setattr("tttembed_rag.following._SHARE", 1e-9)
+        monkeypatch.setattr("tttembed_rag.serving.following._SHARE", 1e-9)
         follower = Follower(store, every=0.01)
         left = follower.round()
         time.sleep(0.3)
@@ -297,7 +297,7 @@ class TestTenants:
 
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""
-        monkeypatch.setattr("tttembed_rag.following._MOST_TENANTS", 5)
+        monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 5)
         source = live._source
         for number in range(30):
             with scope(None, tenant=f"t{number}"):
@@ -333,7 +333,7 @@ class TestOutages:
 
     def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
         """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
-        monkeypatch.setattr("tttembed_rag.following._PATIENCE", 0.1)
+        monkeypatch.setattr("tttembed_rag.serving.following._PATIENCE", 0.1)
         store.publish(offsets_of(1), by="test")
         hung = Hung(store)
         live = follow(hung, every=0.01)
@@ -463,7 +463,8 @@ class TestLife:
         """A child inherits no thread and no connection, and serves what is published after the fork."""
         code = """
 import os, sys, time
-from tttembed_rag.following import Follower, follow
+from tttembed_rag.serving import follow
+from tttembed_rag.serving.following import Follower
 from tttembed_rag.serving import Steering
 
 steering = Steering(follow(sys.argv[1], every=0.01))
@@ -513,4 +514,4 @@ def test_a_restarted_server_is_met_again(server, caplog):
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
         assert store.counts().queries == 2
         live.close()
-    assert len([one for one in caplog.records if one.name == "tttembed_rag.background"]) == 4
+    assert len([one for one in caplog.records if one.name == "tttembed_rag.system.background"]) == 4

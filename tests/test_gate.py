@@ -8,12 +8,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
 
 from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.evidence import INTERVAL_LEVEL, Gain, cross_fitted, folds, signal_of
 from tttembed_rag.fitting import Recipe
-from tttembed_rag.gate import GAIN_LEVEL, RIDGE_STEPS, _needed
-from tttembed_rag.neighbours import with_neighbours
-from tttembed_rag.objectives import OBJECTIVES
-from tttembed_rag.problems import Grid
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.gate.contests import more_needed
+from tttembed_rag.gate.crossfit import cross_fitted, folds
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.signal import signal_of
+from tttembed_rag.gate.thresholds import GAIN_LEVEL, INTERVAL_LEVEL, RIDGE_STEPS
 
 # A planted direction whose gain on eight queries is a doubtful one.
 UNSURE = {"n": 8, "strength": 0.5, "seed": 6}
@@ -311,8 +314,8 @@ class TestAbstaining:
         """A gain that next to nothing is left of is no ground for a number, however many digits it would have."""
         gain = Gain(mean=1e-5, error=0.02, freedom=8.0, moved=0.1)
 
-        assert _needed(8, gain, GAIN_LEVEL) is None
-        assert _needed(8, replace(gain, mean=0.015), GAIN_LEVEL) in range(1, 81)
+        assert more_needed(8, gain, GAIN_LEVEL) is None
+        assert more_needed(8, replace(gain, mean=0.015), GAIN_LEVEL) in range(1, 81)
 
     @pytest.mark.parametrize("settled", ["published", "no gain", "one query"])
     def test_asks_for_nothing_where_nothing_is_open(self, planted, settled):

@@ -7,17 +7,10 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import InputError, Rewards, VectorError, fit
-from tttembed_rag.guards import (
-    FIRST_LOOK,
-    PROBE_TEXTS,
-    SAME_MODEL,
-    Drift,
-    Probe,
-    Trial,
-    live_gains,
-    query_drift,
-    reward_drift,
-)
+from tttembed_rag.worker import Probe
+from tttembed_rag.worker.drift import Drift, query_drift, reward_drift
+from tttembed_rag.worker.probe import PROBE_TEXTS, SAME_MODEL
+from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
 
 WIDTH = 64
 

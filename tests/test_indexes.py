@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, VectorError
-from tttembed_rag.indexes import FaissIndex
+from tttembed_rag.evaluate.index import FaissIndex
 
 RNG = np.random.default_rng(7)
 DOCUMENTS = RNG.standard_normal((300, 12)) * RNG.uniform(0.1, 10.0, (300, 1))
@@ -176,7 +176,7 @@ def test_missing_faiss_names_the_install_command() -> None:
     code = (
         "import sys; sys.modules['faiss'] = None\n"
         "from tttembed_rag import MissingExtraError\n"
-        "from tttembed_rag.indexes import FaissIndex\n"
+        "from tttembed_rag.evaluate.index import FaissIndex\n"
         "try:\n"
         "    FaissIndex.from_vectors([[1.0, 0.0]])\n"
         "except MissingExtraError as exc:\n"

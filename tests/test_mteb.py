@@ -13,11 +13,11 @@ from numpy.testing import assert_array_equal
 
 from tttembed_rag import DataError, Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.evaluate.collections import PAPER_TASKS, from_task, load_collection, load_skillret
-from tttembed_rag.evaluate.datasets import load_beir, load_vectors
-from tttembed_rag.judges.contract import Blocking
+from tttembed_rag.evaluate.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
+from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.judges import Blocking
 from tttembed_rag.mteb import offsets_digest, two_pass, with_offsets
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
 
 # mteb calls what it and sentence-transformers have renamed, and warns of a cache that is new.
 pytestmark = pytest.mark.filterwarnings(

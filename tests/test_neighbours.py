@@ -6,7 +6,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import Rewards
-from tttembed_rag.neighbours import SHARE, with_neighbours
+from tttembed_rag.gate.neighbours import SHARE, with_neighbours
 
 
 def widened(rewards):

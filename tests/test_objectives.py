@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError
-from tttembed_rag.objectives import CLIP, DEVIATION_FLOOR, OBJECTIVES, PADDING, ROUNDING, build, log_softmax
+from tttembed_rag.fitting.objectives import CLIP, DEVIATION_FLOOR, OBJECTIVES, PADDING, ROUNDING, build, log_softmax
 
 TEACHER = 0.02
 every_objective = pytest.mark.parametrize("name", OBJECTIVES)

@@ -19,7 +19,7 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
-from tttembed_rag.offsets import FORMAT_VERSION
+from tttembed_rag.offsets.file import FORMAT_VERSION
 
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")
@@ -738,7 +738,7 @@ class TestBadFile:
         """A file above the limit of bytes is not even opened."""
         path = tmp_path / "offsets.safetensors"
         some(one()).save(path)
-        monkeypatch.setattr("tttembed_rag.offsets.MAX_BYTES", 10)
+        monkeypatch.setattr("tttembed_rag.offsets.file.MAX_BYTES", 10)
 
         with pytest.raises(OffsetFileError, match="expected at most 10 bytes, got"):
             Offsets.load(path)

@@ -6,13 +6,11 @@ import time
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, fit, scope, telemetry
-from tttembed_rag.capture import Known, RewardLog
-from tttembed_rag.following import follow
-from tttembed_rag.queryids import find_id
-from tttembed_rag.serving import Steering, current_query_id
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, fit, scope
+from tttembed_rag.capture import Known, RewardLog, StoreLog
+from tttembed_rag.serving import Steering, current_query_id, find_id, follow
 from tttembed_rag.stores import open_store
+from tttembed_rag.system import telemetry
 from tttembed_rag.worker import Worker
 
 WIDTH = 16

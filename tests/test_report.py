@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.judges.cache import Paid
+from tttembed_rag.judges import Paid
 from tttembed_rag.report import Report, drawing, gather, page_of
 from tttembed_rag.report.drawing import Mark
 from tttembed_rag.stores import Candidate, Served, open_store

@@ -25,34 +25,25 @@ LANGCHAIN = REPO / "integrations" / "langchain-tttembed"
 LLAMA_INDEX = REPO / "integrations" / "llama-index-embeddings-tttembed"
 DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 
-# A module imports from the lines above it, never from its own or a later line. A folder is one
-# entry, whose modules may import each other; `__init__` is what `import tttembed_rag` runs.
+# What a line names imports from the lines above it alone. A folder is one entry, whose modules may import each other;
+# `__init__` is what `import tttembed_rag` runs. CONTRIBUTING prints this table.
 LAYERS = (
     ("errors",),
-    ("files", "telemetry", "texts"),
-    ("vectors",),
-    ("unitrows",),
-    ("objectives",),
+    ("system",),
+    ("vectors", "scales"),
     ("rewards",),
-    ("problems", "routing"),
-    ("solver",),
-    ("offsets",),
-    ("fitting", "queryids"),
-    ("neighbours",),
-    ("evidence",),
+    ("observations", "offsets"),
+    ("fitting",),
     ("gate",),
-    ("guards", "serving", "twopass"),
+    ("models",),
+    ("judges",),
+    ("embedders", "judging"),
+    ("stores",),
+    ("serving",),
     ("__init__",),
-    ("hub", "keyed"),
-    ("budget", "indexes", "judges"),
-    ("embedders",),
-    ("judging",),
-    ("mteb", "stores"),
-    ("background",),
-    ("capture", "following", "worker", "writing"),
-    ("storelog", "testing"),
-    ("evaluate",),
-    ("report",),
+    ("capture", "worker"),
+    ("evaluate", "testing"),
+    ("mteb", "report"),
     ("demo",),
     ("cli",),
     ("__main__",),
@@ -99,6 +90,13 @@ def tracked_files() -> list[Path]:
 
 
 # Imports
+
+
+def test_the_order_of_layers_is_printed_for_contributors() -> None:
+    """CONTRIBUTING holds the table above, line by line."""
+    printed = "\n".join("    " + ", ".join(names) for names in LAYERS)
+
+    assert printed in (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_every_module_has_a_layer() -> None:

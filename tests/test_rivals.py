@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Rewards, Scale
-from tttembed_rag.evaluate import rivals
+from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.evaluate.experiment import Collection, pooled_rewards
-from tttembed_rag.evaluate.rivals import RIVALS
+from tttembed_rag.evaluate.paper import rivals
+from tttembed_rag.evaluate.paper.rivals import RIVALS
 
 DOCUMENTS, QUERIES, WIDTH = 60, 12, 8
 JUDGED = np.array([7, 2, 9, 4, 0])

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, routing, scope
-from tttembed_rag.routing import CentroidRouter
-from tttembed_rag.serving import Steering, resolve_scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, scope
+from tttembed_rag.serving import CentroidRouter, Steering, resolve_scope, routing
 
 WIDTH = 16
 NAMES = ("billing", "shipping", "support")

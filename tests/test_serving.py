@@ -111,7 +111,7 @@ class TestResolution:
         resolve_scope(lambda query: query[99], "q")
 
         [record] = caplog.records
-        assert (record.name, record.levelno) == ("tttembed_rag.serving", logging.ERROR)
+        assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.ERROR)
 
     def test_a_wrong_scope_is_refused(self, offsets):
         """Neither text nor function nor None."""

@@ -7,9 +7,11 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag.fitting import Recipe, scope_weights
-from tttembed_rag.objectives import OBJECTIVES
-from tttembed_rag.problems import _REACH, Evaluation, Grid, PrivateProblems, SharedProblem
-from tttembed_rag.solver import adam, exact
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.private import _REACH, PrivateProblems
+from tttembed_rag.fitting.shared import SharedProblem
+from tttembed_rag.fitting.solver import Evaluation, adam, exact
 
 RAGGED = (7, 1, 4, 7, 2)
 every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
@@ -167,7 +169,7 @@ class TestSideBySide:
     @pytest.mark.parametrize("numbers", [1, 1 << 20], ids=["one at a time", "all at once"])
     def test_each_is_eq_6_of_its_own_queries(self, some_rewards, reference, monkeypatch, objective, numbers):
         """Objective and gradient of each are those of Eq. 6 under its weights, however many are taken at a time."""
-        monkeypatch.setattr("tttembed_rag.problems._GRID_NUMBERS", numbers)
+        monkeypatch.setattr("tttembed_rag.fitting.shared._GRID_NUMBERS", numbers)
         rewards, recipe = some_rewards(5, depths=RAGGED, width=6, tasks=list("aabbb")), Recipe(objective=objective)
         problems = self.problems(rewards, recipe)
         offsets = np.random.default_rng(2).normal(size=(3, 6)) / 8

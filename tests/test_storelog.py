@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, fit, scope
-from tttembed_rag.capture import Log, RewardLog, TextVectors
+from tttembed_rag.capture import Captured, Known, Log, RewardLog, StoreLog, TextVectors
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.storelog import Captured, Known, StoreLog
 from tttembed_rag.stores import open_store
 
 DAY = 86_400
@@ -370,7 +369,7 @@ class TestProcesses:
         """A process that ends without closing its log loses nothing."""
         code = (
             "import sys\n"
-            "from tttembed_rag.storelog import StoreLog\n"
+            "from tttembed_rag.capture import StoreLog\n"
             "log = StoreLog(sys.argv[1])\n"
             "for number in range(500):\n"
             "    log.observe(f'q{number}', ['a'])"
@@ -384,7 +383,7 @@ class TestProcesses:
         """What waited in the parent is written once, by the parent; the child's is written by the child."""
         code = """
 import os, sys
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.capture import StoreLog
 
 log = StoreLog(sys.argv[1], embed_query=lambda text: [1.0, 2.0])
 for number in range(300):

@@ -20,18 +20,18 @@ from click.testing import CliRunner, Result
 from tttembed_rag import DataError, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.cli.tables import NAMES
-from tttembed_rag.evaluate.cells import Cell, CellStore, measured
-from tttembed_rag.evaluate.experiment import open_collection
+from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.intervals import Estimate
-from tttembed_rag.evaluate.studies import judges
-from tttembed_rag.evaluate.studies.baselines import baselines
-from tttembed_rag.evaluate.studies.budget import budget
-from tttembed_rag.evaluate.studies.design import RERANK, Options, Study
-from tttembed_rag.evaluate.studies.dose import RULE, dose
-from tttembed_rag.evaluate.studies.recovery import recovery
-from tttembed_rag.evaluate.studies.transfer import transfer
-from tttembed_rag.evaluate.tables import Line, Report, Table
-from tttembed_rag.evaluate.workload import Workload
+from tttembed_rag.evaluate.paper import judges
+from tttembed_rag.evaluate.paper.baselines import baselines
+from tttembed_rag.evaluate.paper.budget import budget
+from tttembed_rag.evaluate.paper.cells import Cell, CellStore, measured
+from tttembed_rag.evaluate.paper.design import RERANK, Options, Study
+from tttembed_rag.evaluate.paper.dose import RULE, dose
+from tttembed_rag.evaluate.paper.recovery import recovery
+from tttembed_rag.evaluate.paper.tables import Line, Report, Table
+from tttembed_rag.evaluate.paper.transfer import transfer
+from tttembed_rag.evaluate.paper.workload import Workload
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
 

@@ -13,13 +13,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tttembed_rag import Evidence, Offset, Offsets, telemetry
-from tttembed_rag.following import follow
+from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.rewards import Scale
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.scales import Scale
+from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.system import telemetry
 from tttembed_rag.worker import Worker
 
 WIDTH = 8
@@ -231,7 +231,7 @@ def test_without_opentelemetry_nothing_happens():
         "import sys\n"
         "sys.modules['opentelemetry'] = None\n"
         "import numpy as np\n"
-        "from tttembed_rag import Offsets, telemetry\n"
+        "from tttembed_rag import Offsets\nfrom tttembed_rag.system import telemetry\n"
         "from tttembed_rag.serving import Steering\n"
         "Steering(Offsets([], width=2)).apply([1.0, 2.0], 'q')\n"
         "with telemetry.step('fit') as note:\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Rewards, VectorError, fit
-from tttembed_rag.twopass import FirstPass, in_fused_order, in_reward_order
+from tttembed_rag.serving import FirstPass, in_fused_order, in_reward_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))

@@ -10,10 +10,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, fit
 from tttembed_rag.fitting import Recipe, scope_weights
-from tttembed_rag.problems import Grid, SharedProblem
-from tttembed_rag.solver import exact
-from tttembed_rag.unitrows import TorchRows, UnitRows
-from tttembed_rag.vectors import norms
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.shared import SharedProblem
+from tttembed_rag.fitting.solver import exact
+from tttembed_rag.vectors.checks import norms
+from tttembed_rag.vectors.copies import same_text
+from tttembed_rag.vectors.gpu import TorchRows
+from tttembed_rag.vectors.rows import UnitRows
 
 SLOTS = np.array([[3, 0, 5], [1, 1, 2], [6, 4, 0]])
 
@@ -93,7 +96,7 @@ class TestAlike:
         which = rng.permutation(np.repeat(np.arange(20), 3))
         vectors = (texts[which] * (1 + 1e-3 * rng.standard_normal((60, width)))).astype(dtype)
         vectors *= rng.uniform(0.1, 10.0, (60, 1)).astype(dtype)
-        found = UnitRows(vectors, np.linalg.norm(vectors, axis=1)).alike()
+        found = same_text(UnitRows(vectors, np.linalg.norm(vectors, axis=1)))
 
         assert found.max() == 19
         assert all(len(set(found[which == text].tolist())) == 1 for text in range(20))
@@ -104,7 +107,7 @@ class TestAlike:
         vectors = rng.standard_normal((50, 16))
         vectors[40:] = vectors[:10] + 1e-5
         order = rng.permutation(50)
-        there, back = (UnitRows(rows, np.linalg.norm(rows, axis=1)).alike() for rows in (vectors, vectors[order]))
+        there, back = (same_text(UnitRows(rows, np.linalg.norm(rows, axis=1))) for rows in (vectors, vectors[order]))
 
         assert_array_equal(there[order], back)
         assert there.max() == 39
@@ -117,7 +120,7 @@ class TestGathering:
     @pytest.mark.parametrize("first", [0, 4])
     def test_in_order_equals_gathered(self, monkeypatch, step, first):
         """A view of rows in order gives what gathering them gives, whatever the size of a step."""
-        monkeypatch.setattr("tttembed_rag.unitrows._GATHER_BYTES", step)
+        monkeypatch.setattr("tttembed_rag.vectors.rows._GATHER_BYTES", step)
         rows, queries = some_rows(16), some_rows(4, seed=2)
         slots = np.arange(first, first + 12).reshape(4, 3)
         expected = np.einsum("nd,nkd->nk", unit(queries), unit(rows)[slots])
@@ -180,7 +183,9 @@ class TestBlocks:
         weights, loss = scope_weights(rewards)[None], Recipe().loss(Grid.of(rewards))
         v = np.random.default_rng(0).normal(size=(1, rewards.width)) / 8
         whole = SharedProblem.of(rewards, loss, weights, 0.3)
-        monkeypatch.setattr("tttembed_rag.problems._BLOCK_BYTES", 6 * rewards.width * rewards.doc_vectors.itemsize)
+        monkeypatch.setattr(
+            "tttembed_rag.fitting.shared._BLOCK_BYTES", 6 * rewards.width * rewards.doc_vectors.itemsize
+        )
         parts = SharedProblem.of(rewards, loss, weights, 0.3)
 
         assert len(parts.blocks) > len(whole.blocks) == 1

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import VectorError
-from tttembed_rag.vectors import as_floats, checked_norms, norms, shift, unit
+from tttembed_rag.vectors.checks import as_floats, checked_norms, norms, shift, unit
 
 DTYPES = (np.float32, np.float64)
 components = st.floats(-1.0, 1.0).map(lambda value: round(value, 3))

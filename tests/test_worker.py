@@ -20,13 +20,11 @@ import pytest
 from tttembed_rag import InputError, Scale
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.gate import fit
-from tttembed_rag.guards import Probe
-from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
-from tttembed_rag.judges.cache import pair_key
+from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.worker import Worker
+from tttembed_rag.worker import Probe, Worker
 from tttembed_rag.worker.memory import Memory, write_probe
 
 QUICK = Patience(attempts=1, first_wait=0.01)

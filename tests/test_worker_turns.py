@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Scale
+from tttembed_rag.judges import Budget, Price, Usage
 from tttembed_rag.judges.contract import PROBE_QUERY
-from tttembed_rag.judges.retrying import BusyError
-from tttembed_rag.judges.spending import Budget, Price, Usage, record
+from tttembed_rag.judges.spending import record
+from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
 

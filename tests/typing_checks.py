@@ -99,7 +99,7 @@ def look(offsets: Offsets) -> None:
     assert_type(iter(mapping), Iterator[str])
     assert_type([offset.key for offset in offsets.values()], list[str])
     assert_type(offsets.width, int)
-    assert_type(offsets.settings, dict[str, str | float])
+    assert_type(offsets.settings, Mapping[str, str | float])
     offsets["global"] = offsets["task:billing"]  # type: ignore[index]
     offsets[0]  # type: ignore[index]
 

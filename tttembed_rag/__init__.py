@@ -11,10 +11,13 @@ from tttembed_rag.errors import (
     TTTEmbedError,
     VectorError,
 )
-from tttembed_rag.gate import fit
-from tttembed_rag.offsets import Certificate, Evidence, Offset, Offsets
-from tttembed_rag.rewards import Rewards, Scale
-from tttembed_rag.serving import LiveOffsets, current_scope, scope
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Certificate, Evidence, Offset
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.scales import Scale
+from tttembed_rag.serving.context import current_scope, scope
+from tttembed_rag.serving.live import LiveOffsets
 
 __version__ = "0.1.0"
 

@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError, require
-from tttembed_rag.gate import AnyScope, fit
-from tttembed_rag.indexes import FaissIndex
+from tttembed_rag.evaluate.index import FaissIndex
+from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judges.cache import Answers, ScoreCache
-from tttembed_rag.judges.contract import Judge, fingerprint_of
-from tttembed_rag.judging import Observation, Plan, judge_all
-from tttembed_rag.offsets import Offsets
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judging.plan import Plan
+from tttembed_rag.judging.running import judge_all
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.observations import Observation
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.twopass import in_reward_order
-from tttembed_rag.vectors import FloatArray, IntArray
+from tttembed_rag.serving.twopass import in_reward_order
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 __all__ = ["OffsetEncoder", "TwoPassSearch", "two_pass", "with_offsets"]
 

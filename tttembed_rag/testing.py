@@ -31,11 +31,11 @@ from tttembed_rag.errors import (
     TTTEmbedError,
     VectorError,
 )
-from tttembed_rag.gate import fit
-from tttembed_rag.judges.cache import Paid, pair_key
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.judges.cache import Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_QUERY
-from tttembed_rag.judging import Progress, Verdicts
-from tttembed_rag.offsets import Offsets
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Candidate, Served, Spend, Store, open_store
 
 JUDGE = "judge-a"
@@ -313,7 +313,7 @@ class StoreSuite:
 
         newest = store.waiting(JUDGE, limit=3)
         verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in newest}
-        written = store.judged(JUDGE, Verdicts(verdicts, 0, Progress()))
+        written = store.judged(JUDGE, verdicts)
 
         assert [one.query for one in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
         assert written == 12
@@ -358,7 +358,7 @@ class StoreSuite:
         wait = store.waiting_tenants(JUDGE)
         (one,) = store.waiting(JUDGE, tenant="a")
 
-        written = store.judged(JUDGE, Verdicts({one.query_id: {one.candidates[0][0]: 1.0}}, 0, Progress()), tenant="b")
+        written = store.judged(JUDGE, {one.query_id: {one.candidates[0][0]: 1.0}}, tenant="b")
 
         assert wait == ["a"]
         assert store.waiting(JUDGE, tenant="b") == []
@@ -698,7 +698,7 @@ class StoreSuite:
         store.forget(tenant="a", query_id=query_id, by="me")
 
         answers.put(JUDGE, {key: Paid(1.0, 1.0, 1.0)})
-        verdicts = Verdicts({one.query_id: {one.candidates[0][0]: 1.0}}, 0, Progress())
+        verdicts = {one.query_id: {one.candidates[0][0]: 1.0}}
 
         assert store.answers().get([key]) == {}
         assert store.spent().pairs == 1

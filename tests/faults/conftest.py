@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import select
 
 from tttembed_rag import Evidence, Offset, Offsets
+from tttembed_rag.capture import Known
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.storelog import Known
 from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
 from tttembed_rag.testing import JUDGE, traffic
 

@@ -4,8 +4,7 @@ import time
 
 import numpy as np
 
-from tttembed_rag.judges import HttpJudge, Patience
-from tttembed_rag.judges.spending import Budget
+from tttembed_rag.judges import Budget, HttpJudge, Patience
 from tttembed_rag.worker import Worker
 
 FAULTS = [

@@ -5,11 +5,9 @@ import time
 
 import numpy as np
 
-from tttembed_rag.following import follow
-from tttembed_rag.judges import HttpJudge, Patience
-from tttembed_rag.judges.spending import Budget
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, traffic
 from tttembed_rag.worker import Worker

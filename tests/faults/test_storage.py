@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreError, TTTEmbedError
-from tttembed_rag.following import follow
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.testing import JUDGE, facts, traffic
 from tttembed_rag.worker import Worker

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy import select
 
 from tttembed_rag import fit
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
-from tttembed_rag.following import follow
 from tttembed_rag.judges import HttpJudge, Patience
-from tttembed_rag.serving import Steering
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import JUDGE, traffic
 from tttembed_rag.worker import Worker

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import DataError, InputError, RewardError, Scale
-from tttembed_rag.budget import in_turns, water_fill
 from tttembed_rag.judges import Blocking, Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
 from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
-from tttembed_rag.judging import Observation, Plan, ajudge_all, forecast, judge_all, read_log, write_scores
+from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
+from tttembed_rag.judging.running import ajudge_all, forecast
+from tttembed_rag.observations import Observation
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -346,7 +347,7 @@ class TestOnce:
         code = (
             "import sys; from pathlib import Path\n"
             "from tttembed_rag.judges import HttpJudge, ScoreCache\n"
-            "from tttembed_rag.judging import Observation, Plan, judge_all\n"
+            "from tttembed_rag.judging import Plan, judge_all\nfrom tttembed_rag.observations import Observation\n"
             "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
             "judge = HttpJudge(sys.argv[1], 'cohere')\n"
             "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"

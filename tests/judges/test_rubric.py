@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, check_judge, rewards_of
+from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, rewards_of
 from tttembed_rag.judges.rubric import grade_of
-from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
+from tttembed_rag.judges.spending import estimated_tokens, metered, record
 
 
 def answering(answer):

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
-from tttembed_rag.guards import Probe
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, learned, traffic
+from tttembed_rag.worker import Probe
 
 
 def run(*arguments: Any) -> Result:

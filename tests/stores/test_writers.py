@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import Usage
-from tttembed_rag.judging import Progress, Verdicts
+from tttembed_rag.judging import Progress
 from tttembed_rag.stores import Candidate, Served, database, observing, open_store, schema
 from tttembed_rag.stores.observing import Batch
 
@@ -71,9 +71,9 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     for name in names:
         store.observe([shown(name, "d", text="text")])
     waiting = store.waiting("judge")
-    verdicts = Verdicts({one.query_id: {one.candidates[0][0]: 0.5} for one in waiting}, 0, NOTHING)
+    rewards = {one.query_id: {one.candidates[0][0]: 0.5} for one in waiting}
     verdict = {
-        "judged": partial(store.judged, "judge", verdicts),
+        "judged": partial(store.judged, "judge", rewards),
         "reward": partial(store.reward, "judge", {("", "default", name): {"d": 0.5} for name in names}),
     }
     refused = []

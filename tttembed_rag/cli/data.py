@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from tttembed_rag.cli.group import main
-from tttembed_rag.files import write_whole
+from tttembed_rag.system.files import write_whole
 
 # Says where a folder's collection comes from; written before the texts.
 _NOTE = "source.json"
@@ -53,7 +53,7 @@ def data(
     Run it again to continue: texts that are there are not loaded twice, and none is embedded twice.
     """
     from tttembed_rag.embedders import CachedEmbedder, VectorCache, name_of, open_embedder
-    from tttembed_rag.evaluate.datasets import load_beir, write_vectors
+    from tttembed_rag.evaluate.files import load_beir, write_vectors
 
     here = (Path(name) / "corpus.jsonl").is_file()
     folder = out or Path(name)
@@ -103,7 +103,7 @@ def _check_same(folder: Path, there: Path, chosen: Mapping[str, str | None]) -> 
 
 def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
     """Write the collection called *name* to *folder*, unless a run with the same choices has."""
-    from tttembed_rag.evaluate.collections import load_collection
+    from tttembed_rag.evaluate.catalogue import load_collection
 
     wanted, made = {"name": name, **chosen}, _asked(folder)
     if made is None and folder.exists() and any(folder.iterdir()):

@@ -12,7 +12,7 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.texts import printable
+from tttembed_rag.system.terminal import printable
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")

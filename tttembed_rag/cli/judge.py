@@ -16,7 +16,7 @@ import click
 from tttembed_rag.cli.group import Many, counted, main
 
 if TYPE_CHECKING:
-    from tttembed_rag.judging import Progress, Verdicts
+    from tttembed_rag.judging.plan import Progress, Verdicts
 
 
 @main.command()
@@ -70,7 +70,9 @@ def judge(
     from tttembed_rag.judges.feedback import FeedbackJudge
     from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judges.spending import Budget, Price
-    from tttembed_rag.judging import BUDGET_ENDED, Plan, check_once, forecast, judge_all, write_scores
+    from tttembed_rag.judging.files import write_scores
+    from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
+    from tttembed_rag.judging.running import check_once, forecast, judge_all
 
     target = out or _default_target(source, spec)
     if target.is_dir():

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from tttembed_rag.cli.group import Many, check_target, main, write_json
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
 
 
 @main.command("eval")
@@ -44,7 +44,8 @@ def evaluate(
     Each DIR is a BEIR folder with vectors/NAME.npz and, unless the labels act as a simulated judge,
     scores/NAME.tsv. Several folders are several tasks of one workload.
     """
-    from tttembed_rag.evaluate.experiment import Plan, open_collection, run
+    from tttembed_rag.evaluate.collection import open_collection
+    from tttembed_rag.evaluate.experiment import Plan, run
 
     check_target(json_path)
     settings = Plan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)

@@ -12,9 +12,12 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.group import check_target, counted, main, say
-from tttembed_rag.cli.store import PathOrURL, opened, print_versions, served_now, with_origin
-from tttembed_rag.offsets import Offset, Offsets
-from tttembed_rag.rewards import Rewards, Scale
+from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.telling import print_versions, served_now, with_origin
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.scales import Scale
 
 
 @main.command()
@@ -54,7 +57,7 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def learn(source: Path | str, out: Path, scope: Any, *, no_gate: bool, as_json: bool, **options: Any) -> None:
     """Learn offsets from the rewards of a BEIR folder with stored vectors, or of a store, and save them."""
-    from tttembed_rag.gate import fit
+    from tttembed_rag.gate.deciding import fit
 
     check_target(out)
     if scope == "auto" and no_gate:
@@ -85,7 +88,7 @@ def _of_store(url: str, judge: str | None, tenant: str, last: int | None, **_: A
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: str, depth: int, **_: Any) -> Rewards:
     """The rewards of a BEIR folder, for the queries of which any was judged."""
-    from tttembed_rag.evaluate.experiment import open_collection, pooled_rewards
+    from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
 
     if rewards is None:
         raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from tttembed_rag.cli.group import check_target, main
-from tttembed_rag.cli.store import in_store, of_tenant
-from tttembed_rag.files import write_whole
+from tttembed_rag.cli.options import in_store, of_tenant
+from tttembed_rag.system.files import write_whole
 
 
 @main.command()

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import CommandT, check_target, counted, main, say
-from tttembed_rag.offsets import Offset, Offsets
+from tttembed_rag.cli.group import check_target, counted, main, say
+from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
+from tttembed_rag.cli.telling import (
+    facts,
+    named,
+    own_halt,
+    print_versions,
+    served_now,
+    when,
+    with_origin,
+    without_origin,
+)
+from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
@@ -20,63 +29,6 @@ if TYPE_CHECKING:
 
 # Tenants named in one line.
 _NAMED = 10
-
-
-class PathOrURL(click.ParamType[Path | str]):
-    """A file or folder as a path; the URL of a store as it is."""
-
-    name = "path or url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """A path, unless it says that it is a URL."""
-        return value if isinstance(value, Path) or "://" in value else Path(value)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (ImportError, KeyError, OSError):  # a user without a name, in a container
-        return "tttembed"
-
-
-def in_store(command: CommandT) -> CommandT:
-    """The option that names a store."""
-    return click.option(
-        "--store",
-        "url",
-        required=True,
-        envvar="TTTEMBED_STORE",
-        metavar="URL",
-        help="sqlite:///FILE or postgresql://...",
-    )(command)
-
-
-def of_tenant(command: CommandT) -> CommandT:
-    """The option that names a tenant."""
-    return click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")(command)
-
-
-def as_objects(command: CommandT) -> CommandT:
-    """The option that asks for JSON."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
-
-
-def on_record(command: CommandT) -> CommandT:
-    """The options that the audit keeps."""
-    command = click.option("--note", default="", help="Why, for the audit.")(command)
-    return signed(command)
-
-
-def signed(command: CommandT) -> CommandT:
-    """The option that says who acts."""
-    return click.option("--by", default=_user, show_default="you", help="Who, for the audit.")(command)
-
-
-def opened(url: str, *, create: bool = False) -> Store:
-    """The store at *url*; nothing is made where none is, unless *create*."""
-    from tttembed_rag.stores import open_store
-
-    return open_store(url, create=create)
 
 
 @main.command()
@@ -97,7 +49,8 @@ def publish(
     Whoever serves vectors of another embedding model than they were learned from keeps base vectors.
     """
     offsets = Offsets.load(file)
-    told, probe = (str(offsets.settings.pop(name, "")) for name in ("embedder", "probe"))
+    told, probe = (str(offsets.settings.get(name, "")) for name in ("embedder", "probe"))
+    offsets = without_origin(offsets)
     if embedder and told not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {told!r}, got {embedder!r}")
     with opened(url, create=True) as store:
@@ -170,7 +123,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
     with opened(url) as store:
         known = tenant is None or tenant in store.tenants()
         store.halt(tenant=tenant, by=by, note=note)
-    say(f"halted: {'all tenants' if tenant is None else _named(tenant)}")
+    say(f"halted: {'all tenants' if tenant is None else named(tenant)}")
     if not known:  # it may be served what is shared, and never have sent anything
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
 
@@ -183,11 +136,11 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve again what is live."""
     with opened(url) as store:
         store.resume(tenant=tenant, by=by, note=note)
-        say(f"resumed: {'all tenants' if tenant is None else _named(tenant)}")
-        left = [one for one in store.tenants() if tenant is None and _own_halt(store, one) is not None]
+        say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
+        left = [one for one in store.tenants() if tenant is None and own_halt(store, one) is not None]
         if left:
             more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-            say(f"still halted, each by itself: {', '.join(map(_named, left[:_NAMED]))}{more}")
+            say(f"still halted, each by itself: {', '.join(map(named, left[:_NAMED]))}{more}")
         say(served_now(store, tenant or ""))
 
 
@@ -240,7 +193,7 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     with opened(url) as store:
         for line in store.audit(tenant=tenant, limit=limit):
             whose = "all tenants" if line.tenant is None else line.tenant or "shared"
-            text = f"{_when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
+            text = f"{when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
             say(json.dumps(asdict(line)) if as_json else text.rstrip())
 
 
@@ -268,7 +221,7 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
 @as_objects
 def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
     """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge."""
-    from tttembed_rag.judging import read_log
+    from tttembed_rag.judging.files import read_log
     from tttembed_rag.stores import Candidate, Served
 
     served = [
@@ -287,90 +240,10 @@ def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
     click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
 
 
-def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
-    """A line for each version, newest first."""
-    aliases: dict[int, list[str]] = {}
-    for alias, number in store.aliases(tenant=tenant).items():
-        aliases.setdefault(number, []).append(alias)
-    found = store.versions(tenant=tenant, limit=limit)[::-1]
-    if not (as_json or found):
-        say(f"no versions of {_named(tenant)}")
-    while found:
-        version = found.pop()  # lets the content of the one before go
-        mine = sorted(aliases.get(version.number, []))
-        if as_json:
-            click.echo(json.dumps(_facts(version) | {"aliases": mine}))
-            continue
-        say(
-            f"{version.number:>6}  {_when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
-            f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
-        )
-
-
-def served_now(store: Store, tenant: str) -> str:
-    """What *tenant* is served now, in one line: which version and whose, or why base vectors."""
-    now = store.serving(tenant=tenant)
-    owner = "" if now.version is None else now.version.tenant
-    if now.halted is not None:
-        own = ((_named(one), why) for one in (tenant, owner) if (why := _own_halt(store, one)) is not None)
-        whom, why = next(own, ("all tenants", now.halted))
-        what = f"base vectors, halted for {whom}{f': {why}' if why else ''}"
-    elif now.version is None:
-        what = "base vectors, nothing was published"
-    else:
-        what = f"version {now.version.number}{'' if owner == tenant else f' of {_named(owner)}'}"
-    return f"served to {_named(tenant)}: {what}"
-
-
-def with_origin(offsets: Offsets, **origin: str) -> Offsets:
-    """*offsets* with what `publish` tells of where they come from: the embedding model, and a probe of it."""
-    settings = offsets.settings | {name: value for name, value in origin.items() if value}
-    return Offsets(offsets.values(), width=offsets.width, settings=settings)
-
-
-def _named(tenant: str) -> str:
-    return f"tenant {tenant!r}" if tenant else "the shared tenant"
-
-
-def _own_halt(store: Store, tenant: str) -> str | None:
-    """Why *tenant* itself is halted, whether or not all are."""
-    return store.halted(tenant=tenant, own=True)
-
-
-def _facts(version: Version) -> dict[str, Any]:
-    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served")
-    return {name: getattr(version, name) for name in names} | {"evidence": _evidence(version)}
-
-
-def _evidence(version: Version) -> str:
-    """The evidence of the shared offset that learned from most queries, and how many others are served."""
-    from tttembed_rag.errors import StoreError
-
-    try:
-        offsets = version.offsets
-    except StoreError as error:
-        return str(error)
-    shared = [offset for offset in offsets.values() if offset.query_id is None]
-    if not shared:
-        return "no shared offset"
-
-    def importance(offset: Offset) -> tuple[bool, int]:
-        return offset.served, offset.n
-
-    first = max(shared, key=importance)
-    others = sum(offset.served for offset in shared) - first.served
-    more = f" (and {others} more)" if others else ""
-    return f"{first.key}: {first.evidence}{more}"
-
-
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
     """What became of a version, and what is served since."""
     if as_json:
-        click.echo(json.dumps(_facts(version) | {"aliases": [alias]}))
+        click.echo(json.dumps(facts(version) | {"aliases": [alias]}))
         return
     say(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
     say(served_now(store, version.tenant))
-
-
-def _when(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -13,12 +13,13 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, main
-from tttembed_rag.files import write_whole
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
+from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
-    from tttembed_rag.evaluate.studies.design import Options, Study
-    from tttembed_rag.evaluate.workload import Workload
+    from tttembed_rag.evaluate.paper.design import Options, Study
+    from tttembed_rag.evaluate.paper.workload import Workload
+
 
 NAMES = ("budget", "transfer", "recovery", "breadth-depth", "dose", "judges", "objectives", "baselines")
 
@@ -72,9 +73,9 @@ def tables(
     .manifest.json (data by content, query ids, seeds, settings). Finished cells stay in its cells.sqlite, so a
     run that was stopped goes on where it was, and experiments share what they have in common.
     """
-    from tttembed_rag.evaluate.cells import CellStore, content_hash, measured
-    from tttembed_rag.evaluate.plots import plotted
-    from tttembed_rag.evaluate.studies.design import Options
+    from tttembed_rag.evaluate.paper.cells import CellStore, content_hash, measured
+    from tttembed_rag.evaluate.paper.design import Options
+    from tttembed_rag.evaluate.paper.plots import plotted
 
     if len(rewards) > 1 and name != "judges":
         raise click.UsageError(f"--rewards: expected one for {name}, got {len(rewards)} (judges takes several)")
@@ -125,16 +126,16 @@ def _study(
     specialised: str | None,
 ) -> tuple[Study, list[Workload]]:
     """The experiment called *name*, and the workloads it is on."""
-    from tttembed_rag.evaluate.experiment import open_collection
-    from tttembed_rag.evaluate.studies import judges as of_judges
-    from tttembed_rag.evaluate.studies.allocation import breadth_depth
-    from tttembed_rag.evaluate.studies.baselines import baselines
-    from tttembed_rag.evaluate.studies.budget import budget
-    from tttembed_rag.evaluate.studies.dose import dose
-    from tttembed_rag.evaluate.studies.objectives import objectives
-    from tttembed_rag.evaluate.studies.recovery import recovery
-    from tttembed_rag.evaluate.studies.transfer import transfer
-    from tttembed_rag.evaluate.workload import Workload
+    from tttembed_rag.evaluate.collection import open_collection
+    from tttembed_rag.evaluate.paper import judges as of_judges
+    from tttembed_rag.evaluate.paper.allocation import breadth_depth
+    from tttembed_rag.evaluate.paper.baselines import baselines
+    from tttembed_rag.evaluate.paper.budget import budget
+    from tttembed_rag.evaluate.paper.dose import dose
+    from tttembed_rag.evaluate.paper.objectives import objectives
+    from tttembed_rag.evaluate.paper.recovery import recovery
+    from tttembed_rag.evaluate.paper.transfer import transfer
+    from tttembed_rag.evaluate.paper.workload import Workload
 
     if name == "judges":
         workloads = of_judges.open_on_same_pairs(folders, vectors, judges)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
     from tttembed_rag.worker import Step
 
+
 # Steps that say the same every round are told once.
 _QUIET = ("learned nothing", "standby")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tttembed_rag.errors import require
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.vectors.checks import FloatArray
 
 NAME = "all-MiniLM-L6-v2"
 

@@ -4,16 +4,60 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.experiment import Row
-from tttembed_rag.offsets import Offset
+from tttembed_rag.offsets.values import Offset
 
-if TYPE_CHECKING:
-    from tttembed_rag.demo.run import Example, Line
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One budget of the demo: held-out nDCG@10, means over the seeds."""
+
+    rewarded: int
+    raw: float
+    plain: float
+    gated: float
+    worst: float
+    low: float
+    high: float
+    published: int
+    seeds: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.rewarded:>8}  {self.raw:>6.3f}  {self.plain - self.raw:>+12.3f}  {self.gated - self.raw:>+12.3f}"
+            f"  [{self.low:+.3f}, {self.high:+.3f}]  {self.worst:>+10.3f}  {self.published:>5}/{self.seeds}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A document whose rank changed; ranks start at 1, None is beyond the first ten."""
+
+    document: str
+    before: int | None
+    after: int | None
+    relevant: bool
+
+    def __str__(self) -> str:
+        ranks = " -> ".join("beyond 10" if rank is None else f"#{rank}" for rank in (self.before, self.after))
+        return f"{self.document} {ranks}{' (an answer)' if self.relevant else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """What the offset did to one held-out query."""
+
+    title: str
+    query: str
+    before: float
+    after: float
+    rose: tuple[Move, ...]
+    fell: tuple[Move, ...]
 
 
 def write_report(

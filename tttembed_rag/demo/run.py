@@ -8,7 +8,7 @@ success: the callable that people finally used. The other half is only measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,67 +17,22 @@ import numpy as np
 
 from tttembed_rag.demo.callables import collect_callables
 from tttembed_rag.demo.embedding import NAME, embed
-from tttembed_rag.demo.report import write_report
-from tttembed_rag.evaluate.datasets import QRELS, Dataset, load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.experiment import Collection, Plan, Row, pooled_rewards, run, split
+from tttembed_rag.demo.report import Example, Line, Move, write_report
+from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
+from tttembed_rag.evaluate.datasets import QRELS, Dataset
+from tttembed_rag.evaluate.experiment import Plan, Row, run
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.measures import Float64
-from tttembed_rag.gate import fit
-from tttembed_rag.offsets import Offsets
-from tttembed_rag.rewards import Scale
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import FloatArray
 
 # A callable's purpose stands in its first lines; reading no further halves the wait.
 _CARD_TOKENS = 64
 # Task success is known for every listed callable at no cost, so the whole list is rewarded.
 _DEPTH = 30
 _HOLDOUT = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One budget of the demo: held-out nDCG@10, means over the seeds."""
-
-    rewarded: int
-    raw: float
-    plain: float
-    gated: float
-    worst: float
-    low: float
-    high: float
-    published: int
-    seeds: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.rewarded:>8}  {self.raw:>6.3f}  {self.plain - self.raw:>+12.3f}  {self.gated - self.raw:>+12.3f}"
-            f"  [{self.low:+.3f}, {self.high:+.3f}]  {self.worst:>+10.3f}  {self.published:>5}/{self.seeds}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A document whose rank changed; ranks start at 1, None is beyond the first ten."""
-
-    document: str
-    before: int | None
-    after: int | None
-    relevant: bool
-
-    def __str__(self) -> str:
-        ranks = " -> ".join("beyond 10" if rank is None else f"#{rank}" for rank in (self.before, self.after))
-        return f"{self.document} {ranks}{' (an answer)' if self.relevant else ''}"
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """What the offset did to one held-out query."""
-
-    title: str
-    query: str
-    before: float
-    after: float
-    rose: tuple[Move, ...]
-    fell: tuple[Move, ...]
 
 
 def run_demo(

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.embedders.contract import Embedder
-from tttembed_rag.judges.cache import pair_key
-from tttembed_rag.keyed import KeyedRows
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.system.keyed import KeyedRows
+from tttembed_rag.vectors.checks import FloatArray
 
 
 class VectorCache:

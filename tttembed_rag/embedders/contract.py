@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import EmbedderError
-from tttembed_rag.vectors import FloatArray, as_floats, checked_norms
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
 
 @runtime_checkable

@@ -7,8 +7,8 @@ from typing import Any
 
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import fingerprint_of
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.vectors.checks import FloatArray
 
 # Where embedding classes keep the name of their model.
 _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")

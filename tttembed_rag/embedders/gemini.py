@@ -11,10 +11,10 @@ import numpy as np
 
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
-from tttembed_rag.judges.contract import fingerprint_of
-from tttembed_rag.judges.gemini import EXTRA, client_of, failures_of
-from tttembed_rag.judges.retrying import Patience
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
+from tttembed_rag.models.retrying import Patience
+from tttembed_rag.vectors.checks import FloatArray
 
 # What the service takes in a request: texts, and about 20,000 tokens of 3 characters.
 _AT_ONCE = 100

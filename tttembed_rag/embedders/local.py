@@ -9,10 +9,10 @@ from typing import Any
 
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, require
-from tttembed_rag.hub import why_unreachable
-from tttembed_rag.judges.contract import INSTRUCTION, fingerprint_of
-from tttembed_rag.judges.local import short_name, weights_digest
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.models.hub import why_unreachable
+from tttembed_rag.models.local import short_name, weights_digest
+from tttembed_rag.vectors.checks import FloatArray
 
 EXTRA = "embedders"
 

@@ -10,9 +10,9 @@ from typing import Any
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.truncated import Truncated
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import INSTRUCTION
-from tttembed_rag.judges.local import short_name
-from tttembed_rag.judges.options import Options
+from tttembed_rag.models.fingerprints import INSTRUCTION
+from tttembed_rag.models.local import short_name
+from tttembed_rag.models.options import Options
 
 KINDS = (
     "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, gemini:MODEL, model2vec:MODEL, "

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tttembed_rag.embedders.contract import Embedder, unit_vectors
 from tttembed_rag.errors import InputError
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.vectors.checks import FloatArray
 
 
 class Truncated:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tttembed_rag.twopass import in_fused_order
-from tttembed_rag.vectors import FloatArray, IntArray
+from tttembed_rag.serving.twopass import in_fused_order
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 
 def direct_rerank(ranked: IntArray, candidates: IntArray, rewards: FloatArray) -> IntArray:

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.evaluate.datasets import QRELS, load_beir, load_scores, load_vectors
-from tttembed_rag.indexes import FaissIndex
-from tttembed_rag.offsets import Offset, Offsets
-from tttembed_rag.vectors import FloatArray
+from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.index import FaissIndex
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.vectors.checks import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

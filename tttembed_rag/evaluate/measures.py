@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.evaluate.datasets import Judgments
-from tttembed_rag.vectors import IntArray
+from tttembed_rag.vectors.checks import IntArray
 
 Float64: TypeAlias = NDArray[np.float64]
 

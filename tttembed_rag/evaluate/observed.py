@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tttembed_rag.evaluate.datasets import load_beir, load_vectors
-from tttembed_rag.indexes import FaissIndex
-from tttembed_rag.judging import Observation, read_log
+from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.evaluate.index import FaissIndex
+from tttembed_rag.judging.files import read_log
+from tttembed_rag.observations import Observation
 
 
 def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:

@@ -1,28 +1,20 @@
 """Reward models: everything that can say how relevant a document is, with one contract."""
 
-from tttembed_rag.judges.cache import Paid, ScoreCache, pair_key
+from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.contract import (
-    INSTRUCTION,
-    Blocking,
-    Forecasting,
-    Judge,
-    Scores,
-    check_judge,
-    fingerprint_of,
-    rewards_of,
-)
+from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge, noise_of
 from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
-from tttembed_rag.judges.retrying import Patience
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judges.yesno import YesNoJudge
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of, pair_key
+from tttembed_rag.models.retrying import Patience
 
 __all__ = [
     "INSTRUCTION",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tttembed_rag.keyed import KeyedRows
+from tttembed_rag.system.keyed import KeyedRows
 
 _COLUMNS = ("pair BLOB", "judge TEXT NOT NULL", "score REAL", "tokens REAL NOT NULL", "usd REAL NOT NULL")
 
@@ -28,15 +27,6 @@ class Paid:
     score: float | None
     tokens: float = 0.0
     usd: float = 0.0
-
-
-def pair_key(fingerprint: str, query: str, document: str) -> bytes:
-    """The address of a pair: a hash of who judges and of both texts, whatever their ids are."""
-    digest = hashlib.sha256()
-    for part in (fingerprint, query, document):
-        data = part.encode("utf-8", "surrogatepass")
-        digest.update(len(data).to_bytes(8, "big") + data)
-    return digest.digest()
 
 
 class Answers(Protocol):

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, fingerprint_of, forecast_of
+from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
 from tttembed_rag.judges.spending import Usage
-from tttembed_rag.rewards import Scale
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.scales import Scale
 
 
 @dataclass(frozen=True, slots=True)

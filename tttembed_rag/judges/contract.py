@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -14,13 +12,10 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.spending import Usage, estimated_tokens
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
-
-# The instruction that all reward models of the paper receive.
-INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 
 # Documents a judge is asked about at once if it does not say.
 _AT_ONCE = 32
@@ -78,12 +73,6 @@ class Blocking(ABC):
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, in a thread."""
         return await asyncio.to_thread(self.score, query, documents)
-
-
-def fingerprint_of(kind: str, model: str, **parts: object) -> str:
-    """A readable, stable name: ``kind:model@`` and a hash of everything else that decides the scores."""
-    text = json.dumps([kind, model, parts], sort_keys=True, default=str)
-    return f"{kind}:{model}@{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:

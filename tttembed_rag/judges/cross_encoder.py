@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.local import (
+from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.local import (
     CHARACTERS_PER_TOKEN,
     EXTRA,
     Batches,
@@ -19,8 +21,7 @@ from tttembed_rag.judges.local import (
     short_name,
     weights_digest,
 )
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
 
 _DEFAULT_LENGTH = 512
 

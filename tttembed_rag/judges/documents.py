@@ -11,7 +11,7 @@ import numpy as np
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Scores
-from tttembed_rag.rewards import Scale
+from tttembed_rag.scales import Scale
 
 # Control characters become blanks. Characters that only hide or reorder text are dropped: zero-width
 # spaces, bidirectional overrides, tag characters. Joiners stay, scripts and emoji need them.

@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.judges.contract import Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.spending import Usage
-from tttembed_rag.rewards import Scale
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.scales import Scale
 
 SIGNALS = ("thumb", "click", "success", "judgment")
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]

@@ -10,11 +10,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import INSTRUCTION, Blocking, Scores, fingerprint_of
+from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.retrying import EXTRA, BusyError, Patience, check_status
 from tttembed_rag.judges.spending import Usage, estimated_tokens, record
-from tttembed_rag.rewards import Scale
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
+from tttembed_rag.scales import Scale
 
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _LONGEST_QUERY = 4_000

@@ -14,10 +14,11 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
-from tttembed_rag.judges.contract import INSTRUCTION, Scores, fingerprint_of
+from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
-from tttembed_rag.rewards import Scale
+from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.scales import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.
 Complete = Callable[[str], str | None] | Callable[[str], Awaitable[str | None]]

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import INSTRUCTION, Judge
-from tttembed_rag.judges.options import Options
-from tttembed_rag.rewards import Scale
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.models.fingerprints import INSTRUCTION
+from tttembed_rag.models.options import Options
+from tttembed_rag.scales import Scale
 
 # Judges that cost nothing to ask: models on this machine, and what users have said.
 FREE = ("yesno", "cross-encoder", "rubric", "feedback")

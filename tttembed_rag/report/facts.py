@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
 
 from tttembed_rag.evaluate.explaining import Move
-from tttembed_rag.guards import Drift
-from tttembed_rag.stores import AuditLine, Spend
+from tttembed_rag.stores import AuditLine
+from tttembed_rag.stores.records import Day
+from tttembed_rag.worker.drift import Drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +122,6 @@ class Live:
     halted: str | None = None
     halted_since: float | None = None
     trial: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """A day by UTC.
-
-    Attributes:
-        day: Which.
-
-        queries: Queries that were last served on it.
-
-        rewards: Rewards on them, of all judges.
-
-        spend: What the store's judges were paid on it, for all tenants.
-    """
-
-    day: date
-    queries: int
-    rewards: int
-    spend: Spend
 
 
 @dataclass(frozen=True, slots=True)

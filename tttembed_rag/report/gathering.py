@@ -11,14 +11,15 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable
-from tttembed_rag.guards import Drift
-from tttembed_rag.offsets import Offset, Offsets
-from tttembed_rag.report import history
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
 from tttembed_rag.report.facts import Drifted, Known, Live, Published, Report
 from tttembed_rag.report.moving import effect_of, shortened
-from tttembed_rag.stores import AuditLine, Store, Version, open_store
+from tttembed_rag.stores import AuditLine, Store, Version, history, open_store
 from tttembed_rag.stores.database import Database
-from tttembed_rag.worker.memory import DRIFT, read_trial
+from tttembed_rag.stores.states import DRIFT
+from tttembed_rag.worker.drift import Drift
+from tttembed_rag.worker.memory import read_trial
 
 # What is told at most: days, versions, shared offsets of each, changes, judges.
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20

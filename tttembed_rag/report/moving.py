@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tttembed_rag.evaluate.explaining import Move
-from tttembed_rag.offsets import Offsets
-from tttembed_rag.queryids import named_for
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import named_for
 from tttembed_rag.report.facts import Effect, Example
 from tttembed_rag.stores import Served
-from tttembed_rag.texts import printable
-from tttembed_rag.vectors import unit
+from tttembed_rag.system.terminal import printable
+from tttembed_rag.vectors.checks import unit
 
 # Characters of a text, and queries and candidates in each direction that are shown.
 _TEXT, _EXAMPLES, _MOVES = 160, 5, 5

@@ -11,7 +11,8 @@ from typing import Any
 from tttembed_rag.errors import require
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.facts import Day, Drifted, Known, Published, Report
+from tttembed_rag.report.facts import Drifted, Known, Published, Report
+from tttembed_rag.stores.records import Day
 
 # Offsets whose course over time is drawn.
 _COURSES = 6

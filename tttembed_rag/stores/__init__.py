@@ -1,17 +1,8 @@
 """`open_store`: observations, rewards and published offsets, in SQLite or PostgreSQL."""
 
+from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.stores.answers import StoredAnswers
-from tttembed_rag.stores.records import (
-    AuditLine,
-    Candidate,
-    Counts,
-    Forgotten,
-    Lease,
-    Served,
-    Serving,
-    Spend,
-    Version,
-)
+from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
 from tttembed_rag.stores.store import Store, open_store
 
 __all__ = [

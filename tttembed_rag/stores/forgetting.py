@@ -13,15 +13,10 @@ from tttembed_rag.stores.observing import EVERYTHING, hashed
 from tttembed_rag.stores.publishing import bump
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import found, ids_of, in_parts, insert, note
+from tttembed_rag.stores.states import DERIVED, MEMORY, REMEMBERED
 
 # In the audit.
 _EXPIRE = "expire"
-# The state (a JSON object) with what a worker remembers of a tenant.
-_WORKER = "worker"
-# What it goes on remembering: models that changed, and rollbacks.
-_REMEMBERED = ("since", "contradicted", "fresh")
-# States that are derived from rewards.
-_DERIVED = ("learned", "trial", "drift")
 
 
 def forget(
@@ -116,10 +111,10 @@ def _unlearn(connection: Connection, tenant: str) -> int:
     owner = found(connection, schema.tenants, tenant)
     aliases, states = schema.aliases, schema.states
     connection.execute(aliases.delete().where(aliases.c.tenant == owner))
-    connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(_DERIVED)))
-    memory = (states.c.tenant == owner) & (states.c.name == _WORKER)
+    connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
+    memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
     if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
-        kept = {name: value for name, value in json.loads(text).items() if name in _REMEMBERED}
+        kept = {name: value for name, value in json.loads(text).items() if name in REMEMBERED}
         connection.execute(states.update().where(memory).values(value=json.dumps(kept)))
     told = schema.audit  # why versions were published names tasks and queries
     connection.execute(told.update().where(told.c.tenant == tenant).values(detail=""))

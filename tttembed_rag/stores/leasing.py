@@ -9,11 +9,10 @@ from sqlalchemy import Connection, select
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Lease
 from tttembed_rag.stores.rows import insert
+from tttembed_rag.stores.states import WORKER_LEASE
 
 # Seconds that a lease may last: one that ends later was taken by a clock that was wrong, and holds nobody up.
 LONGEST = 3600.0
-# Of who learns.
-_WORKER = "worker"
 
 _table = schema.leases
 
@@ -46,9 +45,9 @@ def release(connection: Connection, lease: Lease) -> None:
 
 
 def end(connection: Connection) -> None:
-    """Take the lease from a worker that may be learning from what it must not: it cannot publish that any more."""
+    """Revoke the worker's lease: what it is learning now can no longer be published."""
     ended = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
-    connection.execute(_table.update().where(_table.c.name == _WORKER).values(**ended))
+    connection.execute(_table.update().where(_table.c.name == WORKER_LEASE).values(**ended))
 
 
 def _is_held(connection: Connection, lease: Lease) -> bool:

@@ -19,9 +19,10 @@ from numpy.typing import ArrayLike
 from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.observations import Served
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import digest
-from tttembed_rag.stores.records import Served, checked_name, checked_reward, checked_vectors, checksum, cleaned
+from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, checksum, cleaned
 from tttembed_rag.stores.rows import found, ids_of, in_parts, insert, insert_all
 
 # A query by tenant, task and id; a document by tenant and id.

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
 from tttembed_rag.errors import LeaseLost, OffsetFileError, StoreError, Superseded
-from tttembed_rag.offsets import Offsets
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.records import Lease, Serving, Version
 from tttembed_rag.stores.rows import fact, found, ids_of, in_parts, insert, note, set_fact

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from itertools import groupby, islice
 from typing import Any
 
@@ -14,67 +15,35 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
-from tttembed_rag.offsets import Offsets
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores.schema import MAX_NAME
-from tttembed_rag.vectors import FloatArray, as_floats, checked_norms
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day by UTC.
+
+    Attributes:
+        day: Which.
+
+        queries: Queries that were last served on it.
+
+        rewards: Rewards on them, of all judges.
+
+        spend: What the store's judges were paid on it, for all tenants.
+    """
+
+    day: date
+    queries: int
+    rewards: int
+    spend: Spend
+
 
 # Characters that a database cannot hold.
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
 # Vectors checked at once: as many as stay in a processor's cache.
 _VECTORS = 256
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """A document that was shown for a query.
-
-    Attributes:
-        doc_id: Its id, the same wherever it is shown to the same tenant.
-
-        vector: (d,) as it lies in the index; None while it is not known: it takes part in no fit until then.
-
-        text: What a judge reads; None where that is not known or not to be kept.
-
-        reward: In [0, 1]; None while it waits for a judge.
-    """
-
-    doc_id: str
-    vector: FloatArray | None = None
-    text: str | None = None
-    reward: float | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    """A query that was served.
-
-    Attributes:
-        query_id: Its id, unique within its tenant and task.
-
-        vector: (d,) its *base* vector, without any offset; None while it is not known.
-
-        candidates: What was shown, in base order.
-
-        query: Its text; None where that is not known or not to be kept.
-
-        task: Its task key.
-
-        tenant: Whose it is; "" is the shared tenant.
-
-        at: When, in Unix seconds; None is now.
-
-        embedder: Fingerprint of the model that the vectors come from.
-    """
-
-    query_id: str
-    vector: FloatArray | None
-    candidates: Sequence[Candidate]
-    query: str | None = None
-    task: str = DEFAULT_TASK
-    tenant: str = ""
-    at: float | None = None
-    embedder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

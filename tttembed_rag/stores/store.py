@@ -11,11 +11,11 @@ from typing import Self
 from sqlalchemy import Connection, func, or_, select, text
 
 from tttembed_rag.errors import InputError, StoreError
-from tttembed_rag.judges.cache import pair_key
-from tttembed_rag.judging import Observation, Verdicts
-from tttembed_rag.offsets import Offsets
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.observations import Observation, Served
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores import answers, forgetting, learning, leasing, observing, publishing, rows, schema
+from tttembed_rag.stores import answers, forgetting, leasing, observing, publishing, reading, rows, schema
 from tttembed_rag.stores.database import Database, TextIds
 from tttembed_rag.stores.migrating import migrate, salt_of
 from tttembed_rag.stores.observing import Batch, QueryKey
@@ -25,7 +25,6 @@ from tttembed_rag.stores.records import (
     Counts,
     Forgotten,
     Lease,
-    Served,
     Serving,
     Spend,
     Version,
@@ -173,7 +172,7 @@ class Store:
         number = self._asking(judge)
         while True:
             with self._database.read() as connection:
-                found = learning.waiting_for(connection, number, tenant, limit)
+                found = reading.waiting_for(connection, number, tenant, limit)
                 declined = self._declined(connection, judge, found)
             if not declined:
                 return found
@@ -185,7 +184,7 @@ class Store:
         """Tenants for whom `waiting` of *judge* may find pairs, sorted; one look-up."""
         number = self._asking(judge)
         with self._database.read() as connection:
-            return learning.waiting_tenants(connection, number)
+            return reading.waiting_tenants(connection, number)
 
     def _asking(self, judge: str) -> int:
         """The id of a judge, for which pairs wait from now on."""
@@ -197,15 +196,22 @@ class Store:
                 number = observing.start_asking(connection, judge)
         return number
 
-    def judged(self, judge: str, verdicts: Verdicts, *, tenant: str = "") -> int:
-        """Write what came of judging `waiting` pairs of *tenant*; returns the verdicts written.
+    def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
+        """Write the rewards of `waiting` pairs of *tenant*; returns how many were written.
 
         Pairs that the judge declined are known from `answers`, and do not wait any more.
+
+        Args:
+            judge: Fingerprint of the judge that gave them.
+
+            rewards: In [0, 1], by query id and document id as `waiting` gave them.
+
+            tenant: The tenant whose pairs they are.
         """
         checked_name("judge", judge)
         given = {
-            row_of(query): {row_of(document): checked_reward("verdicts", value) for document, value in said.items()}
-            for query, said in verdicts.rewards.items()
+            row_of(query): {row_of(document): checked_reward("rewards", value) for document, value in said.items()}
+            for query, said in rewards.items()
         }
         with self._database.write("observing") as connection:
             owner = rows.found(connection, schema.tenants, tenant)
@@ -258,11 +264,11 @@ class Store:
         Raises:
             RewardError: There are none.
         """
-        wanted = learning.Selection(
+        wanted = reading.Selection(
             judge=judge, tenant=tenant, embedder=embedder, last=_last(last), since=since, before=before
         )
         with self._database.read() as connection:
-            return learning.rewards_of(connection, wanted)
+            return reading.rewards_of(connection, wanted)
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.
@@ -277,15 +283,15 @@ class Store:
 
             since: Of those last served at this Unix second or later.
         """
-        wanted = learning.Selection(judge=judge, tenant=tenant, last=_last(last), since=since)
+        wanted = reading.Selection(judge=judge, tenant=tenant, last=_last(last), since=since)
         with self._database.read() as connection:
-            return learning.embedder_of(connection, wanted)
+            return reading.embedder_of(connection, wanted)
 
     def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`."""
-        wanted = learning.Selection(judge="", tenant=tenant, last=_last(last), since=since)
+        wanted = reading.Selection(judge="", tenant=tenant, last=_last(last), since=since)
         with self._database.read() as connection:
-            return learning.judge_of(connection, wanted)
+            return reading.judge_of(connection, wanted)
 
     def budget(
         self,
@@ -300,19 +306,19 @@ class Store:
 
         The arguments are those of `rewards`; only queries that *embedder* served last count, None is any.
         """
-        wanted = learning.Selection(judge=judge, tenant=tenant, embedder=embedder, last=_last(last), since=since)
+        wanted = reading.Selection(judge=judge, tenant=tenant, embedder=embedder, last=_last(last), since=since)
         with self._database.read() as connection:
-            return learning.budget_of(connection, wanted)
+            return reading.budget_of(connection, wanted)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges and how many rewards `rewards` has of them, or (None) all, the busiest first."""
         with self._database.read() as connection:
-            return learning.judges_of(connection, tenant)
+            return reading.judges_of(connection, tenant)
 
     def counts(self, tenant: str | None = None) -> Counts:
         """How much a tenant has, or all; counts rows, so it takes seconds where there are many."""
         with self._database.read() as connection:
-            return learning.counts_of(connection, tenant, self._size(connection))
+            return reading.counts_of(connection, tenant, self._size(connection))
 
     # Tenants
 

@@ -24,7 +24,7 @@ from threading import Event, Thread
 from typing import TypeVar
 
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
-from tttembed_rag.judges.cache import Answers, Paid, pair_key
+from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
@@ -37,9 +37,12 @@ from tttembed_rag.judges.contract import (
     rewards_of,
 )
 from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.judges.retrying import BusyError
 from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage, metered, record
-from tttembed_rag.judging import BUDGET_ENDED, Observation, Plan, Verdicts, check_once, judge_all
+from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
+from tttembed_rag.judging.running import check_once, judge_all
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.retrying import BusyError
+from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Store
 
 _log = logging.getLogger(__name__)
@@ -382,7 +385,7 @@ class Asking:
         return part(known=True), part(known=False)
 
     def _keep(self, verdicts: Verdicts, tenant: str) -> int:
-        return self._store.judged(self.fingerprint, verdicts, tenant=tenant) if verdicts.rewards else 0
+        return self._store.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
 
     def _in_time(self, call: Callable[[], ResultT], stop: Event) -> ResultT:
         """What *call* returns, in a thread that is left alone when it takes too long."""

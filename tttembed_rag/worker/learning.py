@@ -22,17 +22,20 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from tttembed_rag import telemetry
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
-from tttembed_rag.gate import AnyScope, fit
-from tttembed_rag.guards import FIRST_LOOK, Probe, Trial, live_gains, query_drift, reward_drift
-from tttembed_rag.offsets import Offsets
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
-from tttembed_rag.unitrows import Float64
+from tttembed_rag.system import telemetry
+from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.worker.drift import query_drift, reward_drift
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.memory import Learned, Memory, add_drift, read_probe, read_trial, write_probe, write_trial
+from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Action, Step
+from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
 
 _log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.guards import Probe, Trial
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.worker.probe import Probe
+from tttembed_rag.worker.trial import Trial
 
-# Names of states in the store. `DRIFT` is a JSON list for reports, oldest first.
-_MEMORY, _TRIAL, _LEARNED, DRIFT, _PROBE = "worker", "trial", "learned", "drift", "probe"
 # Entries of `DRIFT` that are kept.
 _DRIFTS = 200
 
@@ -78,34 +78,34 @@ class Memory:
     @classmethod
     def read(cls, store: Store, tenant: str) -> Memory:
         """What is known of *tenant*."""
-        known = json.loads(store.state(_MEMORY, tenant=tenant) or "{}")
+        known = json.loads(store.state(MEMORY, tenant=tenant) or "{}")
         return cls(**{one.name: known[one.name] for one in fields(cls) if one.name in known})
 
     def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
-        store.set_state(_MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
+        store.set_state(MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
 
 
 def read_trial(store: Store, tenant: str) -> Trial:
     """The trial of what is live; version 0 before the first."""
-    text = store.state(_TRIAL, tenant=tenant)
+    text = store.state(TRIAL, tenant=tenant)
     return Trial.from_json(text) if text else Trial(0)
 
 
 def write_trial(store: Store, tenant: str, lease: Lease, trial: Trial) -> None:
     """Keep it."""
-    store.set_state(_TRIAL, trial.to_json(), tenant=tenant, lease=lease)
+    store.set_state(TRIAL, trial.to_json(), tenant=tenant, lease=lease)
 
 
 def read_probe(store: Store, tenant: str) -> Probe | None:
     """The embedding model as it was at the last round; None before the first."""
-    text = store.state(_PROBE, tenant=tenant)
+    text = store.state(PROBE, tenant=tenant)
     return Probe.from_json(text) if text else None
 
 
 def write_probe(store: Store, tenant: str, lease: Lease, probe: Probe) -> None:
     """Keep it."""
-    store.set_state(_PROBE, probe.to_json(), tenant=tenant, lease=lease)
+    store.set_state(PROBE, probe.to_json(), tenant=tenant, lease=lease)
 
 
 class Learned:
@@ -125,13 +125,13 @@ class Learned:
     @classmethod
     def read(cls, store: Store, tenant: str) -> Learned:
         """What was kept; nothing before."""
-        text = store.state(_LEARNED, tenant=tenant)
+        text = store.state(LEARNED, tenant=tenant)
         return cls(np.frombuffer(base64.b64decode(json.loads(text) if text else ""), dtype="<u4"))
 
     def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
         text = base64.b64encode(self._numbers.astype("<u4").tobytes()).decode()
-        store.set_state(_LEARNED, json.dumps(text), tenant=tenant, lease=lease)
+        store.set_state(LEARNED, json.dumps(text), tenant=tenant, lease=lease)
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
         """The queries of *rewards* that it holds, and those that it does not; None for none."""

@@ -13,22 +13,22 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from threading import Event
 from uuid import uuid4
 
-from tttembed_rag import telemetry
-from tttembed_rag.background import checked_interval
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded, TTTEmbedError
-from tttembed_rag.gate import AnyScope
-from tttembed_rag.guards import Probe
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.stores import Store
+from tttembed_rag.stores.states import WORKER_LEASE
+from tttembed_rag.system import telemetry
+from tttembed_rag.system.background import checked_interval
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import Habits, Pass
+from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 
 _log = logging.getLogger(__name__)
 
-_LEASE = "worker"
 # Seconds between attempts while the store or the judge is out of order: from the first to the longest, doubling.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _LONGEST_JUDGE_WAIT = 3600.0
@@ -140,7 +140,7 @@ class Worker:
 
             LeaseLost: Another worker took over in between; nothing was published since.
         """
-        holding = Holding.take(self._store, _LEASE, self._owner, self._lease_seconds)
+        holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
         if holding is None:
             return _gathered([_told(watch, Step("standby", "another worker is at work"))])
         with holding:
@@ -167,7 +167,7 @@ class Worker:
         trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
         while not stop.is_set():
             try:
-                holding = Holding.take(self._store, _LEASE, self._owner, self._lease_seconds)
+                holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
                 if holding is None:
                     _told(watch, Step("standby", "another worker is at work"))
                     stop.wait(min(every, self._lease_seconds / 2))

@@ -19,7 +19,7 @@ from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.twopass import FirstPass
+from tttembed_rag.serving import FirstPass
 
 logger = logging.getLogger(__name__)
 

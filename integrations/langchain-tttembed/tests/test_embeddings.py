@@ -189,7 +189,7 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
 
     assert all(vector is bad for vector in served)
     [record] = caplog.records
-    assert (record.name, record.levelno) == ("tttembed_rag.serving", logging.WARNING)
+    assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.WARNING)
 
 
 def test_refusals_are_logged_once_per_scope(caplog):

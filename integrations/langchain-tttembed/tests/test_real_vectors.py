@@ -13,7 +13,7 @@ from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings
 
 from tttembed_rag import LiveOffsets, Offsets, Scale, fit, scope
 from tttembed_rag.capture import RewardLog
-from tttembed_rag.evaluate.datasets import load_beir, load_vectors
+from tttembed_rag.evaluate.files import load_beir, load_vectors
 
 METATOOL = Path(__file__).resolve().parents[4] / "shared" / "data" / "metatool"
 JUDGED, ASKED, K = 120, 400, 10

@@ -18,8 +18,8 @@ from langchain_tttembed import (
 )
 
 from tttembed_rag import LiveOffsets, Scale, fit, scope
-from tttembed_rag.following import follow
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
 
 TEXTS = [f"passage {i}" for i in range(6)]

@@ -228,7 +228,7 @@ def test_a_store_that_fails_costs_an_embedding(wrapped, caplog):
 
     assert wrapped.document_vectors(["passage 1"], vectors=vectors).shape == (1, WIDTH)
     assert (vectors.supplied, vectors.embedded) == (0, 1)
-    assert [(one.name, one.levelno) for one in caplog.records] == [("tttembed_rag.capture", logging.ERROR)]
+    assert [(one.name, one.levelno) for one in caplog.records] == [("tttembed_rag.capture.textvectors", logging.ERROR)]
 
 
 def test_an_unknown_store_gives_none():

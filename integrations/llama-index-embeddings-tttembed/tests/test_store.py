@@ -16,8 +16,8 @@ from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostpro
 from llama_index.retrievers.tttembed import RewardRetriever
 
 from tttembed_rag import LiveOffsets, Scale, fit, scope
-from tttembed_rag.following import follow
-from tttembed_rag.storelog import StoreLog
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
 
 WIDTH = 12

@@ -42,7 +42,7 @@ class TTTEmbedding(BaseEmbedding):
         offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
 
         scope: The task of every query, a function from query text to task, or a router from base
-            vector to task (`tttembed_rag.routing.CentroidRouter`). Without a fixed task, the
+            vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
             caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.

@@ -15,8 +15,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
-from tttembed_rag.twopass import FirstPass
+from tttembed_rag.serving import FirstPass, ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from llama_index.postprocessor.tttembed.base import read_texts
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.twopass import FirstPass
+from tttembed_rag.serving import FirstPass
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,8 @@
+"""From a running application to rewards: which documents were shown for a query, and what a judge said of them."""
+
+from tttembed_rag.capture.log import Known, Log, check_judge, unit_rewards
+from tttembed_rag.capture.rewardlog import RewardLog
+from tttembed_rag.capture.storelog import Captured, StoreLog
+from tttembed_rag.capture.textvectors import TextVectors
+
+__all__ = ["Captured", "Known", "Log", "RewardLog", "StoreLog", "TextVectors", "check_judge", "unit_rewards"]

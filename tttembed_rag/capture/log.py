@@ -1,0 +1,85 @@
+"""What a log is, and what a caller may know of a served query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What a caller knows of a served query, so that nobody must find it again.
+
+    Attributes:
+        vector: Its *base* vector (d,), without any offset.
+
+        document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
+
+        query_id: Its id; None is the caller's ``with scope(..., query_id=...)``, else one made of its text.
+
+        doc_ids: Ids of the documents, in order; None makes them of their texts.
+    """
+
+    vector: ArrayLike | None = None
+    document_vectors: FloatArray | Sequence[ArrayLike | None] | None = None
+    query_id: str | None = None
+    doc_ids: Sequence[str] | None = None
+
+
+@runtime_checkable
+class Log(Protocol):
+    """Where taps put what an application retrieves and scores: a `RewardLog`, or a `StoreLog`."""
+
+    def check_is_for(self, judge: Judge) -> None:
+        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
+        ...
+
+    def observe(
+        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
+    ) -> None:
+        """Note that *documents* were shown for *query*; they wait for a judge."""
+        ...
+
+    def record(
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        task: str | None = None,
+        known: Known | None = None,
+    ) -> None:
+        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge."""
+        ...
+
+
+def check_judge(mine: str, judge: Judge) -> None:
+    """Refuse a log for the judge of fingerprint *mine* where *judge* is another."""
+    if judge.fingerprint != mine:
+        raise InputError(f"log: expected one for {judge.fingerprint}, got one for {mine}")
+
+
+def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:
+    """A reward in [0, 1] for each score on *scale*, None where there is none.
+
+    Raises:
+        InputError: Not one score per document.
+        RewardError: A score is off the scale.
+    """
+    if len(scores) != len(documents):
+        raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
+    known = [place for place, score in enumerate(scores) if score is not None]
+    rewards: list[float | None] = [None] * len(scores)
+    found = scale.to_unit(np.array([scores[place] for place in known], dtype=np.float64))
+    for place, reward in zip(known, found.tolist(), strict=True):
+        rewards[place] = reward
+    return rewards

@@ -1,0 +1,230 @@
+"""From a running application to `Rewards`: which documents were shown for a query, and what a judge said of them.
+
+Texts are what every framework hands out; vectors are not. They are found when rewards are asked for:
+supplied by whoever has them, remembered by content, or embedded again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tttembed_rag.capture.log import Known, check_judge, unit_rewards
+from tttembed_rag.capture.textvectors import TextVectors
+from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.judges.cache import ScoreCache
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judging.plan import Plan, Verdicts
+from tttembed_rag.judging.running import judge_all
+from tttembed_rag.observations import Observation
+from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.scales import Scale
+from tttembed_rag.serving.context import current_tenant
+
+__all__ = ["RewardLog"]
+
+
+class RewardLog:
+    """Served queries and the verdicts of one judge on their documents, in memory, safe between threads.
+
+    A pair of query and document is kept once per task, however often and wherever it was seen; a new
+    verdict replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. What is
+    served to another tenant than *tenant*, by the caller's `scope`, is left out. Of what is `Known` it
+    keeps the query vector.
+
+    Args:
+        judge: Fingerprint of the judge: rewards of two judges do not mix.
+
+        scale: What its scores mean: `Scale`, or its text.
+
+        capacity: Queries kept, >= 1.
+
+        tenant: Whose queries are kept; empty for those without a tenant.
+
+    Raises:
+        InputError: The capacity is below 1, or there is no such scale.
+    """
+
+    def __init__(
+        self, judge: str, *, scale: Scale | str = "probability", capacity: int = 10_000, tenant: str = ""
+    ) -> None:
+        if capacity < 1:
+            raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        self.judge = judge
+        self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
+        self.tenant = tenant
+        self.dropped = 0
+        self._capacity = capacity
+        # (task, query) to the reward of each document's text; None while it waits for a judge.
+        self._served: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
+        # Base vectors that callers knew.
+        self._query_vectors: dict[str, NDArray[np.float64]] = {}
+        self._lock = Lock()
+
+    @classmethod
+    def of(cls, judge: Judge, *, capacity: int = 10_000, tenant: str = "") -> RewardLog:
+        """An empty log for the verdicts of *judge*."""
+        return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
+
+    def check_is_for(self, judge: Judge) -> None:
+        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
+        check_judge(self.judge, judge)
+
+    def __len__(self) -> int:
+        """Served queries."""
+        return len(self._served)
+
+    @property
+    def waiting(self) -> int:
+        """Pairs that no judge has scored."""
+        with self._lock:
+            return sum(reward is None for shown in self._served.values() for reward in shown.values())
+
+    def observe(
+        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
+    ) -> None:
+        """Note that *documents* were shown for *query*; they wait for a judge."""
+        self._note(query, [(text, None) for text in documents], task, known)
+
+    def record(
+        self,
+        query: str,
+        documents: Sequence[str],
+        scores: Sequence[float | None],
+        *,
+        task: str | None = None,
+        known: Known | None = None,
+    ) -> None:
+        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge.
+
+        Raises:
+            InputError: Not one score per document.
+            RewardError: A score is off the scale; nothing is kept.
+        """
+        self._note(query, zip(documents, unit_rewards(self.scale, documents, scores), strict=True), task, known)
+
+    def score_waiting(
+        self,
+        judge: Judge,
+        *,
+        budget: Budget | None = None,
+        price: Price | None = None,
+        cache: Path | None = None,
+        concurrency: int = 8,
+    ) -> Verdicts:
+        """Ask *judge* about the pairs that wait, under a budget; outside a running event loop.
+
+        Args:
+            judge: The judge this log is for.
+
+            budget: Caps; None for none.
+
+            price: What its usage costs.
+
+            cache: Where its answers are kept between runs; None forgets them.
+
+            concurrency: Calls in flight at once.
+
+        Raises:
+            RewardError: Another judge's verdicts are in this log.
+        """
+        if judge.fingerprint != self.judge:
+            raise RewardError(f"judge: expected {self.judge}, whose rewards are in this log, got {judge.fingerprint}")
+        with self._lock:
+            # Ids are plain words, texts are anything.
+            ids = {query: f"q{i}" for i, query in enumerate(dict.fromkeys(query for _, query in self._served))}
+            waiting = [
+                Observation(ids[query], query, [(f"d{place}-{i}", text) for i, text in enumerate(unscored)], task)
+                for place, ((task, query), shown) in enumerate(self._served.items())
+                if (unscored := [text for text, reward in shown.items() if reward is None])
+            ]
+        depth = max((len(one.candidates) for one in waiting), default=1)
+        plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
+        answers = ScoreCache.open(cache)
+        try:
+            verdicts = judge_all(plan, judge, answers, concurrency=concurrency)
+        finally:
+            answers.close()
+        for one in waiting:
+            judged = verdicts.rewards.get(one.query_id, {})
+            self._add(one.query, [(text, judged[key]) for key, text in one.candidates if key in judged], one.task)
+        return verdicts
+
+    def rewards(
+        self,
+        embed_query: Callable[[str], ArrayLike],
+        embed_documents: Callable[[list[str]], Sequence[ArrayLike]],
+        *,
+        vectors: TextVectors | None = None,
+    ) -> Rewards:
+        """Everything judged so far, with vectors, ready for `fit`.
+
+        Args:
+            embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
+                Not asked for a query whose vector was known when it was served.
+
+            embed_documents: Texts to document vectors, of the model the index was built with.
+
+            vectors: Where document vectors are looked for first; None embeds each text once.
+
+        Raises:
+            RewardError: Nothing was judged.
+        """
+        with self._lock:
+            judged = {
+                key: known
+                for key, shown in self._served.items()
+                if (known := {text: reward for text, reward in shown.items() if reward is not None})
+            }
+            by_query: dict[str, ArrayLike] = {**self._query_vectors}
+        if not judged:
+            raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
+        texts = list(dict.fromkeys(text for rewards in judged.values() for text in rewards))
+        row = {text: number for number, text in enumerate(texts)}
+        for query in dict.fromkeys(query for _, query in judged):
+            if query not in by_query:
+                by_query[query] = embed_query(query)
+        return Rewards.from_indexed(
+            np.array([by_query[query] for _, query in judged]),
+            (vectors or TextVectors()).of(texts, embed_documents),
+            candidates=[[row[text] for text in rewards] for rewards in judged.values()],
+            rewards=[list(rewards.values()) for rewards in judged.values()],
+            tasks=[task for task, _ in judged],
+            query_ids=[query for _, query in judged],
+            judge=self.judge,
+        )
+
+    def _note(
+        self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None, known: Known | None
+    ) -> None:
+        if current_tenant() == self.tenant:
+            self._add(query, documents, task, known)
+
+    def _add(
+        self,
+        query: str,
+        documents: Iterable[tuple[str, float | None]],
+        task: str | None,
+        known: Known | None = None,
+    ) -> None:
+        shown = [(text, reward) for text, reward in documents if text.strip()]
+        if not query.strip() or not shown:  # has no meaning to learn from
+            return
+        vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
+        with self._lock:
+            served = self._served.setdefault((task or DEFAULT_TASK, query), {})
+            for text, reward in shown:
+                if reward is not None or text not in served:
+                    served[text] = reward
+            if vector is not None:
+                self._query_vectors[query] = vector
+            while len(self._served) > self._capacity:
+                (_, forgotten), _ = self._served.popitem(last=False)
+                self._query_vectors.pop(forgotten, None)
+                self.dropped += 1

@@ -1,0 +1,140 @@
+"""Document vectors by text: supplied, remembered by content, or embedded again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from threading import Lock
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tttembed_rag.errors import InputError
+
+_log = logging.getLogger(__name__)
+
+
+class TextVectors:
+    """Document vectors by text: supplied where possible, else remembered by content, else embedded.
+
+    One for each embedding model.
+
+    Args:
+        known: Text to its vector in the store, or None where it has none.
+
+        stored: Ids to the vectors that a store has under them, asked once for all texts whose id was
+            noted; what it lacks is embedded, and where it fails that is logged and all are.
+
+        capacity: Vectors remembered, and ids, the least recently used forgotten first.
+
+    Attributes:
+        supplied: Vectors that *known* or *stored* gave.
+
+        remembered: Vectors found by content.
+
+        embedded: Vectors that had to be embedded again.
+    """
+
+    def __init__(
+        self,
+        known: Callable[[str], ArrayLike | None] | None = None,
+        *,
+        stored: Callable[[list[str]], Mapping[str, ArrayLike]] | None = None,
+        capacity: int = 20_000,
+    ) -> None:
+        self.supplied = self.remembered = self.embedded = 0
+        self._known = known
+        self._stored = stored
+        self._capacity = capacity
+        self._kept: OrderedDict[bytes, NDArray[np.float64]] = OrderedDict()
+        self._ids: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
+        """What another process starts with: the same sources, nothing remembered."""
+        return partial(TextVectors, self._known, stored=self._stored, capacity=self._capacity), ()
+
+    def note(self, ids: Iterable[tuple[str, str | None]]) -> None:
+        """Remember under which id the store has a text, of (text, id) pairs; None says nothing."""
+        if self._stored is None:
+            return
+        addresses = [(_address(text), key) for text, key in ids if key is not None]
+        with self._lock:
+            for address, key in addresses:
+                self._ids[address] = key
+                self._ids.move_to_end(address)
+            while len(self._ids) > self._capacity:
+                self._ids.popitem(last=False)
+
+    def of(
+        self, texts: Sequence[str], embed_documents: Callable[[list[str]], Sequence[ArrayLike]]
+    ) -> NDArray[np.float64]:
+        """Vectors (n, d) of *texts*, in order; *embed_documents* is asked for the missing ones at once."""
+        found, missing = self._found(texts)
+        return self._joined(texts, found, missing, embed_documents(missing) if missing else [])
+
+    async def aof(
+        self, texts: Sequence[str], aembed_documents: Callable[[list[str]], Awaitable[Sequence[ArrayLike]]]
+    ) -> NDArray[np.float64]:
+        """The same with an async model."""
+        # A store may be far away, and its lookup blocks.
+        found, missing = await asyncio.to_thread(self._found, texts) if self._stored else self._found(texts)
+        return self._joined(texts, found, missing, await aembed_documents(missing) if missing else [])
+
+    def _found(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+        found = self._from_store(texts)
+        for text in dict.fromkeys(texts):
+            if text in found:
+                continue
+            supplied = self._known(text) if self._known else None
+            if supplied is not None:
+                found[text] = np.asarray(supplied, dtype=np.float64)
+                self.supplied += 1
+                continue
+            with self._lock:
+                if (kept := self._kept.get(_address(text))) is not None:
+                    self._kept.move_to_end(_address(text))
+                    found[text] = kept
+                    self.remembered += 1
+        return found, [text for text in dict.fromkeys(texts) if text not in found]
+
+    def _from_store(self, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        if self._stored is None:
+            return {}
+        with self._lock:
+            ids = {text: self._ids[address] for text in texts if (address := _address(text)) in self._ids}
+        try:
+            vectors = self._stored(list(set(ids.values()))) if ids else {}
+            found = {text: np.asarray(vectors[key], dtype=np.float64) for text, key in ids.items() if key in vectors}
+        except Exception:  # noqa: BLE001 - a store may raise anything, and its vectors only save time
+            _log.exception("the store gave no vectors: %d documents are embedded", len(ids))
+            return {}
+        self.supplied += len(found)
+        return found
+
+    def _joined(
+        self,
+        texts: Sequence[str],
+        found: dict[str, NDArray[np.float64]],
+        missing: list[str],
+        embedded: Sequence[ArrayLike],
+    ) -> NDArray[np.float64]:
+        if len(embedded) != len(missing):
+            raise InputError(f"embed_documents: expected one vector per text, {len(missing)}, got {len(embedded)}")
+        fresh = {text: np.asarray(vector, dtype=np.float64) for text, vector in zip(missing, embedded, strict=True)}
+        with self._lock:
+            self.embedded += len(fresh)
+            self._kept |= {_address(text): vector for text, vector in fresh.items()}
+            while len(self._kept) > self._capacity:
+                self._kept.popitem(last=False)
+        _log.info("vectors of %d documents: %d had to be embedded", len(texts), len(fresh))
+        found = found | fresh
+        return np.array([found[text] for text in texts])
+
+
+def _address(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

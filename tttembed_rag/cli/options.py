@@ -1,0 +1,72 @@
+"""Options that several commands on a store share."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag.cli.group import CommandT
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
+
+
+class PathOrURL(click.ParamType[Path | str]):
+    """A file or folder as a path; the URL of a store as it is."""
+
+    name = "path or url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
+        """A path, unless it says that it is a URL."""
+        return value if isinstance(value, Path) or "://" in value else Path(value)
+
+
+def user() -> str:
+    """The name of the user who runs the command."""
+    try:
+        return getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a user without a name, in a container
+        return "tttembed"
+
+
+def in_store(command: CommandT) -> CommandT:
+    """The option that names a store."""
+    return click.option(
+        "--store",
+        "url",
+        required=True,
+        envvar="TTTEMBED_STORE",
+        metavar="URL",
+        help="sqlite:///FILE or postgresql://...",
+    )(command)
+
+
+def of_tenant(command: CommandT) -> CommandT:
+    """The option that names a tenant."""
+    return click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")(command)
+
+
+def as_objects(command: CommandT) -> CommandT:
+    """The option that asks for JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def on_record(command: CommandT) -> CommandT:
+    """The options that the audit keeps."""
+    command = click.option("--note", default="", help="Why, for the audit.")(command)
+    return signed(command)
+
+
+def signed(command: CommandT) -> CommandT:
+    """The option that says who acts."""
+    return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
+
+
+def opened(url: str, *, create: bool = False) -> Store:
+    """The store at *url*; nothing is made where none is, unless *create*."""
+    from tttembed_rag.stores import open_store
+
+    return open_store(url, create=create)

@@ -1,0 +1,105 @@
+"""Versions and offsets as lines that people read."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tttembed_rag.cli.group import say
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store, Version
+
+
+def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
+    """A line for each version, newest first."""
+    aliases: dict[int, list[str]] = {}
+    for alias, number in store.aliases(tenant=tenant).items():
+        aliases.setdefault(number, []).append(alias)
+    found = store.versions(tenant=tenant, limit=limit)[::-1]
+    if not (as_json or found):
+        say(f"no versions of {named(tenant)}")
+    while found:
+        version = found.pop()  # lets the content of the one before go
+        mine = sorted(aliases.get(version.number, []))
+        if as_json:
+            click.echo(json.dumps(facts(version) | {"aliases": mine}))
+            continue
+        say(
+            f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
+            f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
+        )
+
+
+def served_now(store: Store, tenant: str) -> str:
+    """What *tenant* is served now, in one line: which version and whose, or why base vectors."""
+    now = store.serving(tenant=tenant)
+    owner = "" if now.version is None else now.version.tenant
+    if now.halted is not None:
+        own = ((named(one), why) for one in (tenant, owner) if (why := own_halt(store, one)) is not None)
+        whom, why = next(own, ("all tenants", now.halted))
+        what = f"base vectors, halted for {whom}{f': {why}' if why else ''}"
+    elif now.version is None:
+        what = "base vectors, nothing was published"
+    else:
+        what = f"version {now.version.number}{'' if owner == tenant else f' of {named(owner)}'}"
+    return f"served to {named(tenant)}: {what}"
+
+
+def with_origin(offsets: Offsets, **origin: str) -> Offsets:
+    """*offsets* with what `publish` tells of where they come from: the embedding model, and a probe of it."""
+    settings = {**offsets.settings} | {name: value for name, value in origin.items() if value}
+    return Offsets(offsets.values(), width=offsets.width, settings=settings)
+
+
+def without_origin(offsets: Offsets) -> Offsets:
+    """*offsets* without what `with_origin` added."""
+    settings = {name: value for name, value in offsets.settings.items() if name not in ("embedder", "probe")}
+    return Offsets(offsets.values(), width=offsets.width, settings=settings)
+
+
+def named(tenant: str) -> str:
+    """*tenant* in words."""
+    return f"tenant {tenant!r}" if tenant else "the shared tenant"
+
+
+def own_halt(store: Store, tenant: str) -> str | None:
+    """Why *tenant* itself is halted, whether or not all are."""
+    return store.halted(tenant=tenant, own=True)
+
+
+def facts(version: Version) -> dict[str, Any]:
+    """A version as a JSON object."""
+    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served")
+    return {name: getattr(version, name) for name in names} | {"evidence": _evidence(version)}
+
+
+def _evidence(version: Version) -> str:
+    """The evidence of the shared offset that learned from most queries, and how many others are served."""
+    from tttembed_rag.errors import StoreError
+
+    try:
+        offsets = version.offsets
+    except StoreError as error:
+        return str(error)
+    shared = [offset for offset in offsets.values() if offset.query_id is None]
+    if not shared:
+        return "no shared offset"
+
+    def importance(offset: Offset) -> tuple[bool, int]:
+        return offset.served, offset.n
+
+    first = max(shared, key=importance)
+    others = sum(offset.served for offset in shared) - first.served
+    more = f" (and {others} more)" if others else ""
+    return f"{first.key}: {first.evidence}{more}"
+
+
+def when(at: float) -> str:
+    """A Unix second as a date and time by UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

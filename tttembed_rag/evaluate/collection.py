@@ -1,0 +1,215 @@
+"""A collection with vectors and a judge: its candidates, its graded rankings and its split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import DataError
+from tttembed_rag.evaluate.baselines import direct_rerank, fused
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
+from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.evaluate.index import FaissIndex
+from tttembed_rag.evaluate.measures import Float64, Graded
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+
+# Documents kept of a ranked list: direct rerank may lift any of them, nDCG@10 looks at the first 10.
+_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collection:
+    """A data set with its vectors, its index, its rewards and its base rankings.
+
+    Attributes:
+        dataset: Texts and labels.
+
+        embedder: Name of the vectors.
+
+        judge: Name of the rewards.
+
+        scores: The judge's scores; for `QRELS` a pair without a label scores 0.
+
+        simulated: Whether the rewards are relevance labels, not a judge's.
+
+        scale: What the scores mean.
+
+        doc_vectors: (N, d).
+
+        query_vectors: (M, d).
+
+        index: Search over *doc_vectors*.
+
+        graded: nDCG@10 of ranked documents.
+
+        base: (M, 100) rows of documents in base order.
+
+        raw: (M,) nDCG@10 of the base order.
+    """
+
+    dataset: Dataset
+    embedder: str
+    judge: str
+    scores: Judgments
+    simulated: bool
+    scale: Scale
+    doc_vectors: FloatArray
+    query_vectors: FloatArray
+    index: FaissIndex
+    graded: Graded
+    doc_ids: NDArray[np.str_]
+    query_ids: NDArray[np.str_]
+    base: IntArray
+    raw: Float64
+    _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        dataset: Dataset,
+        doc_vectors: FloatArray,
+        query_vectors: FloatArray,
+        *,
+        embedder: str,
+        judge: str = QRELS,
+        scores: Judgments | None = None,
+        scale: Scale | None = None,
+        index: Literal["flat", "hnsw"] = "flat",
+    ) -> Collection:
+        """Index and rank *dataset*; without *scores* its relevance labels act as the judge."""
+        searched = FaissIndex.from_vectors(doc_vectors, kind=index)
+        doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
+        graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
+        base = searched.search(query_vectors, _LISTED)[1]
+        simulated = scores is None
+        return cls(
+            dataset,
+            embedder,
+            judge,
+            dataset.qrels if scores is None else scores,
+            simulated,
+            label_scale(dataset) if simulated else scale or Scale(),
+            doc_vectors,
+            query_vectors,
+            searched,
+            graded,
+            doc_ids,
+            query_ids,
+            base,
+            graded(np.arange(len(base)), base),
+        )
+
+    @property
+    def judge_named(self) -> str:
+        """The judge as it is told to people: a simulated one is called so."""
+        return f"{self.judge} (simulated judge)" if self.simulated else self.judge
+
+    def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
+        """The first *depth* judged documents of a query in base order, and their scores.
+
+        An unjudged document is skipped and the next one taken.
+        """
+        if query not in self._candidates or self._candidates[query][0] < depth:
+            self._candidates[query] = (depth, *self._judged(query, depth))
+        _, rows, scores = self._candidates[query]
+        return rows[:depth], scores[:depth]
+
+    def _judged(self, query: int, depth: int) -> tuple[IntArray, Float64]:
+        scores = self.scores.get(str(self.query_ids[query]), {})
+        ranked = self.base[query]
+        places = self._places(ranked, scores)
+        if len(places) < depth:  # the judged ones lie deeper than the kept list
+            ranked = self.index.search(self.query_vectors[query : query + 1], len(self.index))[1][0]
+            places = self._places(ranked, scores)
+        rows = ranked[places[:depth]]
+        values = [max(0.0, scores.get(doc, 0.0)) if self.simulated else scores[doc] for doc in self.doc_ids[rows]]
+        return rows, np.array(values)
+
+    def _places(self, ranked: IntArray, scores: Mapping[str, float]) -> list[int]:
+        return [place for place, doc in enumerate(self.doc_ids[ranked].tolist()) if self.simulated or doc in scores]
+
+    def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
+        """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""
+        return self._measured(rows, self.index.search(query_vectors[rows], 10)[1])
+
+    def measure_reranked(self, rows: IntArray, depth: int) -> Float64:
+        """nDCG@10 (M,) after direct rerank of *rows* at *depth*; the others keep raw."""
+        return self._measured(rows, [direct_rerank(self.base[q], *self.candidates(q, depth)) for q in rows.tolist()])
+
+    def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
+        """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
+        found = zip(rows.tolist(), self.index.search(query_vectors[rows], _LISTED)[1], strict=True)
+        return self._measured(rows, [fused(ranked, *self.candidates(q, depth)) for q, ranked in found])
+
+    def _measured(self, rows: IntArray, lists: Sequence[IntArray] | IntArray) -> Float64:
+        """nDCG@10 (M,) where each of *rows* is shown its list; the others keep raw."""
+        measured = self.raw.copy()
+        if rows.size:
+            measured[rows] = self.graded(rows, np.asarray(lists))
+        return measured
+
+
+def label_scale(dataset: Dataset) -> Scale:
+    """The scale of the labels of *dataset* where they act as the judge."""
+    return Scale("rubric", 0.0, max(1.0, *(max(grades.values()) for grades in dataset.qrels.values())))
+
+
+def open_collection(
+    folder: Path, *, vectors: str, rewards: str, scale: Scale, index: Literal["flat", "hnsw"] = "flat"
+) -> Collection:
+    """The collection in a BEIR *folder* with its stored vectors and rewards.
+
+    Queries the judge never scored are left out: rewarded and held-out queries then come from one
+    population, also where a judge only saw the first few hundred.
+    """
+    dataset = load_beir(folder)
+    scores = None if rewards == QRELS else load_scores(folder, rewards)
+    if scores is not None:
+        dataset = dataset.only(scores)
+    docs, queries = load_vectors(folder, vectors, dataset)
+    return Collection.of(
+        dataset, docs, queries, embedder=vectors, judge=rewards, scores=scores, scale=scale, index=index
+    )
+
+
+def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], depth: int) -> Rewards:
+    """The rewards of the *judged* queries of every collection, its name as their task."""
+    candidates, scores, queries, documents, tasks, ids = [], [], [], [], [], []
+    first = 0
+    for collection, rows in zip(workload, judged, strict=True):
+        pairs = [collection.candidates(q, depth) for q in rows.tolist()]
+        used, local = np.unique(np.concatenate([docs for docs, _ in pairs]) if pairs else [], return_inverse=True)
+        ends = np.cumsum([len(docs) for docs, _ in pairs])
+        candidates += np.split(local + first, ends[:-1]) if pairs else []
+        scores += [collection.scale.to_unit(values) for _, values in pairs]
+        queries.append(collection.query_vectors[rows])
+        documents.append(collection.doc_vectors[used.astype(np.intp)])
+        tasks += [collection.dataset.name] * len(rows)
+        ids += collection.query_ids[rows].tolist()
+        first += len(used)
+    return Rewards.from_indexed(
+        np.concatenate(queries),
+        np.concatenate(documents),
+        candidates,
+        scores,
+        tasks,
+        ids,
+        judge=" + ".join(sorted({collection.judge_named for collection in workload})),
+    )
+
+
+def split(collection: Collection, seed: int, holdout: float) -> tuple[IntArray, IntArray]:
+    """(pool, held-out) query rows, shuffled by *seed*; the pool has only queries with a judged document."""
+    order = np.random.default_rng(seed).permutation(len(collection.query_ids))
+    held = max(1, round(holdout * len(order)))
+    pool = np.array([q for q in order[held:].tolist() if len(collection.candidates(q, 1)[0])], dtype=np.intp)
+    if not pool.size:
+        raise DataError(f"{collection.dataset.name}: expected judged queries outside the held-out ones, got none")
+    return pool, order[:held]

@@ -1,0 +1,201 @@
+"""BEIR folders, vectors and scores on disk: read, checked and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from math import isfinite
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from tttembed_rag.errors import DataError
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
+from tttembed_rag.system.files import whole_file
+from tttembed_rag.vectors.checks import FloatArray
+
+
+def load_beir(folder: Path, split: str = "test") -> Dataset:
+    """The collection in a BEIR *folder*; documents are title and text, joined."""
+    if not folder.is_dir():
+        raise DataError(f"{folder}: expected a BEIR folder, found none")
+    documents = {
+        record["_id"]: f"{record.get('title') or ''} {record.get('text') or ''}".strip()
+        for record in _json_lines(folder / "corpus.jsonl")
+    }
+    texts = {record["_id"]: record.get("text") or "" for record in _json_lines(folder / "queries.jsonl")}
+    qrels = _judgments(folder / "qrels" / f"{split}.tsv")
+    if unknown := next((q for q in qrels if q not in texts), None):
+        raise DataError(f"{folder}: query {unknown!r} of qrels/{split}.tsv is not in queries.jsonl")
+    return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
+
+
+def write_beir(
+    folder: Path,
+    corpus: Iterable[tuple[str, str, str]],
+    queries: Mapping[str, str],
+    qrels: Judgments,
+    *,
+    split: str = "test",
+) -> None:
+    """Write a collection as a BEIR *folder*, each file whole or not at all, the corpus last.
+
+    Args:
+        folder: Made if absent.
+
+        corpus: (id, title, text) of each document.
+
+        queries: Text by query id.
+
+        qrels: Grades by query id and document id.
+
+        split: Names the file of grades.
+    """
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    rows = [(query, document, grade) for query, grades in qrels.items() for document, grade in grades.items()]
+    if wrong := next((key for row in rows for key in row[:2] if set(key) & set("\t\r\n")), None):
+        raise DataError(f"{folder}: expected ids without tabs and line breaks, got {wrong!r}")
+    header = "query-id\tcorpus-id\tscore"
+    lines = (f"{query}\t{document}\t{grade:g}" for query, document, grade in rows)
+    _write_lines(folder / "qrels" / f"{split}.tsv", chain([header], lines))
+    texts = ({"_id": key, "text": text} for key, text in queries.items())
+    _write_lines(folder / "queries.jsonl", map(json.dumps, texts))
+    documents = ({"_id": key, "title": title, "text": text} for key, title, text in corpus)
+    _write_lines(folder / "corpus.jsonl", map(json.dumps, documents))
+
+
+def write_vectors(
+    folder: Path, name: str, dataset: Dataset, documents: FloatArray, queries: FloatArray, *, fingerprint: str
+) -> Path:
+    """Write document (N, d) and query (M, d) vectors in the order of *dataset*'s ids; the path they are at.
+
+    Args:
+        folder: Of the collection.
+
+        name: Of the vectors.
+
+        dataset: Whose ids.
+
+        documents: (N, d) vectors.
+
+        queries: (M, d) vectors.
+
+        fingerprint: What decides the vectors; kept beside them.
+    """
+    path = folder / "vectors" / f"{name}.npz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as file:
+        np.savez(
+            file,
+            doc_ids=np.array(list(dataset.documents)),
+            docs=documents,
+            query_ids=np.array(list(dataset.queries)),
+            queries=queries,
+            fingerprint=np.array(fingerprint),
+        )
+    return path
+
+
+def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+    """Stored document (N, d) and query (M, d) vectors, in the order of *dataset*'s ids, as float32."""
+    path = folder / "vectors" / f"{name}.npz"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
+        raise DataError(f"{path}: expected stored vectors, found none (here: {known})")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            documents = _in_order(path, "doc", stored["doc_ids"], stored["docs"], dataset.documents)
+            queries = _in_order(path, "query", stored["query_ids"], stored["queries"], dataset.queries)
+    except (EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as exc:
+        if isinstance(exc, DataError):
+            raise
+        raise DataError(f"{path}: expected arrays doc_ids, docs, query_ids, queries ({exc})") from exc
+    return documents, queries
+
+
+def load_scores(folder: Path, name: str) -> Judgments:
+    """Stored scores of a judge by query id and document id; pairs that are absent were not judged."""
+    path = folder / "scores" / f"{name}.tsv"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
+        raise DataError(f"{path}: expected stored scores, found none (here: {known}, or {QRELS} as a simulation)")
+    return _judgments(path)
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with whole_file(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
+
+
+def _json_lines(path: Path) -> Iterator[dict[str, str]]:
+    if not path.is_file():
+        raise DataError(f"{path}: expected one JSON object a line, found no file")
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, 1):
+            _check_text(path, number, line)
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except ValueError as exc:
+                raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
+            if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
+                raise DataError(f'{path}:{number}: expected an object with a string "_id"')
+            yield record
+
+
+def _judgments(path: Path) -> dict[str, dict[str, float]]:
+    if not path.is_file():
+        raise DataError(f"{path}: expected query-id, corpus-id, score; found no file")
+    judgments: dict[str, dict[str, float]] = {}
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, 1):
+            _check_text(path, number, line)
+            fields = line.rstrip("\n").split("\t")
+            if number == 1 and not _is_number(fields[-1]):
+                continue  # the header
+            if number == 1:
+                raise DataError(f"{path}:1: expected a header line, got a judgment, {fields}")
+            if not line.strip():
+                continue
+            try:
+                query, document, score = fields[0], fields[1], float(fields[2])
+            except (IndexError, ValueError) as exc:
+                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}") from exc
+            if len(fields) != 3 or not isfinite(score):
+                raise DataError(f"{path}:{number}: expected query-id, corpus-id, score by tabs, got {fields}")
+            judgments.setdefault(query, {})[document] = score
+    if not judgments:
+        raise DataError(f"{path}: expected at least one line below the header, found none")
+    return judgments
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_text(path: Path, number: int, line: str) -> None:
+    """Refuse a line that is not UTF-8 (its bad bytes were read as surrogates)."""
+    if not line.isascii() and any("\udc80" <= character <= "\udcff" for character in line):
+        raise DataError(f"{path}:{number}: expected UTF-8 text, got other bytes")
+
+
+def _in_order(
+    path: Path,
+    kind: str,
+    ids: np.ndarray[tuple[int], np.dtype[np.str_]],
+    vectors: FloatArray,
+    wanted: Mapping[str, str],
+) -> FloatArray:
+    if vectors.ndim != 2 or ids.shape != (len(vectors),):
+        raise DataError(f"{path}: expected one {kind} vector per id, got {vectors.shape} for {ids.size} ids")
+    row = {key: i for i, key in enumerate(ids.tolist())}
+    if missing := next((key for key in wanted if key not in row), None):
+        raise DataError(f"{path}: expected a vector for every {kind}, got none for {missing!r}")
+    return vectors[[row[key] for key in wanted]].astype(np.float32)

@@ -1,0 +1,52 @@
+"""The plot of a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.errors import require
+from tttembed_rag.evaluate.paper.tables import Line, Report
+
+# Paul Tol's bright scheme, told apart by the colour-blind too.
+_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
+
+
+def plotted(report: Report, target: Path) -> None:
+    """Draw the lines of *report* into *target*: bands over a logarithmic axis, or points over categories."""
+    figure = require("matplotlib.figure", "eval").Figure(figsize=(8, 5), layout="constrained")
+    axis = figure.subplots()
+    named = any(isinstance(x, str) for line in report.lines for x in line.x)
+    for i, line in enumerate(report.lines):
+        (_points if named else _band)(axis, line, i, len(report.lines))
+    if named:
+        names = list(dict.fromkeys(x for line in report.lines for x in line.x))
+        axis.set_yticks(range(len(names)), names)
+        axis.invert_yaxis()
+        axis.set_xlabel(report.y_label)
+        axis.axvline(0, color="grey", linewidth=0.5)
+    else:
+        axis.set_xscale("log")
+        axis.set_xlabel(report.x_label)
+        axis.set_ylabel(report.y_label)
+        axis.axhline(0, color="grey", linewidth=0.5)
+    axis.legend(frameon=False, fontsize="small")
+    figure.savefig(target, dpi=150)
+
+
+def _band(axis: Any, line: Line, number: int, _: int) -> None:
+    look = {"color": _COLOURS[number % len(_COLOURS)]}
+    axis.plot(line.x, [y.mean for y in line.y], marker=".", label=line.label, **look)
+    axis.fill_between(line.x, [y.low for y in line.y], [y.high for y in line.y], alpha=0.15, linewidth=0, **look)
+
+
+def _points(axis: Any, line: Line, number: int, of: int) -> None:
+    """Its points beside those of other lines, one row per category."""
+    names = list(line.x)
+    rows = np.arange(len(names)) + 0.6 * ((number + 0.5) / of - 0.5)
+    means = np.array([y.mean for y in line.y])
+    spread = np.abs(np.array([[y.low for y in line.y], [y.high for y in line.y]]) - means)
+    colour = _COLOURS[number % len(_COLOURS)]
+    axis.errorbar(means, rows, xerr=spread, fmt="o", markersize=3, color=colour, label=line.label)

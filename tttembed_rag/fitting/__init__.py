@@ -1,0 +1,7 @@
+"""The plain rule: rewards of a scope in, its certified offset out (paper, Eq. 6 to 8 and Algorithm 1)."""
+
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
+from tttembed_rag.fitting.scopes import fit_scope, scope_weights
+from tttembed_rag.fitting.solver import Solution
+
+__all__ = ["ObjectiveName", "Recipe", "Solution", "SolverName", "fit_scope", "scope_weights"]

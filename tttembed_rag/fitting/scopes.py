@@ -1,0 +1,183 @@
+"""The plain rule: rewards of a scope in, its offset out (paper, Eq. 6 to 8 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.private import PrivateProblems
+from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
+from tttembed_rag.fitting.shared import SharedProblem
+from tttembed_rag.fitting.solver import Problem, Solution
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Scope
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
+_BATCH_NUMBERS = 16_000_000
+
+
+def scope_weights(rewards: Rewards, learning: NDArray[np.bool_] | None = None) -> Float64:
+    """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix).
+
+    Args:
+        rewards: Judged candidates.
+
+        learning: (n,) queries that are to be learned from; the others weigh nothing. None for all.
+    """
+    tasks, task = np.unique(rewards.tasks, return_inverse=True)
+    learning = np.ones(len(task), dtype=bool) if learning is None else learning
+    count = np.bincount(task[learning], minlength=len(tasks))
+    return np.asarray(learning / (np.count_nonzero(count) * np.maximum(count, 1)[task]))
+
+
+def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
+    """G offsets side by side from *start* (G, d), each for the queries to which *weights* (G, n) gives weight."""
+
+    def problem(objective: str) -> SharedProblem:
+        return SharedProblem.of(rewards, recipe.loss(grid, objective), weights, recipe.ridge, recipe.device)
+
+    return _lowest(problem(recipe.objective), lambda: problem("kd"), recipe, start)
+
+
+def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
+    """The private problems of *rewards* in the basis that the recipe's solver wants."""
+    loss = recipe.loss(Grid.of(rewards))
+    if recipe.solver == "adam":
+        return PrivateProblems.in_full_width(rewards, loss, recipe.ridge)
+    return PrivateProblems.of(rewards, loss, recipe.ridge, recipe.device)
+
+
+def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
+    """One offset per query in the problems' own coordinates, from zero."""
+
+    def kd() -> PrivateProblems:
+        return replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
+
+    n, _, width = problems.coordinates.shape
+    return _lowest(problems, kd, recipe, np.zeros((n, width)))
+
+
+def _lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: Float64) -> Solution:
+    """The solution from *start* or, with many minima, the lower of that and the one from KD's optimum."""
+    solution = recipe.solve(problem, start)
+    if not recipe.has_many_minima:
+        return solution
+    first = recipe.solve(kd(), start)
+    second = recipe.solve(problem, first.offsets)
+    return solution.or_better(replace(second, evaluations=first.evaluations + second.evaluations))
+
+
+def batches(rewards: Rewards) -> Iterator[IntArray]:
+    """Rows of queries of similar depth, few enough that their private problems stay in memory."""
+    depths = rewards.depths
+    order = np.argsort(depths, kind="stable")
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order):
+            side = int(depths[order[end]]) + 1
+            if (end + 1 - begin) * side * max(side, rewards.width) > _BATCH_NUMBERS:
+                break
+            end += 1
+        yield np.sort(order[begin:end])
+        begin = end
+
+
+def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
+    """The ungated offsets of one scope: the paper's rule as it stands."""
+    if scope == "global":
+        offsets = [shared_offset(rewards, "global", None, recipe)]
+    elif scope == "task":
+        tasks = np.unique(rewards.tasks).tolist()
+        offsets = [shared_offset(of_task(rewards, task), "task", task, recipe) for task in tasks]
+    else:
+        offsets = private_offsets(rewards, recipe)
+    return collect(offsets, rewards, recipe, scope)
+
+
+def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
+    """Offsets with the record of how they were learned."""
+    settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge}
+    settings |= {name: getattr(recipe, name) for name in _SETTINGS}
+    return Offsets(offsets, width=rewards.width, settings=settings)
+
+
+def of_task(rewards: Rewards, task: str) -> Rewards:
+    """The rewards of one task."""
+    return rewards.take(np.flatnonzero(rewards.tasks == task))
+
+
+def shared_offset(
+    rewards: Rewards, scope: Scope, task: str | None, recipe: Recipe, evidence: Evidence | None = None
+) -> Offset:
+    """The offset of all *rewards* together, on *evidence* or ungated."""
+    start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
+    solution = solve_shared(rewards, recipe, scope_weights(rewards)[None], Grid.of(rewards), start)
+    n = len(rewards)
+    offset = Offset(
+        scope=scope,
+        task=task,
+        vector=solution.offsets[0].astype(rewards.query_vectors.dtype),
+        alpha=recipe.dose(n),
+        n=n,
+        evidence=evidence or ungated(n),
+        certificate=certificate(solution, 0),
+    )
+    return _if_converged(offset, recipe)
+
+
+def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None = None) -> list[Offset]:
+    """One offset per query of *rewards*, in their order, on pooled *evidence* or ungated."""
+    offsets: dict[int, Offset] = {}
+    for rows in batches(rewards):
+        batch = rewards.take(rows)
+        problems = private_problems(batch, recipe)
+        solution = solve_private(problems, recipe)
+        vectors: FloatArray = problems.lift(batch, solution.offsets, recipe.device).astype(rewards.query_vectors.dtype)
+        for i, row in enumerate(rows.tolist()):
+            offset = Offset(
+                scope="query",
+                task=str(batch.tasks[i]),
+                query_id=str(batch.query_ids[i]),
+                vector=vectors[i],
+                alpha=recipe.dose(1),
+                n=1,
+                evidence=evidence or ungated(1),
+                certificate=certificate(solution, i),
+            )
+            offsets[row] = _if_converged(offset, recipe)
+    return [offsets[row] for row in range(len(rewards))]
+
+
+def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
+    """The offset; one short of its optimum says so, and is withheld if the gate published it."""
+    found = offset.certificate
+    if found is None or found.converged or recipe.solver == "adam":
+        return offset
+    reason = f"the solver stopped at gradient norm {found.gradient_norm:.1e}, not at an optimum"
+    if offset.evidence.verdict != "published":
+        return replace(offset, evidence=replace(offset.evidence, reason=f"{offset.evidence.reason}; {reason}"))
+    evidence = replace(offset.evidence, verdict="abstained", reason=reason)
+    return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, evidence=evidence)
+
+
+def ungated(n: int) -> Evidence:
+    """The evidence of an offset nobody asked evidence of."""
+    return Evidence(n, None, None, "ungated", "learned without a gate")
+
+
+def certificate(solution: Solution, row: int) -> Certificate:
+    """The certificate of one problem of a solution."""
+    return Certificate(
+        objective=float(solution.objective[row]),
+        gradient_norm=float(solution.gradient_norm[row]),
+        evaluations=int(solution.evaluations[row]),
+        converged=bool(solution.converged[row]),
+    )

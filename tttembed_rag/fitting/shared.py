@@ -1,0 +1,118 @@
+"""Eq. 6 as a function of offsets that many queries share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tttembed_rag.fitting.grid import Loss
+from tttembed_rag.fitting.solver import Evaluation
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.gpu import Device, placed
+from tttembed_rag.vectors.rows import Float64, Rows, UnitRows
+
+# Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
+_BLOCK_BYTES = 1 << 26
+# Numbers (8 bytes each) of problems side by side, times queries and candidates, that are evaluated at a time.
+_GRID_NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some of the queries of shared problems and the documents that hold their candidates.
+
+    Attributes:
+        queries: n of them.
+
+        documents: The vectors of all their candidates.
+
+        slots: (n, k) rows of *documents*.
+
+        loss: The data term.
+
+        weights: (G, n) w of each query in each problem.
+    """
+
+    queries: Rows
+    documents: Rows
+    slots: IntArray
+    loss: Loss
+    weights: Float64
+
+    def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
+        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+        squares = 1.0 + 2.0 * self.queries.times(offsets) + vv[:, None]
+        along = self.documents.times(offsets)
+        step = max(1, _GRID_NUMBERS // self.slots.size)
+        parts = [self._part(slice(i, i + step), squares, along) for i in range(0, len(offsets), step)]
+        value, of_queries, of_documents = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        gradient = self.documents.weighted_sum(of_documents)
+        gradient += self.queries.weighted_sum(of_queries)
+        gradient += of_queries.sum(axis=1)[:, None] * offsets
+        return value, gradient
+
+    def _part(self, some: slice, squares: Float64, along: Float64) -> tuple[Float64, Float64, Float64]:
+        """Losses (g,) of some problems, and what their gradients take of each query (g, n) and document (g, u)."""
+        weights = self.weights[some]
+        pull = self.loss(squares[some], self.loss.grid.base + along[some].take(self.slots, axis=1))
+        of_candidates = pull.of_candidates
+        of_candidates *= weights[:, :, None]
+        slots, documents = self.slots.ravel(), along.shape[1]
+        of_documents = np.array([np.bincount(slots, part.ravel(), documents) for part in of_candidates])
+        return np.vecdot(weights, pull.losses), pull.of_queries * weights, of_documents
+
+    def take(self, rows: IntArray) -> Block:
+        """The same queries in some of the problems."""
+        return replace(self, weights=self.weights[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProblem:
+    """One offset for all queries of a scope, or G of them under weights of their own, p = d."""
+
+    blocks: tuple[Block, ...]
+    ridge: float
+
+    @classmethod
+    def of(cls, rewards: Rewards, loss: Loss, weights: Float64, ridge: float, device: Device = "cpu") -> SharedProblem:
+        """The problems of all *rewards*, query q weighing *weights* (G, n)[g, q] in g, its vectors on *device*."""
+        documents = placed(rewards.documents, device)
+        queries = rewards.queries if isinstance(documents, UnitRows) else placed(rewards.queries, "cuda")
+        return cls(tuple(_blocks(rewards.starts, queries, documents, loss, weights)), ridge)
+
+    def evaluate(self, offsets: Float64) -> Evaluation:
+        """Objectives (G,) and gradients (G, d)."""
+        vv = np.vecdot(offsets, offsets)
+        value, gradient = self.ridge * vv, 2.0 * self.ridge * offsets
+        for block in self.blocks:
+            part, of_part = block(offsets, vv)
+            value += part
+            gradient += of_part
+        return Evaluation(value, gradient)
+
+    def newton_step(self, offsets: Float64, at: Evaluation) -> None:
+        """None: a d x d curvature costs more than learning it along the way."""
+
+    def take(self, rows: IntArray) -> SharedProblem:
+        """Some of the problems."""
+        return replace(self, blocks=tuple(block.take(rows) for block in self.blocks))
+
+
+def _blocks(starts: IntArray, queries: Rows, documents: Rows, loss: Loss, weights: Float64) -> Iterator[Block]:
+    """Queries a few at a time where each has documents of its own, in order, on the CPU; else all at once."""
+    slots, present = loss.grid.slots, loss.grid.present
+    n, budget = len(starts) - 1, int(starts[-1])
+    own = len(documents) == budget and np.array_equal(slots[present], np.arange(budget))
+    if not own or not isinstance(documents, UnitRows):
+        yield Block(queries, documents, slots, loss, weights)
+        return
+    step = max(1, _BLOCK_BYTES * budget // documents.vectors.nbytes)
+    bounds = np.searchsorted(starts[:-1], np.arange(0, budget, step))
+    for first, last in zip(bounds, [*bounds[1:], n], strict=True):
+        if first < last:
+            some, theirs = slice(first, last), slice(starts[first], starts[last])
+            local = np.where(present[some], slots[some] - starts[first], 0)
+            yield Block(queries.rows(some), documents.rows(theirs), local, loss.take(some), weights[:, some])

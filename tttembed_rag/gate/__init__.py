@@ -1,0 +1,5 @@
+"""The gate: held-out rewards decide which offset is served, and whether any is."""
+
+from tttembed_rag.gate.deciding import fit
+
+__all__ = ["fit"]

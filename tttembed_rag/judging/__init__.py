@@ -1,0 +1,8 @@
+"""Judging served queries under a budget: what to ask in which order, what is known, when to stop."""
+
+from tttembed_rag.judging.files import read_log, write_scores
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.running import judge_all
+from tttembed_rag.judging.turns import in_turns, water_fill
+
+__all__ = ["Plan", "Progress", "Verdicts", "in_turns", "judge_all", "read_log", "water_fill", "write_scores"]

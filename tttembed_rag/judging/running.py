@@ -1,0 +1,277 @@
+"""Judging served queries under a budget: what to ask in which order, what is known, when to stop.
+
+Stopping and continuing equals never stopping: caps count what the pairs of a result cost, whenever
+they were paid for, and every answer is kept as soon as it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.judges.cache import Answers, Paid
+from tttembed_rag.judges.contract import (
+    PROBE_BAD,
+    PROBE_GOOD,
+    PROBE_QUERY,
+    Judge,
+    check_judge,
+    documents_per_call,
+    forecast_of,
+    rewards_of,
+)
+from tttembed_rag.judges.spending import Ledger, Price, Usage, metered
+from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
+from tttembed_rag.models.fingerprints import pair_key
+
+_log = logging.getLogger(__name__)
+# Calls that may fail one after the other before the rest is left for another day.
+_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    query: str
+    documents: list[str]
+    keys: list[bytes]
+    estimate: Usage
+
+
+def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -> Progress:
+    """What `judge_all` would do and cost at most, without asking the judge anything.
+
+    Args:
+        plan: What to judge, and under which caps.
+
+        judge: Who judges.
+
+        cache: What is known.
+
+        probe: Whether `check_once` is asked before, and paid for if it has not passed yet.
+    """
+    walk = _Walk(plan, judge, cache)
+    usage = Usage()
+    if probe and len(cache.get(_probe_keys(judge))) < 2:
+        usage = forecast_of(judge, PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        walk.ledger.count(usage.tokens, plan.price.of(usage))
+    for call in walk.calls():
+        if call is not None:
+            walk.ledger.settle(call, call.estimate)
+            usage += call.estimate
+    return Progress(walk.pairs, walk.cached, usage, walk.ledger.usd)
+
+
+def check_once(judge: Judge, cache: Answers, *, price: Price | None = None) -> None:
+    """Refuse a judge that fails the probe of `check_judge`; one that passed before is not asked again.
+
+    What it costs counts against the caps of every result of that judge in *cache*.
+
+    Raises:
+        JudgeError: It cannot tell good from bad.
+    """
+    keys = _probe_keys(judge)
+    if len(cache.get(keys)) < len(keys):
+        with metered() as meter:
+            passed = check_judge(judge)
+        used = meter.usage if meter.heard else forecast_of(judge, PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        cache.put(judge.fingerprint, _shared(keys, passed, used, (price or Price()).of(used)))
+
+
+def _probe_keys(judge: Judge) -> list[bytes]:
+    return [pair_key(judge.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+
+
+def _shared(keys: Sequence[bytes], scores: Sequence[float | None], used: Usage, usd: float) -> dict[bytes, Paid]:
+    """The *scores* of one call, each with an equal share of what it cost."""
+    share = len(keys)
+    return {key: Paid(score, used.tokens / share, usd / share) for key, score in zip(keys, scores, strict=True)}
+
+
+def judge_all(
+    plan: Plan,
+    judge: Judge,
+    cache: Answers,
+    *,
+    concurrency: int = 8,
+    watch: Callable[[Progress], None] | None = None,
+) -> Verdicts:
+    """Score the pairs of *plan* that *cache* does not know, until the plan or a cap ends.
+
+    Every answer is kept as soon as it is known. A cap is never exceeded while judges use no more than they
+    forecast. A judge that fails three times in a row ends the run; what was scored stays scored.
+
+    Args:
+        plan: What to judge, and under which caps.
+
+        judge: Who judges.
+
+        cache: What is known; new answers are written to it.
+
+        concurrency: Calls in flight at once.
+
+        watch: Called with the progress after every answer.
+    """
+
+    async def judged() -> Verdicts:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(1, concurrency)))
+        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch)
+
+    return asyncio.run(judged())
+
+
+async def ajudge_all(
+    plan: Plan,
+    judge: Judge,
+    cache: Answers,
+    *,
+    concurrency: int = 8,
+    watch: Callable[[Progress], None] | None = None,
+) -> Verdicts:
+    """`judge_all` inside a running event loop (a notebook, a server)."""
+    judge.scale.to_unit(rewards_of(judge, []))  # refuses an unbounded scale before anything is paid
+    if concurrency < 1:
+        raise InputError(f"concurrency: expected at least 1, got {concurrency}")
+    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
+
+
+_END = _Call("", [], [], Usage())
+
+
+class _Walk:
+    """The calls that a plan still needs, in order; stops where a cap would be exceeded."""
+
+    def __init__(self, plan: Plan, judge: Judge, cache: Answers) -> None:
+        self._plan, self._judge, self._cache = plan, judge, cache
+        self.ledger = Ledger(plan.budget, plan.price)
+        self.known: dict[bytes, Paid] = {}
+        self.reached: list[tuple[str, str, bytes]] = []
+        self.cached = 0
+        self.stopped = ""
+        self._asked: set[bytes] = set()
+        self._look_up(_probe_keys(judge))
+
+    @property
+    def pairs(self) -> int:
+        """Pairs the plan has come to."""
+        return len(self.reached)
+
+    def calls(self) -> Generator[_Call | None, None, None]:
+        """Calls to make, each reserved in the ledger, to be settled there; None: settle a running one first."""
+        for observation, candidates in self._plan.visits():
+            addressed = [
+                (document, text, pair_key(self._judge.fingerprint, observation.query, text))
+                for document, text in candidates
+            ]
+            self._look_up([key for _, _, key in addressed])
+            for some in self._parts(addressed):
+                fresh = {key: text for _, text, key in some if key not in self.known and key not in self._asked}
+                if fresh:
+                    texts = list(fresh.values())
+                    estimate = forecast_of(self._judge, observation.query, texts)
+                    while not self.ledger.admits(estimate):
+                        if not self.ledger.running:
+                            self.stopped = BUDGET_ENDED
+                            return
+                        yield None
+                    call = _Call(observation.query, texts, list(fresh), estimate)
+                    self.ledger.reserve(call, estimate)
+                self._asked.update(fresh)
+                self.cached += sum(key in self.known for _, _, key in some)
+                self.reached += [(observation.query_id, document, key) for document, _, key in some]
+                if fresh:
+                    yield call
+
+    def _look_up(self, keys: Sequence[bytes]) -> None:
+        """What the cache knows of *keys*; its price counts as the price of this result."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self.known and key not in self._asked]
+        for key, paid in self._cache.get(missing).items():
+            self.known[key] = paid
+            self.ledger.count(paid.tokens, paid.usd)
+
+    def _parts(self, addressed: Sequence[tuple[str, str, bytes]]) -> Iterator[Sequence[tuple[str, str, bytes]]]:
+        size = documents_per_call(self._judge)
+        for start in range(0, len(addressed), size):
+            yield addressed[start : start + size]
+
+
+class _Run:
+    """One run of a plan: workers that take calls in turn."""
+
+    def __init__(
+        self, plan: Plan, judge: Judge, cache: Answers, concurrency: int, watch: Callable[[Progress], None]
+    ) -> None:
+        self._walk = _Walk(plan, judge, cache)
+        self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
+        self._usage = Usage()
+        self._failures = 0
+        self._failed: dict[bytes, JudgeError] = {}
+        self._stopped = ""
+        self._settled = asyncio.Event()
+
+    async def finish(self) -> Verdicts:
+        """All that could be judged; an error ends it when the answers under way, which cost money, are kept."""
+        calls = self._walk.calls()
+        ends = await asyncio.gather(*(self._work(calls) for _ in range(self._concurrency)), return_exceptions=True)
+        for failed in ends:
+            if failed is not None:
+                raise failed
+        return self._verdicts()
+
+    async def _work(self, calls: Generator[_Call | None, None, None]) -> None:
+        try:
+            while not self._stopped and (call := next(calls, _END)) is not _END:
+                if call is None:
+                    self._settled.clear()
+                    await self._settled.wait()
+                    continue
+                await self._answer(call)
+                self._settled.set()
+                self._watch(self._progress())
+        finally:
+            calls.close()
+            self._settled.set()
+
+    async def _answer(self, call: _Call) -> None:
+        with metered() as meter:
+            try:
+                said = await self._judge.ascore(call.query, call.documents)
+                scores = [None if score is None else float(score) for score in said]
+                if len(scores) != len(call.keys):
+                    raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
+            except JudgeError as exc:
+                self._walk.ledger.settle(call, meter.usage)
+                self._failures += 1
+                self._failed |= dict.fromkeys(call.keys, exc)
+                _log.warning("not judged: %s", exc)
+                if self._failures >= _FAILURES:
+                    self._stopped = str(exc)
+                return
+        self._failures = 0
+        rewards_of(self._judge, scores)  # a score off the scale is never kept
+        silent = not meter.heard and any(text.strip() for text in call.documents)
+        used = call.estimate if silent else meter.usage  # a cap can only hold if something is counted
+        answers = _shared(call.keys, scores, used, self._walk.ledger.settle(call, used))
+        self._cache.put(self._judge.fingerprint, answers)
+        self._walk.known.update(answers)
+        self._usage += used
+
+    def _progress(self) -> Progress:
+        return Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.ledger.usd)
+
+    def _verdicts(self) -> Verdicts:
+        found = [(query, document, self._walk.known.get(key)) for query, document, key in self._walk.reached]
+        scores = [paid.score if paid else None for _, _, paid in found]
+        rewards: dict[str, dict[str, float]] = {}
+        for (query, document, _), score, reward in zip(
+            found, scores, rewards_of(self._judge, scores).tolist(), strict=True
+        ):
+            if score is not None:
+                rewards.setdefault(query, {})[document] = reward
+        failed = {
+            (query, document): self._failed[key] for query, document, key in self._walk.reached if key in self._failed
+        }
+        return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped, failed)

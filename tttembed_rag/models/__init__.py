@@ -1,0 +1,1 @@
+"""What judges and embedders share: loading, asking again, options of one line, fingerprints."""

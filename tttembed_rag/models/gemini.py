@@ -1,0 +1,61 @@
+"""The client of google-genai, and its failures as ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tttembed_rag.errors import JudgeError, require
+from tttembed_rag.models.retrying import BusyError, check_status
+
+EXTRA = "gemini"
+
+
+def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
+    """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
+
+    Args:
+        model: What it is for, to name in errors.
+
+        base_url: Another server that speaks the protocol.
+
+        timeout: Seconds to wait for an answer.
+    """
+    genai = require("google.genai", EXTRA)
+    options = require("google.genai.types", EXTRA).HttpOptions(base_url=base_url, timeout=int(timeout * 1000))
+    try:
+        return genai.Client(http_options=options)
+    except ValueError as exc:
+        raise JudgeError(f"{model}: expected an API key in GEMINI_API_KEY ({exc})") from exc
+
+
+@contextmanager
+def failures_of(model: str) -> Iterator[None]:
+    """Turns what google-genai raises into `BusyError` for what may pass, `JudgeError` for what may not."""
+    errors = require("google.genai.errors", EXTRA)
+    try:
+        yield
+    except errors.APIError as exc:
+        reason = f"{model}: expected an answer, got {exc.code} {exc.message}"
+        check_status(exc.code, _headers(exc), reason)
+        raise JudgeError(reason) from exc
+    except Exception as exc:
+        if _is_transport(exc):
+            raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        raise
+
+
+def _headers(exc: Any) -> dict[str, str]:
+    """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
+    found = (getattr(exc.response, "headers", None) or {}).get("retry-after")
+    error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
+    for detail in error.get("details") or ():
+        if found is None and isinstance(detail, dict):
+            found = detail.get("retryDelay")
+    return {"retry-after": str(found).removesuffix("s")} if found else {}
+
+
+def _is_transport(exc: Exception) -> bool:
+    """Whether the connection failed, whichever HTTP library the installed google-genai uses."""
+    return any(base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(exc).__mro__)

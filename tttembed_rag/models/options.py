@@ -1,0 +1,65 @@
+"""Options of one line of text, as addresses have them: ``kind:target?name=value&...``."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.models.retrying import Patience
+
+
+class Options:
+    """What stands behind the question mark; whatever is not taken is an error.
+
+    Args:
+        what: What the text names, for errors: ``judge``, ``embedder``.
+
+        spec: The whole text.
+
+        query: Its part behind the question mark: ``name=value&...``.
+    """
+
+    def __init__(self, what: str, spec: str, query: str) -> None:
+        self._what = what
+        self._spec = spec
+        self._left = dict(parse_qsl(query, keep_blank_values=True))
+        self._known: list[str] = []
+
+    def take(self, name: str, default: str) -> str:
+        """The text of an option, or *default*."""
+        self._known.append(name)
+        return self._left.pop(name, default)
+
+    def number(self, name: str, default: float) -> float:
+        """The number of an option, or *default*."""
+        text = self.take(name, str(default))
+        try:
+            return float(text)
+        except ValueError as exc:
+            raise InputError(f"{self._what}: expected a number for {name} in {self._spec!r}, got {text!r}") from exc
+
+    def whole(self, name: str, default: int) -> int:
+        """The whole number >= 0 of an option, or *default*."""
+        value = self.number(name, default)
+        if not (value >= 0 and value.is_integer()):
+            raise InputError(f"{self._what}: expected a whole number for {name} in {self._spec!r}, got {value:g}")
+        return int(value)
+
+    def machine(self, *, batches: bool = True) -> dict[str, Any]:
+        """Options of models on this machine."""
+        options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
+        if batches:
+            options["batch_tokens"] = self.whole("batch_tokens", 0) or None
+        return options
+
+    def patience(self) -> Patience:
+        """How a service is asked again."""
+        per_minute = self.whole("per_minute", 0)
+        return Patience(per_minute=per_minute or None)
+
+    def check_all_used(self) -> None:
+        """Refuse options that nobody took."""
+        if self._left:
+            known = ", ".join(self._known)
+            raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {', '.join(self._left)}")

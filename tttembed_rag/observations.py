@@ -1,0 +1,81 @@
+"""A query that was served and its candidates: what every verb before the fit hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.vectors.checks import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A query that was served.
+
+    Attributes:
+        query_id: The same for the same query, in all tasks: scores are written by it.
+
+        query: Its text.
+
+        candidates: (id, text) of what the retriever returned, in base order.
+
+        task: Its task key.
+    """
+
+    query_id: str
+    query: str
+    candidates: Sequence[tuple[str, str]]
+    task: str = "default"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A document that was shown for a query.
+
+    Attributes:
+        doc_id: Its id, the same wherever it is shown to the same tenant.
+
+        vector: (d,) as it lies in the index; None while it is not known: it takes part in no fit until then.
+
+        text: What a judge reads; None where that is not known or not to be kept.
+
+        reward: In [0, 1]; None while it waits for a judge.
+    """
+
+    doc_id: str
+    vector: FloatArray | None = None
+    text: str | None = None
+    reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A query that was served.
+
+    Attributes:
+        query_id: Its id, unique within its tenant and task.
+
+        vector: (d,) its *base* vector, without any offset; None while it is not known.
+
+        candidates: What was shown, in base order.
+
+        query: Its text; None where that is not known or not to be kept.
+
+        task: Its task key.
+
+        tenant: Whose it is; "" is the shared tenant.
+
+        at: When, in Unix seconds; None is now.
+
+        embedder: Fingerprint of the model that the vectors come from.
+    """
+
+    query_id: str
+    vector: FloatArray | None
+    candidates: Sequence[Candidate]
+    query: str | None = None
+    task: str = DEFAULT_TASK
+    tenant: str = ""
+    at: float | None = None
+    embedder: str = ""

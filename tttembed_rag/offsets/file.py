@@ -1,0 +1,205 @@
+"""An offsets file: one safetensors file, checked field by field before anything in it is believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, get_args
+
+import numpy as np
+
+from tttembed_rag.errors import InputError, OffsetFileError, VectorError
+from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Verdict
+from tttembed_rag.vectors.checks import FloatArray
+
+ItemT = TypeVar("ItemT")
+Settings: TypeAlias = Mapping[str, str | float]
+
+FORMAT_VERSION = 1
+# What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
+MAX_BYTES = 8 * 2**30
+MAX_HEADER_BYTES = 2**20
+_FORMAT = "tttembed-offsets"
+# The largest number of queries, and of any other kind, that a file may name.
+_MANY, _LARGEST = 2**31 - 1, sys.float_info.max
+_COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
+# The thread that reads a file releases the interpreter lock after this many records, for this many seconds: otherwise
+# every query that is answered meanwhile would wait 5 ms for the lock.
+_TURN, _PAUSE = 128, 1e-6
+
+
+def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
+    """The safetensors file of *offsets* of one *width*, and of the *settings* they were learned with.
+
+    Raises:
+        InputError: A field of an offset is not what `Evidence` and `Certificate` say.
+    """
+    from safetensors.numpy import save
+
+    for offset in offsets:
+        _check_known(offset)
+    dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
+    matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), width)
+    records = [_record(offset) for offset in offsets]
+    header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
+    # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
+    tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
+    return save(tensors, metadata=header)
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of the file at *path*.
+
+    Raises:
+        OffsetFileError: There is no file, or it is too large to be an offsets file.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise OffsetFileError(f"{path}: expected an offsets file, found none")
+    if (size := file.stat().st_size) > MAX_BYTES:
+        raise OffsetFileError(f"{path}: expected at most {MAX_BYTES} bytes, got {size}")
+    return file.read_bytes()
+
+
+def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
+    """The offsets, their width and their settings from the bytes of an offsets file; nothing in it is executed.
+
+    Args:
+        data: A whole offsets file, at most `MAX_BYTES`, its header at most `MAX_HEADER_BYTES`.
+
+        name: What to call it in errors.
+
+    Raises:
+        OffsetFileError: It is something else, damaged, too large, or has a newer format.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    if len(data) > MAX_BYTES:
+        raise OffsetFileError(f"{name}: expected at most {MAX_BYTES} bytes, got {len(data)}")
+    try:
+        header = _header(name, data)
+        tensors = load(data)
+        pauses = _Pauses()
+        matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes(), object_hook=pauses)
+        settings = _checked_settings(json.loads(header["settings"]))
+        if matrix.ndim != 2 or len(records) != len(matrix):
+            raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
+        if matrix.dtype.kind != "f" or not matrix.shape[1]:
+            raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
+        offsets = [pauses(_from_record(record, vector)) for record, vector in zip(records, matrix, strict=True)]
+    except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        if isinstance(exc, OffsetFileError):
+            raise
+        raise damaged(name, exc) from exc
+    return offsets, matrix.shape[1], settings
+
+
+def damaged(name: str, reason: Exception) -> OffsetFileError:
+    """The error for a file that is damaged or foreign, for the *reason* that another error gave."""
+    return OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({reason})")
+
+
+def _checked_settings(settings: Any) -> dict[str, str | float]:
+    if not isinstance(settings, dict) or not all(isinstance(value, str | int | float) for value in settings.values()):
+        raise InputError(f"settings: expected texts and numbers by name, got {settings!r:.80}")
+    return settings
+
+
+def _check_known(offset: Offset) -> None:
+    """Refuse what is not what an offset and its evidence say it is: whoever shows them takes them on trust."""
+    evidence, certificate = offset.evidence, offset.certificate
+    known: list[tuple[str, Any, bool, str]] = [
+        ("task", offset.task, isinstance(offset.task, str | None), "a text or none"),
+        ("query_id", offset.query_id, isinstance(offset.query_id, str | None), "a text or none"),
+        ("alpha", offset.alpha, _is_number(offset.alpha), "a finite number"),
+        ("n", offset.n, _is_count(offset.n), _COUNT),
+        ("evidence.n", evidence.n, _is_count(evidence.n), _COUNT),
+        ("gain", evidence.gain, evidence.gain is None or _is_number(evidence.gain), "a finite number or none"),
+        ("interval", evidence.interval, _is_interval(evidence.interval), "two rising numbers or none"),
+        ("verdict", evidence.verdict, evidence.verdict in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
+        ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
+        ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
+    ]
+    if certificate is not None:
+        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations)
+        fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
+        known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
+    for name, value, fits, expected in known:
+        if not fits:
+            raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
+
+
+def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _is_count(value: Any, most: float = _MANY) -> bool:
+    return isinstance(value, int) and _is_number(value, 0, most)
+
+
+def _is_interval(value: Any) -> bool:
+    """Whether it has two bounds in order, which may be infinite where nothing bounds a gain; or is none."""
+    if value is None:
+        return True
+    bounds = isinstance(value, tuple) and len(value) == 2 and all(_is_number(one, -np.inf, np.inf) for one in value)
+    return bounds and value[0] <= value[1]
+
+
+def _header(name: str, data: bytes) -> Mapping[str, str]:
+    """The metadata of an offsets file of a format this version reads."""
+    length = int.from_bytes(data[:8], "little")
+    if length > min(MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"a header of {length} bytes, at most {MAX_HEADER_BYTES} and the file's own size are allowed")
+    header = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+    if header.get("format") != _FORMAT:
+        raise OffsetFileError(f"{name}: expected a safetensors file of format {_FORMAT}, got {header.get('format')!r}")
+    if int(header["format_version"]) > FORMAT_VERSION:
+        raise OffsetFileError(
+            f"{name}: expected format version {FORMAT_VERSION} or older, got {header['format_version']}; "
+            "upgrade tttembed-rag"
+        )
+    return dict(header)
+
+
+class _Pauses:
+    """Hands every item on, and after `_TURN` items releases the interpreter lock for `_PAUSE` seconds.
+
+    So queries are answered while a version with thousands of offsets is read.
+    """
+
+    def __init__(self) -> None:
+        self._items = 0
+
+    def __call__(self, item: ItemT) -> ItemT:
+        self._items += 1
+        if not self._items % _TURN:
+            time.sleep(_PAUSE)
+        return item
+
+
+def _record(offset: Offset) -> dict[str, Any]:
+    return {
+        "scope": offset.scope,
+        "task": offset.task,
+        "query_id": offset.query_id,
+        "alpha": offset.alpha,
+        "n": offset.n,
+        "evidence": asdict(offset.evidence),
+        "certificate": asdict(offset.certificate) if offset.certificate else None,
+    }
+
+
+def _from_record(record: Mapping[str, Any], vector: FloatArray) -> Offset:
+    evidence = dict(record["evidence"])
+    evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
+    certificate = Certificate(**record["certificate"]) if record["certificate"] else None
+    values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
+    offset = Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, **values)
+    _check_known(offset)
+    return offset

@@ -1,0 +1,261 @@
+"""Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector.
+
+An `Offsets` is immutable: lookups need no lock, and publishing means handing readers a new one.
+On disk it is one safetensors file: the matrix of vectors, and a JSON header with everything else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.offsets import file
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.system.files import write_whole
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, shift, shift_one
+
+Keys: TypeAlias = str | Sequence[str] | None
+VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
+
+
+class Offsets(Mapping[str, Offset]):
+    """Learned offsets by key, with the lookup that serves them.
+
+    A query gets its private offset if it has one, else its task's, else the global one, else its
+    base vector, bit for bit. A task on which the gate abstained gets its base vector: the global
+    offset was weighed there too.
+
+    Args:
+        offsets: The offsets, each key once.
+
+        width: Width d of the vectors.
+
+        settings: How they were learned, kept for the record.
+    """
+
+    def __init__(
+        self, offsets: Iterable[Offset], *, width: int, settings: Mapping[str, str | float] | None = None
+    ) -> None:
+        self._width = width
+        self._settings = dict(settings or {})
+        self._offsets: dict[str, Offset] = {}
+        self._shared: dict[str | None, Offset] = {}
+        self._private: dict[tuple[str | None, str], Offset] = {}
+        self._by_id: dict[str, Offset | None] = {}
+        for offset in offsets:
+            _check_offset(offset, width)
+            if offset.key in self._offsets:
+                raise InputError(f"offsets: expected each key once, got {offset.key!r} twice")
+            self._offsets[offset.key] = offset
+            if offset.query_id is None:
+                self._shared[offset.task] = offset
+                continue
+            # The id alone finds a query too, as long as one task knows it.
+            self._by_id[offset.query_id] = None if offset.query_id in self._by_id else offset
+            if offset.served:
+                self._private[offset.task, offset.query_id] = offset
+        self._dosed: dict[tuple[str, np.dtype[Any]], FloatArray] = {}
+
+    @property
+    def width(self) -> int:
+        """Width d of the vectors."""
+        return self._width
+
+    @property
+    def settings(self) -> Mapping[str, str | float]:
+        """How the offsets were learned, for the record; read only."""
+        return MappingProxyType(self._settings)
+
+    @property
+    def has_private(self) -> bool:
+        """Whether any private offset is served."""
+        return bool(self._private)
+
+    def __getitem__(self, key: str) -> Offset:
+        """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
+        if key in self._offsets:
+            return self._offsets[key]
+        if key.startswith("query:") and (offset := self._by_id.get(key[len("query:") :])):
+            return offset
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __repr__(self) -> str:
+        served = sum(offset.served for offset in self._offsets.values())
+        return f"Offsets({len(self)} offsets, {served} served, width {self._width})"
+
+    def find(self, task: str | None = None, query_id: str | None = None) -> Offset | None:
+        """The offset that serves a query, or None for its base vector."""
+        if query_id is not None and (offset := self.find_private(task, query_id)) is not None:
+            return offset
+        offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
+        return offset if offset is not None and offset.served and offset.alpha > 0 else None
+
+    def find_private(self, task: str | None, query_id: str) -> Offset | None:
+        """The private offset that serves a query, or None; without a *task*, of the one task that knows the id."""
+        if (offset := self._private.get((task or DEFAULT_TASK, query_id))) is not None:
+            return offset
+        offset = self._by_id.get(query_id) if task is None else None
+        return offset if offset is not None and offset.served else None
+
+    @overload
+    def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...
+    @overload
+    def apply(self, X: list[float], task: Keys = None, query_id: Keys = None) -> list[float]: ...
+    @overload
+    def apply(self, X: list[list[float]], task: Keys = None, query_id: Keys = None) -> list[list[float]]: ...
+    def apply(self, X: Any, task: Keys = None, query_id: Keys = None) -> Any:
+        """Query vectors with their offsets added: ``||x|| unit(unit(x) + alpha v)``.
+
+        Ranking by the result equals ranking by x·z + alpha v·z. Absolute scores change, so a score
+        threshold tuned on base vectors must be tuned again.
+
+        Args:
+            X: (m, d) or (d,) query vectors of any norm, as an array or as lists.
+
+            task: The task of all, or one per query.
+
+            query_id: The id of the one query, or one per query.
+
+        Returns:
+            The same shape, type and dtype; queries without an offset keep their vector, bit for bit.
+
+        Raises:
+            VectorError: A vector is NaN, infinite, zero or of another width.
+        """
+        vectors = as_floats("X", X)
+        if vectors.ndim not in (1, 2) or vectors.shape[-1] != self._width:
+            raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
+        if vectors.ndim == 2 and (_several(task) or _several(query_id)):
+            shifted = self._apply_each(vectors, task, query_id)
+        else:
+            dosed = self._dose(self.find(_one("task", task), _one("query_id", query_id)), vectors.dtype)
+            shifted = self._apply_all(vectors, dosed)
+        if not isinstance(X, np.ndarray):
+            return shifted.tolist()
+        if shifted is vectors:
+            return X.copy()
+        return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
+
+    def _apply_all(self, vectors: FloatArray, dosed: FloatArray | None) -> FloatArray:
+        if vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
+            return shifted
+        lengths = checked_norms("X", vectors)
+        return vectors if dosed is None else shift(vectors, dosed, lengths)
+
+    def _apply_each(self, vectors: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
+        lengths = checked_norms("X", vectors)
+        tasks, ids = _each("task", task, len(vectors)), _each("query_id", query_id, len(vectors))
+        rows: dict[str, list[int]] = {}
+        for row, (one_task, one_id) in enumerate(zip(tasks, ids, strict=True)):
+            if offset := self.find(one_task, one_id):
+                rows.setdefault(offset.key, []).append(row)
+        shifted = vectors.copy()
+        for key, mine in rows.items():
+            dosed = self._dose(self._offsets[key], vectors.dtype)
+            shifted[mine] = shift(vectors[mine], dosed, lengths[mine])
+        return shifted
+
+    @overload
+    def _dose(self, offset: None, dtype: np.dtype[Any]) -> None: ...
+    @overload
+    def _dose(self, offset: Offset, dtype: np.dtype[Any]) -> FloatArray: ...
+    @overload
+    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None: ...
+    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None:
+        if offset is None:
+            return None
+        dosed = self._dosed.get((offset.key, dtype))
+        if dosed is None:
+            dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
+        return dosed
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one safetensors file, whole or not at all."""
+        write_whole(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The safetensors file that `save` writes.
+
+        Raises:
+            InputError: A field of an offset is not what `Evidence` and `Certificate` say.
+        """
+        return file.to_bytes(list(self._offsets.values()), self._width, self._settings)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Offsets:
+        """Read a file that `save` wrote.
+
+        Raises:
+            OffsetFileError: The file is not an offsets file, is damaged, too large, or has a newer format.
+        """
+        return cls.from_bytes(file.read_file(path), str(path))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str = "offsets") -> Offsets:
+        """The offsets in the bytes that `to_bytes` gave; nothing in them is executed.
+
+        Args:
+            data: A whole offsets file.
+
+            name: What to call it in errors.
+
+        Raises:
+            OffsetFileError: It is something else, damaged, too large, or has a newer format.
+        """
+        offsets, width, settings = file.from_bytes(data, name)
+        try:
+            return cls(offsets, width=width, settings=settings)
+        except InputError as exc:
+            raise file.damaged(name, exc) from exc
+
+
+def _check_offset(offset: Offset, width: int) -> None:
+    if offset.vector.shape != (width,):
+        raise VectorError(f"offsets: expected vectors of shape ({width},), got {offset.vector.shape} in {offset.key!r}")
+    if not np.isfinite(offset.vector).all():
+        raise VectorError(f"offsets: expected finite vectors, got NaN or infinity in {offset.key!r}")
+    if not 0.0 <= offset.alpha <= 1.0:
+        raise InputError(f"offsets: expected alpha in [0, 1], got {offset.alpha} in {offset.key!r}")
+    if offset.scope not in ("global", "task", "query"):
+        raise InputError(f"offsets: expected scope global, task or query, got {offset.scope!r}")
+    if (offset.task is None) != (offset.scope == "global") or (offset.query_id is None) != (offset.scope != "query"):
+        raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
+
+
+def _several(keys: Keys) -> bool:
+    return keys is not None and not isinstance(keys, str)
+
+
+def _one(name: str, keys: Keys) -> str | None:
+    if keys is None or isinstance(keys, str):
+        return keys
+    if hasattr(keys, "__len__") and len(keys) != 1:
+        raise InputError(f"{name}: expected one for one query vector, got {len(keys)}")
+    return _each(name, keys, 1)[0]
+
+
+def _each(name: str, keys: Keys, count: int) -> list[str | None]:
+    if keys is None or isinstance(keys, str):
+        return [keys] * count
+    try:
+        each: list[str | None] = list(keys)
+    except TypeError as exc:
+        raise InputError(f"{name}: expected a string, or one per query vector, got {keys!r}") from exc
+    if len(each) != count:
+        raise InputError(f"{name}: expected one per query vector, {count} in X, got {len(each)}")
+    if wrong := [key for key in each if not (key is None or isinstance(key, str))]:
+        raise InputError(f"{name}: expected strings, got {wrong[0]!r}")
+    return each

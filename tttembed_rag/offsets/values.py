@@ -1,0 +1,131 @@
+"""One offset, the evidence for it and the certificate of its optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.vectors.checks import FloatArray
+
+AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
+
+Scope: TypeAlias = Literal["global", "task", "query"]
+Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What held-out rewards say an offset does.
+
+    Attributes:
+        n: Rewarded queries the gain was measured on.
+
+        gain: Mean cross-fitted gain in reward-weighted nDCG@10; None where it was not measured.
+
+        interval: 90 % interval of the change of nDCG@10 of the full search, where documents surface that nobody
+            judged: wider than the gain's own; None where it was not measured.
+
+        verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
+
+        reason: The verdict in words a person understands.
+
+        needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
+            gain holds; None where that is unknown or nothing is open.
+    """
+
+    n: int
+    gain: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    reason: str
+    needed: int | None = None
+
+    def __str__(self) -> str:
+        held_out = ""
+        if self.gain is not None and self.interval is not None:
+            low, high = self.interval
+            held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
+        more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
+        return f"{self.verdict}: {held_out}{self.reason}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """How near the optimum of Eq. 6 the solver stopped.
+
+    Attributes:
+        objective: Objective at the offset, in nats.
+
+        gradient_norm: Euclidean norm of the gradient there.
+
+        evaluations: Evaluations of value and gradient spent.
+
+        converged: Whether the gradient norm reached the tolerance.
+    """
+
+    objective: float
+    gradient_norm: float
+    evaluations: int
+    converged: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offset:
+    """One learned vector and all that is known about it.
+
+    Attributes:
+        scope: ``global``, ``task`` or ``query``.
+
+        vector: (d,) the offset v; zero where the gate abstained.
+
+        alpha: Dose in [0, 1], n / (n + kappa); 0 where the gate abstained.
+
+        n: Rewarded queries it was learned from.
+
+        evidence: What held-out rewards say it does.
+
+        certificate: How near the optimum the solver stopped; None where nothing was kept.
+
+        task: Its task; None for a global offset.
+
+        query_id: Its query; None for a shared offset.
+    """
+
+    scope: Scope
+    vector: FloatArray
+    alpha: float
+    n: int
+    evidence: Evidence
+    certificate: Certificate | None = None
+    task: str | None = None
+    query_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """``global``, ``task:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``.
+
+        A slash inside a query's task or id is written %2F, so that no two queries share a key.
+        """
+        if self.scope != "query":
+            return "global" if self.scope == "global" else f"task:{self.task}"
+        parts = [self.query_id] if self.task == DEFAULT_TASK else [self.task, self.query_id]
+        return "query:" + "/".join(str(part).replace("%", "%25").replace("/", "%2F") for part in parts)
+
+    @property
+    def served(self) -> bool:
+        """Whether `Offsets.apply` uses it."""
+        return self.evidence.verdict in ("published", "ungated")
+
+
+# Text to the id that a store gives it.
+TextId = Callable[[str], str]
+
+
+def named_for(owner: str, tenant: str, query_id: str) -> str:
+    """How offsets of the tenant *owner* name the query *query_id* of *tenant*.
+
+    Two tenants may know the same id; no name holds a NUL.
+    """
+    return query_id if tenant == owner else f"{tenant}:\0{query_id}"

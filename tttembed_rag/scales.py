@@ -1,0 +1,74 @@
+"""A judge's scale: what its scores mean, and how they become rewards in [0, 1]."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import InputError, RewardError
+
+ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
+# Scores may overshoot a declared bound by this much: float32 rounding, not another scale.
+SCALE_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a judge's numbers mean; rewards reach the fit in [0, 1] by this, never by guessing.
+
+    Attributes:
+        kind: ``probability`` in [0, 1], ``logit`` (any real, mapped by the logistic function),
+            ``rubric`` (grades from *low* to *high*, mapped linearly), or ``unbounded`` (any real
+            without a meaning of its own: refused until it is calibrated).
+
+        low: The worst grade of a rubric.
+
+        high: The best grade of a rubric.
+    """
+
+    kind: ScaleKind = "probability"
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("probability", "logit", "rubric", "unbounded"):
+            raise InputError(f"scale: expected probability, logit, unbounded or rubric, got {self.kind!r}")
+        if not self.low < self.high:
+            raise InputError(f"scale: expected low < high, got {self.low:g} and {self.high:g}")
+        if not math.isfinite(self.high - self.low):
+            raise InputError(f"scale: expected a finite range, got {self.low:g} and {self.high:g}")
+
+    @classmethod
+    def parse(cls, text: str) -> Scale:
+        """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``."""
+        plain: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
+        if text in plain:
+            return cls(plain[text])
+        number = r"(-?\d+(?:\.\d+)?)"
+        if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", text):
+            return cls("rubric", float(match[1]), float(match[2]))
+        raise InputError(f"scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got {text!r}")
+
+    def __str__(self) -> str:
+        return f"rubric:{self.low:g},{self.high:g}" if self.kind == "rubric" else self.kind
+
+    def to_unit(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scores as rewards in [0, 1], shape kept; a RewardError if they are not on this scale."""
+        if not np.isfinite(scores).all():
+            found = "NaN" if np.isnan(scores).any() else "infinity"
+            raise RewardError(f"rewards: expected finite numbers, got {found} (leave unjudged candidates out)")
+        if self.kind == "unbounded":
+            raise RewardError("rewards: expected a scale with a meaning, got unbounded scores (calibrate them first)")
+        if self.kind == "logit":
+            return 1.0 / (1.0 + np.exp(-np.clip(scores, -700.0, 700.0)))
+        if scores.size and (scores.min() < self.low - SCALE_TOLERANCE or scores.max() > self.high + SCALE_TOLERANCE):
+            raise RewardError(
+                f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], "
+                f"got values from {scores.min():g} to {scores.max():g} (declare the judge's scale)"
+            )
+        return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)

@@ -1,0 +1,32 @@
+"""Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
+
+from tttembed_rag.serving.context import current_query_id, current_scope, current_tenant, scope, switched_off
+from tttembed_rag.serving.following import follow
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
+from tttembed_rag.serving.queryids import find_id
+from tttembed_rag.serving.routing import CentroidRouter
+from tttembed_rag.serving.steering import Router, ScopeSource, Steering, checked_scope, resolve_scope
+from tttembed_rag.serving.twopass import FirstPass, in_fused_order, in_reward_order
+
+__all__ = [
+    "CentroidRouter",
+    "FirstPass",
+    "LiveOffsets",
+    "Published",
+    "Router",
+    "ScopeSource",
+    "Snapshot",
+    "Source",
+    "Steering",
+    "checked_scope",
+    "current_query_id",
+    "current_scope",
+    "current_tenant",
+    "find_id",
+    "follow",
+    "in_fused_order",
+    "in_reward_order",
+    "resolve_scope",
+    "scope",
+    "switched_off",
+]

@@ -1,0 +1,235 @@
+"""Live offsets: which offsets each tenant is served, replaced in one step while queries are answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Protocol
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import TextId
+from tttembed_rag.serving import queryids
+from tttembed_rag.serving.context import check_tenant, current_tenant, switched_off
+
+__all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets"]
+
+# Why nothing is served where the environment says so.
+SWITCHED_OFF = "TTTEMBED_OFF is set"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """What one tenant is served, whole.
+
+    Attributes:
+        offsets: None is base vectors, bit for bit.
+
+        reason: Why base vectors are served; None where offsets are.
+
+        version: Number of the version in its store; None where nothing was published, or not by a store.
+
+        generation: The store's count of changes when this was read; None where it was not read from one.
+
+        embedder: Fingerprint of the model the offsets were learned for; empty where it is not known.
+
+        error: Why the store could not be read just now; None where it was.
+
+        age: Seconds since the store last answered; None before it ever did, and without a store.
+
+        owner: The tenant whose offsets they are; empty for the shared ones.
+
+        text_id: Text to its id in the store; None without one.
+    """
+
+    offsets: Offsets | None = None
+    reason: str | None = "nothing was published"
+    version: int | None = None
+    generation: int | None = None
+    embedder: str = ""
+    error: str | None = None
+    age: float | None = None
+    owner: str = ""
+    text_id: TextId | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, offsets: Offsets | None, owner: str = "") -> Snapshot:
+        """*offsets* of this process and of the tenant *owner*, unless it is switched off."""
+        if switched_off():
+            return cls(reason=SWITCHED_OFF)
+        return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
+
+    def find_id(self, query: str, task: str | None, tenant: str) -> str | None:
+        """The id under which the offsets serve *query* of *tenant* a private one; None where they do not."""
+        if self.offsets is None:
+            return None
+        owner, text_id = self.owner, self.text_id
+        return queryids.find_id(self.offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+
+
+_FOREIGN = Snapshot(reason="learned for another model")
+
+
+class Source(Protocol):
+    """Where live offsets come from. Both are called while queries wait: no lock, no input or output."""
+
+    def snapshot(self, tenant: str) -> Snapshot:
+        """What *tenant* is served now."""
+        ...
+
+    def status(self, tenant: str) -> Snapshot:
+        """The same, with the present age and error."""
+        ...
+
+    def closed(self) -> Source:
+        """A source that goes on serving what this one served last."""
+        ...
+
+
+class Published:
+    """Offsets published in this process: the tenants' own, and those for all others.
+
+    Args:
+        snapshots: By tenant; ``""`` are the shared ones.
+
+        others: What tenants without an own snapshot are served; None is the shared ones.
+    """
+
+    def __init__(self, snapshots: Mapping[str, Snapshot], others: Snapshot | None = None) -> None:
+        self._snapshots = {"": Snapshot(), **snapshots}
+        self._others = others
+        self._writing = Lock()
+
+    def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot], Snapshot | None]]:
+        """The same offsets in another process."""
+        return Published, (self._snapshots, self._others)
+
+    def snapshot(self, tenant: str) -> Snapshot:
+        """The tenant's own offsets, else those for all others."""
+        snapshots = self._snapshots
+        return snapshots.get(tenant) or self._others or snapshots[""]
+
+    status = snapshot
+
+    def closed(self) -> Published:
+        """Itself: it follows nobody."""
+        return self
+
+    def publish(self, offsets: Offsets | None, tenant: str) -> Offsets | None:
+        """Replace the offsets of *tenant*; gives those it was served until now."""
+        new = Snapshot.of(offsets, tenant)
+        with self._writing:
+            before = self.snapshot(tenant).offsets
+            if before is not None and offsets is not None and offsets.width != before.width:
+                raise VectorError(f"offsets: expected width {before.width}, got {offsets.width}")
+            self._snapshots = self._snapshots | {tenant: new}
+        return before
+
+
+class LiveOffsets:
+    """The offsets that are served, replaced in one step while queries are answered.
+
+    Each tenant is served its own offsets, or the shared ones where it has none, and never another's.
+    The tenant of a query is the one these offsets are fixed to, else the caller's
+    ``with scope(..., tenant=...)``. The environment variable ``TTTEMBED_OFF=1`` turns all offsets off.
+
+    Args:
+        offsets: The first shared ones; None before anything was learned.
+    """
+
+    def __init__(self, offsets: Offsets | None = None) -> None:
+        self._source: Source = Published({"": Snapshot.of(offsets)})
+        self._tenant: str | None = None
+        self._embedder = ""
+        self._refused: int | None = None
+
+    @classmethod
+    def of(cls, source: Source, *, tenant: str | None = None, embedder: str = "") -> LiveOffsets:
+        """Live offsets from *source*; `tttembed_rag.serving.follow` makes those of a store.
+
+        Args:
+            source: Where they come from.
+
+            tenant: Whose offsets are served; None is the caller's `scope`.
+
+            embedder: Fingerprint of the embedding model that is wrapped. Offsets learned for another
+                one are not served; empty does not look.
+        """
+        live = cls()
+        check_tenant(tenant)
+        live._source, live._tenant, live._embedder = source, tenant, embedder
+        return live
+
+    def for_tenant(self, tenant: str | None) -> LiveOffsets:
+        """The same offsets for one *tenant*, whatever the caller's scope says."""
+        return LiveOffsets.of(self._source, tenant=tenant, embedder=self._embedder)
+
+    @property
+    def current(self) -> Offsets | None:
+        """What the tenant is served now; None for base vectors."""
+        return self._own(self._source.snapshot(self._whose())).offsets
+
+    def find(self, query: str, task: str | None) -> tuple[Offsets | None, str | None]:
+        """What the tenant is served now, and the id of the private offset in it for *query*; None without one."""
+        tenant = self._whose()
+        now = self._own(self._source.snapshot(tenant))
+        return now.offsets, now.find_id(query, task, tenant)
+
+    @property
+    def status(self) -> Snapshot:
+        """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
+        now = self._source.status(self._whose())
+        return replace(now, offsets=None, reason=self._foreign_reason(now)) if self._is_foreign(now) else now
+
+    def publish(self, offsets: Offsets | None) -> Offsets | None:
+        """Serve *offsets* from the next query on; returns those served until now, for a way back.
+
+        They are the shared ones, or those of the tenant these live offsets are fixed to.
+
+        Args:
+            offsets: None takes them away.
+
+        Raises:
+            InputError: They are no `Offsets`, or a store decides what is served.
+            VectorError: They are of another width.
+        """
+        if not isinstance(self._source, Published):
+            raise InputError("publish: expected offsets of this process, got those of a store: publish there")
+        return self._source.publish(offsets, self._tenant or "")
+
+    def close(self) -> None:
+        """Follow no longer; what was served last stays."""
+        self._source = self._source.closed()
+
+    def _whose(self) -> str:
+        return current_tenant() if self._tenant is None else self._tenant
+
+    def _own(self, now: Snapshot) -> Snapshot:
+        """*now*, or nothing where it was learned for another model; the first of a version is logged."""
+        if not self._is_foreign(now):
+            return now
+        if self._refused != now.version:
+            self._refused = now.version
+            _log.warning("version %s: base vectors are served: %s", now.version, self._foreign_reason(now))
+        return _FOREIGN
+
+    def _is_foreign(self, now: Snapshot) -> bool:
+        return now.embedder != self._embedder and bool(self._embedder and now.embedder)
+
+    def _foreign_reason(self, now: Snapshot) -> str:
+        return f"learned for {now.embedder}, not for {self._embedder}"
+
+    def __repr__(self) -> str:
+        now = self.status
+        return f"base vectors: {now.reason}" if now.offsets is None else repr(now.offsets)
+
+
+def checked_offsets(offsets: Offsets) -> Offsets:
+    """*offsets* as they came, or an InputError that names them ``offsets``."""
+    if not isinstance(offsets, Offsets):
+        raise InputError(f"offsets: expected tttembed_rag Offsets, got {type(offsets).__name__}")
+    return offsets

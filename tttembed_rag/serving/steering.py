@@ -1,0 +1,125 @@
+"""From a base vector to the vector that is searched with.
+
+The task of a query is, in this order: what the wrapper was fixed to, what the caller said by `with scope(...)`, what a
+resolver answers. Where none of the three names a task, the query has no task; the last query's task is never used. Its
+tenant is what the live offsets are fixed to, else what the caller said; a query without a tenant is served the shared
+offsets. Its private offset is found by the id that the caller said, else by its text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.serving.context import current_scope
+from tttembed_rag.serving.live import LiveOffsets, checked_offsets
+from tttembed_rag.system import telemetry
+
+__all__ = ["Router", "ScopeSource", "Steering", "checked_scope", "resolve_scope"]
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Router(Protocol):
+    """Names tasks by base query vectors, such as `tttembed_rag.serving.CentroidRouter`."""
+
+    def route(self, vector: Any, /) -> str | None:
+        """The task of a base query vector (d,), None where it is unsure."""
+        ...
+
+
+# A task key, a function from query text to task key or None, a router, or None.
+ScopeSource: TypeAlias = str | Callable[[str], str | None] | Router | None
+
+
+def checked_scope(source: ScopeSource) -> ScopeSource:
+    """*source* as it came, or an InputError that names it ``scope``."""
+    if not (source is None or isinstance(source, str | Router) or callable(source)):
+        raise InputError(f"scope: expected a task key, a function, a router or None, got {type(source).__name__}")
+    return source
+
+
+def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | None:
+    """The task of *query*: a fixed *source*, else the caller's `scope`, else what *source* answers.
+
+    A router is asked about the base *vector*, and where none is at hand names no task. A resolver
+    that fails, or answers anything but a text, names no task; the failure is logged.
+    """
+    if isinstance(source, str):
+        return source
+    task = current_scope()
+    if task is not None or source is None:
+        return task
+    try:
+        if isinstance(source, Router):
+            return None if vector is None else source.route(vector)
+        answer = source(query)
+    except Exception:  # noqa: BLE001 - the caller's code: whatever it raises, the query is answered
+        _log.exception("%r named no task", source)
+        return None
+    return answer if isinstance(answer, str) else None
+
+
+class Steering:
+    """Query vectors with their private offset, else that of their task; what offsets refuse is served as it came.
+
+    A private offset is that of a query with rewards of its own: it is served wherever the same text is asked again in
+    its task, or the caller's ``with scope(..., query_id=...)`` names the id it was recorded under.
+
+    Args:
+        offsets: What was learned; `LiveOffsets` where it is replaced while serving.
+
+        scope: A task for every query, a function from query text to task, or a router from base vector
+            to task; a caller's `scope` comes before these two. Where no task is named, the default task's or the global
+            offset is looked up, as `Offsets.apply` does, and without one the base vector served.
+
+    Raises:
+        InputError: *offsets* or *scope* are something else.
+    """
+
+    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None) -> None:
+        self._live = offsets if isinstance(offsets, LiveOffsets) else LiveOffsets(checked_offsets(offsets))
+        telemetry.start()
+        self._scope = checked_scope(scope)
+        self._logged: set[str | None] = set()
+
+    def for_scope(self, scope: ScopeSource) -> Steering:
+        """The same live offsets for another scope."""
+        other = Steering(self._live, scope)
+        other._logged = self._logged
+        return other
+
+    def task_of(self, query: str, vector: Any = None) -> str | None:
+        """The task of *query*; None where nothing names one. A router needs its base *vector*."""
+        return resolve_scope(self._scope, query, vector)
+
+    def apply(self, vector: Any, query: str) -> Any:
+        """The vector to search with: *vector* (d,) with its offset, as a list of Python floats.
+
+        A vector that the offsets refuse (NaN, zero, another width) is handed back; the first
+        refusal of a task is logged.
+        """
+        # Some providers hand out numpy arrays; stores expect Python floats.
+        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
+        task = self.task_of(query, base)
+        offsets, query_id = self._live.find(query, task)
+        steered, served = base, False
+        try:
+            if offsets is not None:
+                steered = offsets.apply(base, task=task, query_id=query_id)
+                served = offsets.find(task, query_id) is not None
+        except VectorError as error:
+            if task not in self._logged:
+                self._logged.add(task)
+                _log.warning("scope=%r: base vectors are served where the offsets refuse them: %s", task, error)
+        telemetry.applied.add((task, served))
+        return steered
+
+    def __repr__(self) -> str:
+        return f"{self._live!r}, scope={self._scope!r}"

@@ -1,0 +1,1 @@
+"""The machine below: files, threads, terminals and telemetry. Nothing here knows of retrieval."""

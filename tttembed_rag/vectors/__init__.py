@@ -1,0 +1,1 @@
+"""Numbers: unit vectors, checks of incoming ones, and the products that a fit spends its time on."""

@@ -1,0 +1,64 @@
+"""Which rows are the vectors of one text."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import blake2b
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import UnitRows
+
+# Vectors with 1 - cosine below this count as vectors of the same text. One model embeds a text again within 1e-7 in
+# another batch, 1e-6 in float16 and 8e-5 in bfloat16 (all-MiniLM-L6-v2).
+_SAME = 1e-4
+# Copies of a row are searched among this many nearest rows.
+_NEAREST = 7
+# The nearest rows are found in this many dimensions, by products with fixed orthonormal columns.
+_PRODUCTS = 8
+# Rows that are rounded and hashed in one block.
+_BLOCK_ROWS = 1024
+
+
+def same_text(rows: UnitRows) -> IntArray:
+    """(u,) a number for each of u rows; rows that are vectors of the same text, within `_SAME`, share it.
+
+    The numbers follow a hash of the rows, not their order.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+    from scipy.spatial import KDTree
+
+    _, first, number = np.unique(_hashes(rows), return_index=True, return_inverse=True)
+    sketched = rows.vectors[first] @ _sketch(rows.vectors.shape[1]) / rows.norms[first, None]
+    reach = (2 * _SAME) ** 0.5
+    neighbours = KDTree(sketched).query(sketched, k=range(2, 2 + _NEAREST), distance_upper_bound=reach)[1]
+    one, place = np.nonzero(neighbours < len(first))
+    other = neighbours[one, place]
+    near = [rows.rows(first[some]).unit for some in (one, other)]
+    same = np.vecdot(*near) > 1 - _SAME
+    links = coo_array((np.ones(same.sum()), (one[same], other[same])), shape=(len(first), len(first)))
+    parts = connected_components(links, directed=False)[1]
+    # Each part is called by its least hash, so that the numbers are those of the hashes where no row has a copy.
+    _, least, part = np.unique(parts, return_index=True, return_inverse=True)
+    return np.asarray(np.unique(least[part], return_inverse=True)[1][number])
+
+
+def _hashes(rows: UnitRows) -> NDArray[np.uint64]:
+    """(u,) a hash of each unit row, rounded to five digits."""
+    hashes = np.empty(len(rows), np.uint64)
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = slice(start, start + _BLOCK_ROWS)
+        rounded = (np.round(rows.rows(block).unit, 5) + 0.0).astype(np.float32)
+        hashes[block] = [crc32(row) << 32 | int.from_bytes(blake2b(row, digest_size=4).digest()) for row in rounded]
+    return hashes
+
+
+@cache
+def _sketch(width: int) -> FloatArray:
+    """(width, at most 8) orthonormal columns: products with them bring no two rows further apart."""
+    drawn = np.random.default_rng(0).standard_normal((width, min(width, _PRODUCTS)))
+    return np.asarray(np.linalg.qr(drawn)[0], dtype=np.float32)

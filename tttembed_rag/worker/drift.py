@@ -1,0 +1,106 @@
+"""Whether queries and rewards are still like those that were learned from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, unit
+
+# Vectors of each side a drift is measured on: bounds time (a tenth of a second) and memory (8 MB).
+_SAMPLE = 512
+# Drawings a drift is compared with; beating all of them has p = .001.
+_DRAWINGS = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far what is seen now is from what was learned from.
+
+    Attributes:
+        what: What was compared, in words.
+
+        before: How many of what was learned from.
+
+        now: How many of what is seen now.
+
+        p: Chance of so large a difference where there is none.
+
+        effect: Its size, in the unit that `what` names.
+    """
+
+    what: str
+    before: int
+    now: int
+    p: float
+    effect: float
+
+    def seen(self, *, level: float = 0.002, effect: float = 0.05) -> bool:
+        """Whether it is beyond chance at *level* and large enough to matter."""
+        return self.p <= level and self.effect >= effect
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.effect:.3f}, p = {self.p:.3g} ({self.before} before, {self.now} now)"
+
+
+def query_drift(before: FloatArray, now: FloatArray, *, seed: int = 0) -> Drift:
+    """Whether query vectors *now* come from where those *before* came from.
+
+    The energy distance E = 2 mean|x - y| - mean|x - x'| - mean|y - y'| of unit vectors is 0 only for equal
+    distributions. It is compared with that of random splits of all vectors together, which are as likely where
+    nothing drifted: exact at any number. The effect is E / (2 mean|x - y|), from 0 to 1.
+
+    Args:
+        before: (n, d) vectors that an offset was learned from, n >= 2.
+
+        now: (m, d) vectors of late, m >= 2.
+
+        seed: Which `_SAMPLE` of each are compared where there are more, and which splits.
+    """
+    rng = np.random.default_rng(seed)
+    sides = []
+    for name, vectors in (("before", before), ("now", now)):
+        floats = as_floats(name, vectors)
+        if floats.ndim != 2 or len(floats) < 2:
+            raise VectorError(f"{name}: expected two query vectors or more, got shape {floats.shape}")
+        checked_norms(name, floats)
+        rows = rng.permutation(len(floats))[:_SAMPLE]
+        sides.append(unit(floats[rows].astype(np.float64)))
+    if sides[0].shape[1] != sides[1].shape[1]:
+        raise VectorError(f"now: expected width {sides[0].shape[1]}, got {sides[1].shape[1]}")
+    n, m = map(len, sides)
+    both = np.concatenate(sides)
+    distance = np.sqrt(np.maximum(2.0 - 2.0 * both @ both.T, 0.0))
+    # With a = 1/n on one side and -1/m on the other, E = -a' D a; each drawing deals the signs anew.
+    observed = np.concatenate([np.full(n, 1 / n), np.full(m, -1 / m)])
+    signs = np.concatenate([observed[None], rng.permuted(np.tile(observed, (_DRAWINGS, 1)), axis=1)])
+    energy = -np.vecdot(signs @ distance, signs)
+    reached = int((energy[1:] >= energy[0] - 1e-9).sum())
+    across = 2.0 * float(distance[:n, n:].mean())
+    effect = max(0.0, float(energy[0])) / across if across > 0 else 0.0
+    return Drift("queries moved by", len(before), len(now), (reached + 1) / (_DRAWINGS + 1), effect)
+
+
+def reward_drift(before: Rewards, now: Rewards) -> Drift:
+    """Whether one judge's rewards *now* have another mean or spread than *before*, a query being one observation.
+
+    Kolmogorov and Smirnov's test of the mean rewards of queries and of their spreads within a query, the smaller p
+    of both doubled; the effect is the larger change of the two averages, in units of reward. A better offset brings
+    better candidates: a mean that rises after publication is no fault.
+
+    Raises:
+        InputError: The rewards are of two judges.
+    """
+    from scipy.stats import ks_2samp
+
+    if before.judge != now.judge:
+        raise InputError(f"now: expected rewards of {before.judge}, got those of {now.judge}")
+    sides = [
+        np.array([(part.mean(), part.std()) for part in np.split(x.values, x.starts[1:-1])]) for x in (before, now)
+    ]
+    tests = [ks_2samp(sides[0][:, i], sides[1][:, i]).pvalue for i in range(2)]
+    effect = float(np.abs(sides[1].mean(axis=0) - sides[0].mean(axis=0)).max())
+    return Drift("rewards moved by", len(before), len(now), min(1.0, 2.0 * float(min(tests))), effect)
