@@ -117,20 +117,12 @@ class Bench:
         order = np.argsort(-np.take_along_axis(scores, top, axis=1), axis=1, kind="stable")
         return self.collection.graded(rows, np.take_along_axis(top, order, axis=1))
 
-    def under(self, offsets: Offsets, rows: np.ndarray, raw: np.ndarray) -> np.ndarray:
-        """nDCG@10 of some queries served by *offsets*; *raw* where nothing is served."""
+    def under(self, offsets: Offsets, rows: np.ndarray) -> np.ndarray:
+        """nDCG@10 of some queries served by *offsets*."""
         task, ids = self.collection.dataset.name, self.collection.query_ids[rows].tolist()
-        served = [offsets.find(task, query_id) for query_id in ids]
-        moves = [None if o is None else o.alpha * o.vector for o in served]
-        result = raw.copy()
-        own = [i for i, o in enumerate(served) if o is not None and o.scope == "query"]
-        shared = [i for i, o in enumerate(served) if o is not None and o.scope != "query"]
-        if shared:
-            per_doc = self.unit_docs @ moves[shared[0]].astype(np.float32)
-            result[shared] = self.ndcg(rows[shared], per_doc)
-        if own:
-            result[own] = self.ndcg(rows[own], np.array([moves[i] for i in own], np.float32) @ self.unit_docs.T)
-        return result
+        queries = _unit(self.collection.query_vectors[rows])
+        moved = offsets.apply(queries, task=task, query_id=ids) - queries
+        return self.ndcg(rows, moved @ self.unit_docs.T)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:
@@ -229,7 +221,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         rows = {"heldout": held, "rewarded": rewarded}
         changes = {
             population: {
-                rule: b.under(offsets, rows[population], raw[population]) - raw[population]
+                rule: b.under(offsets, rows[population]) - raw[population]
                 for rule, offsets in fitted.items()
                 if (rule, population) != ("query", "heldout")
             }

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, norms
-from tttembed_rag.vectors.copies import same_text
+from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
@@ -229,6 +229,17 @@ class Rewards:
     def same_queries(self) -> IntArray:
         """(n,) a number for each query vector, the same whatever id it was logged under; see `same_text`."""
         return same_text(self.queries)
+
+    @cached_property
+    def near_queries(self) -> IntArray:
+        """(n,) a number for each group of queries that ask nearly the same: see `near_copies`."""
+        return near_copies(self.queries)
+
+    @cached_property
+    def reach(self) -> NDArray[np.float64]:
+        """(n,) how far the best reward of each query lies above its worst."""
+        starts = self.starts[:-1]
+        return np.asarray(np.maximum.reduceat(self.values, starts) - np.minimum.reduceat(self.values, starts))
 
     @cached_property
     def same_documents(self) -> IntArray:

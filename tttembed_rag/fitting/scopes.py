@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
@@ -19,22 +19,24 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
+# The code of an offset that is withheld because its solver did not reach an optimum.
+UNSOLVED = "TTT-G09"
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
 _BATCH_NUMBERS = 16_000_000
 
 
-def scope_weights(rewards: Rewards, learning: NDArray[np.bool_] | None = None) -> Float64:
+def scope_weights(rewards: Rewards, voices: Float64 | None = None) -> Float64:
     """w_q = 1 / (active tasks * rewarded queries of q's task), (n,), summing to 1 (paper, appendix).
 
     Args:
         rewards: Judged candidates.
 
-        learning: (n,) queries that are to be learned from; the others weigh nothing. None for all.
+        voices: (n,) how much each query counts as one; 0 leaves it out. None for one each.
     """
     tasks, task = np.unique(rewards.tasks, return_inverse=True)
-    learning = np.ones(len(task), dtype=bool) if learning is None else learning
-    count = np.bincount(task[learning], minlength=len(tasks))
-    return np.asarray(learning / (np.count_nonzero(count) * np.maximum(count, 1)[task]))
+    voices = np.ones(len(task)) if voices is None else voices
+    count = np.bincount(task, voices, minlength=len(tasks))
+    return np.asarray(voices / (np.count_nonzero(count) * np.where(count > 0, count, 1.0)[task]))
 
 
 def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid, start: Float64) -> Solution:
@@ -97,8 +99,14 @@ def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
     elif scope == "task":
         tasks = np.unique(rewards.tasks).tolist()
         offsets = [shared_offset(of_task(rewards, task), "task", task, recipe) for task in tasks]
+    elif scope == "local":
+        offsets = []
+        for task in np.unique(rewards.tasks).tolist():
+            mine = of_task(rewards, task)
+            vectors, solution = private_optima(mine, recipe)
+            offsets.append(local_offset(Local.of(mine, vectors, recipe.kappa), task, len(mine), solution, recipe))
     else:
-        offsets = private_offsets(rewards, recipe)
+        offsets = private_offsets(rewards, *private_optima(rewards, recipe), recipe)
     return collect(offsets, rewards, recipe, scope)
 
 
@@ -115,12 +123,36 @@ def of_task(rewards: Rewards, task: str) -> Rewards:
 
 
 def shared_offset(
-    rewards: Rewards, scope: Scope, task: str | None, recipe: Recipe, evidence: Evidence | None = None
+    rewards: Rewards,
+    scope: Scope,
+    task: str | None,
+    recipe: Recipe,
+    evidence: Evidence | None = None,
+    *,
+    weights: Float64 | None = None,
+    n: int | None = None,
 ) -> Offset:
-    """The offset of all *rewards* together, on *evidence* or ungated."""
+    """The offset of all *rewards* together, on *evidence* or ungated.
+
+    Args:
+        rewards: Judged candidates.
+
+        scope: ``global`` or ``task``.
+
+        task: Its task; None for the global offset.
+
+        recipe: How it is learned.
+
+        evidence: The verdict; None where no gate was asked.
+
+        weights: (n,) weights of the queries; None for those of `scope_weights`.
+
+        n: Rewarded queries that it counts as learned from; None for all.
+    """
     start = recipe.start("global" if task is None else f"task:{task}", rewards.width)
-    solution = solve_shared(rewards, recipe, scope_weights(rewards)[None], Grid.of(rewards), start)
-    n = len(rewards)
+    weights = scope_weights(rewards) if weights is None else weights
+    solution = solve_shared(rewards, recipe, weights[None], Grid.of(rewards), start)
+    n = len(rewards) if n is None else n
     offset = Offset(
         scope=scope,
         task=task,
@@ -133,27 +165,89 @@ def shared_offset(
     return _if_converged(offset, recipe)
 
 
-def private_offsets(rewards: Rewards, recipe: Recipe, evidence: Evidence | None = None) -> list[Offset]:
-    """One offset per query of *rewards*, in their order, on pooled *evidence* or ungated."""
-    offsets: dict[int, Offset] = {}
+def private_optima(rewards: Rewards, recipe: Recipe) -> tuple[FloatArray, Solution]:
+    """The private offset (n, d) of each query of *rewards*, and how near its optimum each is."""
+    optima = np.zeros((len(rewards), rewards.width), rewards.query_vectors.dtype)
+    parts: list[tuple[IntArray, Solution]] = []
     for rows in batches(rewards):
         batch = rewards.take(rows)
         problems = private_problems(batch, recipe)
         solution = solve_private(problems, recipe)
-        vectors: FloatArray = problems.lift(batch, solution.offsets, recipe.device).astype(rewards.query_vectors.dtype)
-        for i, row in enumerate(rows.tolist()):
-            offset = Offset(
+        optima[rows] = problems.lift(batch, solution.offsets, recipe.device)
+        parts.append((rows, solution))
+    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    columns = ("objective", "gradient_norm", "evaluations", "converged")
+    joined = {name: np.concatenate([getattr(part, name) for _, part in parts])[order] for name in columns}
+    return optima, Solution(offsets=np.asarray(optima, dtype=np.float64), **joined)
+
+
+def private_offsets(
+    rewards: Rewards, vectors: FloatArray, solution: Solution, recipe: Recipe, evidence: Evidence | None = None
+) -> list[Offset]:
+    """One offset per query of *rewards*, in their order, on pooled *evidence* or ungated.
+
+    Args:
+        rewards: Judged candidates.
+
+        vectors: (n, d) the offsets.
+
+        solution: The certificates of the private optima behind them.
+
+        recipe: How they were learned.
+
+        evidence: The verdict on all of them; None where no gate was asked.
+    """
+    names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
+    return [
+        _if_converged(
+            Offset(
                 scope="query",
-                task=str(batch.tasks[i]),
-                query_id=str(batch.query_ids[i]),
-                vector=vectors[i],
+                task=task,
+                query_id=query_id,
+                vector=vectors[row],
                 alpha=recipe.dose(1),
                 n=1,
                 evidence=evidence or ungated(1),
-                certificate=certificate(solution, i),
-            )
-            offsets[row] = _if_converged(offset, recipe)
-    return [offsets[row] for row in range(len(rewards))]
+                certificate=certificate(solution, row),
+            ),
+            recipe,
+        )
+        for row, (task, query_id) in enumerate(names)
+    ]
+
+
+def local_offset(
+    local: Local, task: str, n: int, solution: Solution, recipe: Recipe, evidence: Evidence | None = None
+) -> Offset:
+    """The offset of a task as a function of the query, on *evidence* or ungated.
+
+    Args:
+        local: The regression of the private optima.
+
+        task: Its task.
+
+        n: Rewarded queries that it was learned from.
+
+        solution: The certificates of the private optima that it was learned from.
+
+        recipe: How they were learned.
+
+        evidence: The verdict; None where no gate was asked.
+    """
+    map_ = local.map()
+    targets = Certificate(
+        objective=float(solution.objective.mean()),
+        gradient_norm=float(solution.gradient_norm.max()),
+        evaluations=int(solution.evaluations.max()),
+        converged=bool(solution.converged.all()),
+        residual=local.residual,
+    )
+    zero = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype)
+    found = evidence or ungated(n)
+    offset = Offset(
+        scope="local", task=task, vector=zero, alpha=1.0, n=n, evidence=found, certificate=targets, map=map_
+    )
+    return _if_converged(offset, recipe)
 
 
 def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
@@ -164,8 +258,8 @@ def _if_converged(offset: Offset, recipe: Recipe) -> Offset:
     reason = f"the solver stopped at gradient norm {found.gradient_norm:.1e}, not at an optimum"
     if offset.evidence.verdict != "published":
         return replace(offset, evidence=replace(offset.evidence, reason=f"{offset.evidence.reason}; {reason}"))
-    evidence = replace(offset.evidence, verdict="abstained", reason=reason)
-    return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, evidence=evidence)
+    evidence = replace(offset.evidence, verdict="abstained", reason=reason, code=UNSOLVED)
+    return replace(offset, vector=np.zeros_like(offset.vector), alpha=0.0, map=None, evidence=evidence)
 
 
 def ungated(n: int) -> Evidence:

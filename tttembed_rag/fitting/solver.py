@@ -49,6 +49,16 @@ class Solution:
     evaluations: NDArray[np.intp]
     converged: NDArray[np.bool_]
 
+    def only(self, rows: NDArray[np.bool_]) -> Solution:
+        """The solutions of some of the problems."""
+        return Solution(
+            offsets=self.offsets[rows],
+            objective=self.objective[rows],
+            gradient_norm=self.gradient_norm[rows],
+            evaluations=self.evaluations[rows],
+            converged=self.converged[rows],
+        )
+
     def or_better(self, other: Solution) -> Solution:
         """Per problem the lower of two solutions, with the evaluations of both."""
         lower = other.objective < self.objective

@@ -1,58 +1,49 @@
-"""The gate: held-out rewards decide which offset is served, and whether any is.
+"""The gate: what is served to each task, and why.
 
-A shared offset is published on three answers (see `evidence`). Its rewards mean something: more than in any of
-199 deals of them, they pull different queries in one direction, or they know the documents, which is to follow
-the retriever and to score similar documents alike. There is a direction at least in 19 of 20 deals; and where
-they do not know the documents in 39 of 40, it is one that documents with a random score each, whatever is
-asked, would show in at most one of 40: the scores of a judge that never looks at the query hold on queries held
-out, since documents come back. They do not contradict the retriever, more than in 19 of 20: an inverted judge
-does. And the better of two ridges gains on queries that did not train it, by more than one standard error.
-(With `auto`, a global offset reaches tasks without rewards only if it gains on tasks that did not train it, by
-more than 1.6.) What an offset then does to the full search, where documents surface that nobody judged, is told
-with a 90 % interval that widens with how much it moves; that interval may reach below zero. What the gate
-serves is learned from unjudged neighbours too (see `neighbours`), and more smoothly than the paper's rule: at
-twice its student temperature, shared offsets at a greater ridge.
+    rewards -> Case -> is the judge believed? -> proposals -> whose held-out loss falls most, and surely? -> offsets
 
-A private offset moves one query towards what the judge said of that query's own documents. There is
-nothing to hold out; what must be shown is that the judge is worth believing: the task's rewards know the
-documents, or its shared offset is published; or the rewards of all tasks know them, and the task's own do
-in 19 of 20 deals. And together the private offsets must rank what was judged better than it was: those of a
-judge that repeats the retriever's order do not. They are learned on top of the task's offset and shrunk
-around it.
+The questions, their tests and their levels are data: see `thresholds`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
-from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
-from tttembed_rag.gate.contests import (
-    Contest,
-    contest_of,
-    more_needed,
-    on_unseen_tasks,
-    sharpened,
-    smoothed,
+from tttembed_rag.fitting.scopes import collect, fit_scope, of_task
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.private import believed_evidence, nothing, private_around
+from tttembed_rag.gate.proposals import (
+    Proposal,
+    propose_constant,
+    propose_for_unseen_tasks,
+    propose_local,
     task_families,
 )
-from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.neighbours import with_neighbours
-from tttembed_rag.gate.private import believed, improving, on_top
-from tttembed_rag.gate.signal import Signal, signal_of
+from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
-    CONTRADICT,
-    GAIN_LEVEL,
-    INTERVAL_LEVEL,
+    BACKWARDS,
+    BLIND,
+    EQUAL,
+    FEW,
+    LEVEL,
     MIN_TASKS,
+    NDCG_ERROR,
+    NDCG_PER_NAT,
+    NDCG_SHARE,
+    NO_FALL,
     NOISE,
-    NOISE_LEVEL,
-    RECURRING,
+    PUBLISHED,
+    SURPASSED,
+    UNSURE,
+    Question,
 )
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope
@@ -80,9 +71,9 @@ def fit(
     Args:
         rewards: Judged candidates of the rewarded queries.
 
-        scope: ``global`` (one offset for all), ``task`` (one per task), ``query`` (one per rewarded
-            query), or ``auto``: per task the best supported of none, global and task, and on top of it
-            private offsets for rewarded queries where the rewards are to be believed.
+        scope: ``global`` (one offset for all), ``task`` (one per task), ``local`` (one per task that depends on where
+            the query lies), ``query`` (one per rewarded query), or ``auto``: per task the best supported of none, task
+            and local, and on top of it private offsets for rewarded queries where the judge is believed.
 
         objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
 
@@ -90,26 +81,25 @@ def fit(
 
         gate: False serves the paper's rule as it stands; ``auto`` needs the gate.
 
-        ridge: lambda > 0; with the gate, shared offsets are learned at one of `RIDGE_STEPS` times it.
+        ridge: lambda > 0; with the gate, constant offsets are learned at `RIDGE_STEP` times it.
 
-        teacher_temperature: tau_T > 0, in units of reward; with the gate at most a `SHARPNESS`-th of how far the best
-            and the worst candidate of a query lie apart on average.
+        teacher_temperature: tau_T > 0, in units of reward; with the gate, `TEACHER_STEP` times it, and at most a
+            `SHARPNESS`-th of how far the best and the worst candidate of a query lie apart on average.
 
-        student_temperature: tau_S > 0, in units of cosine similarity; with the gate, offsets are learned at
-            `TEMPERATURE_STEP` times it.
+        student_temperature: tau_S > 0, in units of cosine similarity; with the gate, `STUDENT_STEP` times it.
 
-        kappa: Dose n / (n + kappa), in rewarded queries.
+        kappa: Dose n / (n + kappa), in rewarded queries; of the local offset, the noise of a rewarded query.
 
         tolerance: Largest gradient norm that counts as converged.
 
         device: ``cpu``, ``cuda``, or ``auto``: a GPU where torch sees one and there are vectors enough to pay.
 
-        warm_start: Offsets of an earlier fit; a shared offset is searched from the one of its key on.
+        warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
 
     Returns:
-        One offset per scope key; where the gate abstained it is zero and says why. With ``auto``
-        that is one per task, the private ones that are served, and, from `MIN_TASKS` tasks on, the
-        global one that tasks without rewards get.
+        One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a constant
+        and a local one per task, of which at most one is served, the private ones that are served, and, from
+        `MIN_TASKS` tasks on, the global one that tasks without rewards get.
     """
     recipe = Recipe(
         objective=objective,
@@ -122,106 +112,150 @@ def fit(
         device=device,
         warm_start=warm_start,
     )
-    if scope not in ("auto", "global", "task", "query"):
-        raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
+    if scope not in (scopes := ("auto", *get_args(Scope))):
+        raise InputError(f"scope: expected one of {', '.join(scopes)}, got {scope!r}")
     if gate:
-        recipe = sharpened(rewards, recipe)
-        return collect(list(_gated(rewards, scope, recipe)), rewards, recipe, scope)
+        recipe = gated(recipe, rewards)
+        return collect(list(_decided(rewards, scope, recipe)), rewards, recipe, scope)
     if scope == "auto":
         raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     return fit_scope(rewards, scope, recipe)
 
 
-def _gated(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset]:
+def _decided(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset]:
+    """The offsets of *scope*, published or not."""
+    tasks = np.unique(rewards.tasks).tolist()
+    everything = Case(rewards, recipe)
     if scope == "global":
-        yield _decide(rewards, "global", None, signal_of(rewards), [contest_of("this offset", rewards, recipe)])
+        refusal = _refused(everything, None)
+        yield _chosen(everything, refusal, [] if refusal else [propose_constant(everything, None)], ["global"], None)[0]
         return
-    tasks = np.unique(rewards.tasks).tolist()
-    whole = signal_of(rewards) if scope == "query" and len(tasks) > 1 else None
-    for task in tasks if scope != "auto" else ():
-        mine = of_task(rewards, task)
-        if scope == "task":
-            yield _decide(mine, "task", task, signal_of(mine), [contest_of("this offset", mine, recipe)])
-        else:
-            evidence = believed(mine, signal_of(mine), whole)
-            learned = []
-            if evidence.verdict == "published":
-                widened = with_neighbours(mine)
-                learned = list(private_offsets(widened, smoothed(recipe), evidence))
-                evidence = improving(mine, learned, evidence)
-            if evidence.verdict == "published":
-                yield from learned
-            else:
-                yield from (_nothing(mine, "query", task, evidence, query_id) for query_id in mine.query_ids.tolist())
-    if scope == "auto":
-        yield from _auto(rewards, recipe)
-
-
-def _auto(rewards: Rewards, recipe: Recipe) -> Iterator[Offset]:
-    tasks = np.unique(rewards.tasks).tolist()
-    pooled = contest_of("the global offset", rewards, recipe) if len(tasks) > 1 else None
-    together = signal_of(rewards) if pooled else None
-    whole = None
-    if pooled and together and len(np.unique(task_families(rewards, pooled.groups))) >= MIN_TASKS:
-        whole = _decide(rewards, "global", None, together, [on_unseen_tasks(rewards, pooled)])
+    whole = _for_unseen_tasks(everything) if scope == "auto" and len(tasks) >= MIN_TASKS else None
+    if whole is not None:
         yield whole
     for task in tasks:
-        rows = np.flatnonzero(rewards.tasks == task)
-        mine = rewards.take(rows)
-        signal, own = signal_of(mine), contest_of("its own offset", mine, recipe)
-        shared = [pooled.within(rows)] if pooled and together and not together.is_backwards else []
-        offset = decided = _decide(mine, "task", task, signal, [own, *shared])
-        if whole and whole.served and decided.evidence.n < 2:
-            # One rewarded query says nothing against the global offset: as good as a task that nobody rewarded.
-            offset = replace(whole, scope="task", task=task)
-        yield offset
-        evidence = believed(mine, signal, together, decided)
-        if evidence.verdict == "published":
-            learned = list(on_top(offset, own.learned_from, smoothed(recipe), evidence))
-            if improving(mine, learned, evidence).verdict == "published":
-                yield from learned
+        case = everything if len(tasks) == 1 else Case(of_task(rewards, task), recipe)
+        yield from _of_task(case, task, scope, everything.signal if len(tasks) > 1 else None, whole)
 
 
-def _decide(rewards: Rewards, scope: Scope, task: str | None, signal: Signal, contests: list[Contest]) -> Offset:
-    """The best contestant of all *contests*, if it is published; else nothing. *signal* is what *rewards* can prove."""
-    contest = max(contests, key=lambda contest: contest.best[0].mean)
-    gain, recipe = contest.best
-    evidence = _verdict(contest, gain, signal, f"{contest.name}, ridge {recipe.ridge:.2g}")
-    if evidence.verdict == "abstained":
-        return _nothing(rewards, scope, task, evidence)
-    return contest.winner(scope, task, recipe, evidence)
+def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, whole: Offset | None) -> Iterator[Offset]:
+    """The offsets of one *task* of *scope*.
+
+    Args:
+        case: Its rewards.
+
+        task: Its name.
+
+        scope: What is asked for.
+
+        together: What the rewards of all tasks say of the judge; None where there is one task.
+
+        whole: The global offset for tasks without rewards; None where there is none.
+    """
+    kinds: dict[AnyScope, list[Scope]] = {"auto": ["task", "local"], "task": ["task"], "local": ["local"]}
+    scopes = kinds.get(scope, [])
+    refusal = _refused(case, together)
+    proposals = (
+        [] if refusal else [propose_local(case) if one == "local" else propose_constant(case, task) for one in scopes]
+    )
+    shared = _chosen(case, refusal, proposals, scopes, task)
+    if whole is not None and whole.served and case.questions < 2:
+        # One rewarded query says nothing against the global offset: as good as a task without rewards.
+        shared = [replace(whole, scope="task", task=task), *shared[1:]]
+    yield from shared
+    if scope not in ("auto", "query"):
+        return
+    # One query cannot be held out, but the judge of many may be believed of it.
+    unbelieved = None if refusal is not None and refusal.code == FEW.code and _believed(case, together) else refusal
+    if unbelieved is None:
+        served = next((offset for offset in shared if offset.served), None)
+        evidence = believed_evidence(case, "the judge is believed")
+        offsets = private_around(case, served, evidence)
+        if scope == "query" or any(offset.served for offset in offsets):
+            yield from offsets
+    elif scope == "query":
+        evidence = replace(unbelieved, reason=f"private offsets: {unbelieved.reason}")
+        yield from (nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist())
 
 
-def _verdict(contest: Contest, gain: Gain, signal: Signal, what: str) -> Evidence:
-    """The verdict on the winner of a contest, in words, with how much more might settle it."""
-    n, needed = len(np.unique(contest.groups)), None
-    if n < 2:
-        one = "query" if contest.unit == "queries" else "task"
-        return Evidence(n, None, None, "abstained", f"{what}: {n} rewarded {one} cannot be held out from itself")
-    sure = f"{what}, {n} held-out {contest.unit}"
-    doubt = "one standard error" if contest.level == GAIN_LEVEL else "1.6 standard errors"
-    verdict: Literal["published", "abstained"] = "abstained"
-    if signal.is_backwards:
-        why = f"the rewards {CONTRADICT}"
-    elif gain.mean <= 0:
-        why = "no gain on the judged candidates"
-    elif not signal.means_something:
-        if signal.has_direction():  # which other documents will settle, not more queries
-            why = f"the rewards {RECURRING}"
-        else:
-            why, needed = f"the rewards {NOISE}", more_needed(n, gain, NOISE_LEVEL)
-    elif not signal.has_direction(level=INTERVAL_LEVEL):
-        why, needed = "different queries want different things", more_needed(n, gain, INTERVAL_LEVEL)
-    elif gain.below(contest.level) <= 0:
-        why, needed = f"the gain is within {doubt} of zero", more_needed(n, gain, contest.level)
-    else:
-        verdict, why = "published", f"the gain is more than {doubt} above zero"
-    return Evidence(n, gain.mean, gain.interval, verdict, f"{sure}: {why}", needed)
+def _believed(case: Case, together: Signal | None) -> bool:
+    """Whether the judge is believed, by the rewards of *case* or by those of all tasks that *case* does not contradict."""
+    return case.signal.believed or (together is not None and together.believed and not case.signal.contradicts)
 
 
-def _nothing(
-    rewards: Rewards, scope: Scope, task: str | None, evidence: Evidence, query_id: str | None = None
-) -> Offset:
-    zero = np.zeros(rewards.width, rewards.query_vectors.dtype)
-    n = len(rewards) if query_id is None else 1
-    return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)
+def _refused(case: Case, together: Signal | None) -> Evidence | None:
+    """Why nothing may be learned from *case*, before any offset is learned; None where nothing speaks against it."""
+    signal = case.signal
+    question: Question | None = None
+    if not case.rewards.reach.any():
+        question = EQUAL
+    elif signal.contradicts:
+        question = BACKWARDS
+    elif case.questions < 2:
+        question = FEW
+    elif not _believed(case, together):
+        question = BLIND if signal.agrees else NOISE
+    if question is None:
+        return None
+    n = case.questions
+    return Evidence(n, None, None, "abstained", question.answer.format(n=n), code=question.code)
+
+
+def _chosen(
+    case: Case, refusal: Evidence | None, proposals: list[Proposal], scopes: list[Scope], task: str | None
+) -> list[Offset]:
+    """An offset for each of *scopes*: of the *proposals* at most one is published, and the others say why not."""
+    if refusal is not None:
+        return [nothing(case, scope, task, refusal) for scope in scopes]
+    verdicts = [_verdict(proposal) for proposal in proposals]
+    sure = [i for i, verdict in enumerate(verdicts) if verdict.verdict == "published"]
+    best = max(sure, key=lambda i: proposals[i].fall.mean, default=None)
+    offsets = []
+    for i, (proposal, scope, verdict) in enumerate(zip(proposals, scopes, verdicts, strict=True)):
+        if i == best:
+            offsets.append(proposal.learn(verdict))
+            continue
+        surpassed = best is not None and verdict.verdict == "published"
+        said = _withheld(proposal, verdict, SURPASSED, other=proposals[best].name) if surpassed else verdict
+        offsets.append(nothing(case, scope, task, said))
+    return offsets
+
+
+def _verdict(proposal: Proposal) -> Evidence:
+    """Whether *proposal* may be published by what it does to held-out queries."""
+    fall, n = proposal.fall, proposal.observations
+    change = fall.scaled(NDCG_PER_NAT, np.hypot(NDCG_SHARE * NDCG_PER_NAT * fall.mean, NDCG_ERROR))
+    interval = change.below(LEVEL), change.above(LEVEL)
+    sure = f"{proposal.name}, {n} held-out {proposal.unit}"
+    evidence = Evidence(n, change.mean, interval, "published", f"{sure}: their loss falls for sure", code=PUBLISHED)
+    if fall.mean <= 0:
+        return _withheld(proposal, evidence, NO_FALL)
+    if fall.below(LEVEL) <= 0:
+        return _withheld(proposal, replace(evidence, needed=_needed(n, fall)), UNSURE)
+    return evidence
+
+
+def _withheld(proposal: Proposal, evidence: Evidence, question: Question, **said: str) -> Evidence:
+    sure = f"{proposal.name}, {proposal.observations} held-out {proposal.unit}"
+    return replace(
+        evidence, verdict="abstained", reason=f"{sure}: {question.answer.format(**said)}", code=question.code
+    )
+
+
+def _needed(n: int, fall: Gain) -> int | None:
+    """How many more observations than *n* would bring the bound above zero, if the gain holds.
+
+    None where it would take more than ten times as many: so small a gain is no ground to count on.
+    """
+    more = bisect_left(range(1, 10 * n + 1), True, key=lambda more: fall.after(more / n).below(LEVEL) > 0) + 1
+    return more if more <= 10 * n else None
+
+
+def _for_unseen_tasks(case: Case) -> Offset | None:
+    """The global offset for tasks without rewards; None where there are too few families of tasks to hold out."""
+    families = task_families(case)
+    if int(families.max()) + 1 < MIN_TASKS:
+        return None
+    refusal = _refused(case, None)
+    proposals = [] if refusal else [propose_for_unseen_tasks(case, families)]
+    return _chosen(case, refusal, proposals, ["global"], None)[0]

@@ -12,19 +12,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from tttembed_rag.gate.thresholds import NEIGHBOURS
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
-# Unjudged candidates per judged one. On the development half of benchmarks/harm.py, at depth 10, the default kept 86 %
-# of the gain worth having with two, 87 % with three, at 10 and 17 times the cost of a plain fit: three are too many
-# for Newton steps of private offsets.
-SHARE = 2
 # Queries whose judged documents are each other's neighbours: bounds the search at 256 queries' depth.
 _POOL = 256
 
 
 def with_neighbours(rewards: Rewards) -> Rewards:
-    """*rewards* with `SHARE` unjudged candidates per judged one, as far as the task's pool has them.
+    """*rewards* with `NEIGHBOURS` unjudged candidates per judged one, as far as the task's pool has them.
 
     What is judged for one log of a query is judged for all.
     """
@@ -40,7 +37,7 @@ def with_neighbours(rewards: Rewards) -> Rewards:
         known[np.repeat(query, rewards.depths[rows]), judged] = True
         distance = -_similarities(rewards, rows, documents).round(6)  # equal texts tie, whatever float32 makes of them
         distance[known[query]] = np.inf
-        most = min(SHARE * int(rewards.depths[rows].max()), len(documents))
+        most = min(NEIGHBOURS * int(rewards.depths[rows].max()), len(documents))
         nearest = np.argpartition(distance, most - 1, axis=1)[:, :most]
         nearest = np.take_along_axis(
             nearest, np.argsort(np.take_along_axis(distance, nearest, axis=1), axis=1, kind="stable"), axis=1
@@ -49,7 +46,7 @@ def with_neighbours(rewards: Rewards) -> Rewards:
         # Not of the query: where all that it was shown is good, what it was not shown would be as good.
         worst = min(values[q].min() for q in rows)
         for q, found, left in zip(rows.tolist(), nearest, room.tolist(), strict=True):
-            count = min(SHARE * len(values[q]), left)
+            count = min(NEIGHBOURS * len(values[q]), left)
             candidates[q] = np.concatenate([candidates[q], documents[found[:count]]])
             values[q] = np.concatenate([values[q], np.full(count, worst)])
     starts = np.concatenate([[0], np.cumsum([len(row) for row in values])]).astype(np.intp)

@@ -1,6 +1,7 @@
 """Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector."""
 
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Certificate, Evidence, Offset, Scope, Verdict
 
-__all__ = ["AnyScope", "Certificate", "Evidence", "Offset", "Offsets", "Scope", "Verdict"]
+__all__ = ["AnyScope", "Certificate", "Evidence", "KernelMap", "Offset", "Offsets", "Scope", "Verdict"]

@@ -14,23 +14,29 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import numpy as np
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Verdict
 from tttembed_rag.vectors.checks import FloatArray
 
 ItemT = TypeVar("ItemT")
 Settings: TypeAlias = Mapping[str, str | float]
 
-FORMAT_VERSION = 1
+# Files without a local offset are written as version 1, which older packages read.
+FORMAT_VERSION = 2
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
+# Tensors (rows, d) that hold the rows of all local offsets, one after the other.
+_OF_MAPS = ("landmarks", "weights")
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
 _COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
 # The thread that reads a file releases the interpreter lock after this many records, for this many seconds: otherwise
 # every query that is answered meanwhile would wait 5 ms for the lock.
 _TURN, _PAUSE = 128, 1e-6
+# Bytes that the record of an offset takes at least.
+_SHORTEST_RECORD = 100
 
 
 def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
@@ -46,9 +52,13 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
     dtype = np.result_type(np.float32, *(offset.vector.dtype for offset in offsets))
     matrix = np.array([offset.vector for offset in offsets], dtype=dtype).reshape(len(offsets), width)
     records = [_record(offset) for offset in offsets]
-    header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
+    version = 1
+    if maps := [offset.map for offset in offsets if offset.map is not None]:
+        tensors |= {name: np.concatenate([getattr(map_, name) for map_ in maps]) for name in _OF_MAPS}
+        version = FORMAT_VERSION
+    header = {"format": _FORMAT, "format_version": str(version), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
 
@@ -86,13 +96,19 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
         header = _header(name, data)
         tensors = load(data)
         pauses = _Pauses()
-        matrix, records = tensors["vectors"], json.loads(tensors["offsets"].tobytes(), object_hook=pauses)
+        matrix, text = tensors["vectors"], tensors["offsets"].tobytes()
+        # A record is longer than this: more offsets than the text could hold are refused before it is parsed.
+        if matrix.ndim != 2 or len(matrix) * _SHORTEST_RECORD > len(text):
+            raise VectorError(f"vectors: expected one row per offset, got {matrix.shape} for {len(text)} bytes of them")
         settings = _checked_settings(json.loads(header["settings"]))
-        if matrix.ndim != 2 or len(records) != len(matrix):
+        records = json.loads(text, object_hook=pauses)
+        if not isinstance(records, list) or len(records) != len(matrix):
             raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
         if matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
-        offsets = [pauses(_from_record(record, vector)) for record, vector in zip(records, matrix, strict=True)]
+        maps = _Maps(*(tensors.get(name, matrix[:0]) for name in _OF_MAPS))
+        offsets = [pauses(_from_record(record, vector, maps)) for record, vector in zip(records, matrix, strict=True)]
+        maps.check_all_used()
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
         if isinstance(exc, OffsetFileError):
             raise
@@ -124,10 +140,11 @@ def _check_known(offset: Offset) -> None:
         ("interval", evidence.interval, _is_interval(evidence.interval), "two rising numbers or none"),
         ("verdict", evidence.verdict, evidence.verdict in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
         ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
+        ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
     ]
     if certificate is not None:
-        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations)
+        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
         fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
         known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
     for name, value, fits, expected in known:
@@ -192,14 +209,39 @@ def _record(offset: Offset) -> dict[str, Any]:
         "n": offset.n,
         "evidence": asdict(offset.evidence),
         "certificate": asdict(offset.certificate) if offset.certificate else None,
+        **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "names": map_.names}}),
     }
 
 
-def _from_record(record: Mapping[str, Any], vector: FloatArray) -> Offset:
+class _Maps:
+    """The rows of all local offsets of a file, handed out in the order of their records."""
+
+    def __init__(self, landmarks: FloatArray, weights: FloatArray) -> None:
+        self._landmarks = landmarks
+        self._weights = weights
+        self._taken = 0
+
+    def take(self, record: Mapping[str, Any]) -> KernelMap:
+        """The map of the next local offset."""
+        names = tuple(record["names"])
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"names: expected texts, got {names!r:.80}")
+        rows = slice(self._taken, self._taken + len(names))
+        self._taken = rows.stop
+        return KernelMap(self._landmarks[rows], self._weights[rows], record["bandwidth"], names)
+
+    def check_all_used(self) -> None:
+        """Refuse rows that belong to no offset."""
+        if not len(self._landmarks) == len(self._weights) == self._taken:
+            raise VectorError(f"landmarks, weights: expected {self._taken} rows, got {len(self._landmarks)}")
+
+
+def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
-    offset = Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, **values)
+    map_ = maps.take(record["map"]) if record.get("map") else None
+    offset = Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, map=map_, **values)
     _check_known(offset)
     return offset

@@ -9,28 +9,31 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, TypeAlias, TypeVar, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets import file
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
-from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, shift, shift_one
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, shift, shift_one
 
 Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
+
+# Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
+_LONGEST = 10.0
 
 
 class Offsets(Mapping[str, Offset]):
     """Learned offsets by key, with the lookup that serves them.
 
-    A query gets its private offset if it has one, else its task's, else the global one, else its
-    base vector, bit for bit. A task on which the gate abstained gets its base vector: the global
-    offset was weighed there too.
+    A query gets its private offset if it has one, else what is served of its task, the local offset before the
+    constant one, else the global one, else its base vector, bit for bit. A task on which the gate abstained gets its
+    base vector: the global offset is for tasks without rewards.
 
     Args:
         offsets: The offsets, each key once.
@@ -55,7 +58,10 @@ class Offsets(Mapping[str, Offset]):
                 raise InputError(f"offsets: expected each key once, got {offset.key!r} twice")
             self._offsets[offset.key] = offset
             if offset.query_id is None:
-                self._shared[offset.task] = offset
+                # Of what a task has, the local offset before the constant one, and what is served before what is not.
+                rival = self._shared.get(offset.task)
+                if rival is None or (offset.served, offset.scope == "local") > (rival.served, rival.scope == "local"):
+                    self._shared[offset.task] = offset
                 continue
             # The id alone finds a query too, as long as one task knows it.
             self._by_id[offset.query_id] = None if offset.query_id in self._by_id else offset
@@ -141,19 +147,20 @@ class Offsets(Mapping[str, Offset]):
         if vectors.ndim == 2 and (_several(task) or _several(query_id)):
             shifted = self._apply_each(vectors, task, query_id)
         else:
-            dosed = self._dose(self.find(_one("task", task), _one("query_id", query_id)), vectors.dtype)
-            shifted = self._apply_all(vectors, dosed)
+            shifted = self._apply_all(vectors, self.find(_one("task", task), _one("query_id", query_id)))
         if not isinstance(X, np.ndarray):
             return shifted.tolist()
         if shifted is vectors:
             return X.copy()
         return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
-    def _apply_all(self, vectors: FloatArray, dosed: FloatArray | None) -> FloatArray:
-        if vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
-            return shifted
+    def _apply_all(self, vectors: FloatArray, offset: Offset | None) -> FloatArray:
+        if offset is None or offset.map is None:
+            dosed = None if offset is None else self._dose(offset, vectors.dtype)
+            if vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
+                return shifted
         lengths = checked_norms("X", vectors)
-        return vectors if dosed is None else shift(vectors, dosed, lengths)
+        return vectors if offset is None else self._shifted(vectors, lengths, offset)
 
     def _apply_each(self, vectors: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
         lengths = checked_norms("X", vectors)
@@ -164,19 +171,17 @@ class Offsets(Mapping[str, Offset]):
                 rows.setdefault(offset.key, []).append(row)
         shifted = vectors.copy()
         for key, mine in rows.items():
-            dosed = self._dose(self._offsets[key], vectors.dtype)
-            shifted[mine] = shift(vectors[mine], dosed, lengths[mine])
+            shifted[mine] = self._shifted(vectors[mine], lengths[mine], self._offsets[key])
         return shifted
 
-    @overload
-    def _dose(self, offset: None, dtype: np.dtype[Any]) -> None: ...
-    @overload
-    def _dose(self, offset: Offset, dtype: np.dtype[Any]) -> FloatArray: ...
-    @overload
-    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None: ...
-    def _dose(self, offset: Offset | None, dtype: np.dtype[Any]) -> FloatArray | None:
-        if offset is None:
-            return None
+    def _shifted(self, vectors: FloatArray, lengths: FloatArray, offset: Offset) -> FloatArray:
+        if offset.map is None:
+            return shift(vectors, self._dose(offset, vectors.dtype), lengths)
+        dosed = offset.dosed(vectors / lengths[..., None])
+        return shift(vectors, dosed.astype(vectors.dtype, copy=False), lengths)
+
+    def _dose(self, offset: Offset, dtype: np.dtype[Any]) -> FloatArray:
+        """(d,) alpha v of a constant offset in the precision of the vectors, worked out once."""
         dosed = self._dosed.get((offset.key, dtype))
         if dosed is None:
             dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
@@ -227,12 +232,18 @@ def _check_offset(offset: Offset, width: int) -> None:
         raise VectorError(f"offsets: expected vectors of shape ({width},), got {offset.vector.shape} in {offset.key!r}")
     if not np.isfinite(offset.vector).all():
         raise VectorError(f"offsets: expected finite vectors, got NaN or infinity in {offset.key!r}")
+    if (length := float(norms(offset.vector))) > _LONGEST:
+        raise VectorError(f"offsets: expected norms of at most {_LONGEST:g}, got {length:g} in {offset.key!r}")
     if not 0.0 <= offset.alpha <= 1.0:
         raise InputError(f"offsets: expected alpha in [0, 1], got {offset.alpha} in {offset.key!r}")
-    if offset.scope not in ("global", "task", "query"):
-        raise InputError(f"offsets: expected scope global, task or query, got {offset.scope!r}")
+    if offset.scope not in get_args(Scope):
+        raise InputError(f"offsets: expected scope {', '.join(get_args(Scope))}, got {offset.scope!r}")
     if (offset.task is None) != (offset.scope == "global") or (offset.query_id is None) != (offset.scope != "query"):
         raise InputError(f"offsets: expected a task below global and a query id at query, got {offset.key!r}")
+    if offset.map is not None:
+        if offset.scope != "local":
+            raise InputError(f"offsets: expected a map at scope local alone, got one in {offset.key!r}")
+        offset.map.check(repr(offset.key), width)
 
 
 def _several(keys: Keys) -> bool:

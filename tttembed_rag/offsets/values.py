@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
-AnyScope: TypeAlias = Literal["auto", "global", "task", "query"]
-
-Scope: TypeAlias = Literal["global", "task", "query"]
+Scope: TypeAlias = Literal["global", "task", "local", "query"]
+AnyScope: TypeAlias = Literal["auto"] | Scope
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 
 
@@ -22,10 +22,10 @@ class Evidence:
     Attributes:
         n: Rewarded queries the gain was measured on.
 
-        gain: Mean cross-fitted gain in reward-weighted nDCG@10; None where it was not measured.
+        gain: Change of nDCG@10 that is expected of queries which were not rewarded, from how much the loss of held-out
+            rewarded queries falls; None where it was not measured.
 
-        interval: 90 % interval of the change of nDCG@10 of the full search, where documents surface that nobody
-            judged: wider than the gain's own; None where it was not measured.
+        interval: 90 % interval of that change; None where it was not measured.
 
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
 
@@ -33,6 +33,8 @@ class Evidence:
 
         needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
             gain holds; None where that is unknown or nothing is open.
+
+        code: Stable name of the question that decided, such as ``TTT-G06``; empty where no gate was asked.
     """
 
     n: int
@@ -41,6 +43,7 @@ class Evidence:
     verdict: Verdict
     reason: str
     needed: int | None = None
+    code: str = ""
 
     def __str__(self) -> str:
         held_out = ""
@@ -48,7 +51,8 @@ class Evidence:
             low, high = self.interval
             held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
-        return f"{self.verdict}: {held_out}{self.reason}{more}"
+        code = f" [{self.code}]" if self.code else ""
+        return f"{self.verdict}: {held_out}{self.reason}{more}{code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +60,32 @@ class Certificate:
     """How near the optimum of Eq. 6 the solver stopped.
 
     Attributes:
-        objective: Objective at the offset, in nats.
+        objective: Objective at the offset, in nats; for a local offset the mean over its targets.
 
-        gradient_norm: Euclidean norm of the gradient there.
+        gradient_norm: Euclidean norm of the gradient there; for a local offset the largest of its targets.
 
         evaluations: Evaluations of value and gradient spent.
 
         converged: Whether the gradient norm reached the tolerance.
+
+        residual: Of a local offset, the norm of what its linear system leaves over, relative to its right side.
     """
 
     objective: float
     gradient_norm: float
     evaluations: int
     converged: bool
+    residual: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offset:
-    """One learned vector and all that is known about it.
+    """One learned offset and all that is known about it.
 
     Attributes:
-        scope: ``global``, ``task`` or ``query``.
+        scope: ``global``, ``task``, ``local`` or ``query``.
 
-        vector: (d,) the offset v; zero where the gate abstained.
+        vector: (d,) the offset v; zero where the gate abstained, and for a local offset.
 
         alpha: Dose in [0, 1], n / (n + kappa); 0 where the gate abstained.
 
@@ -90,7 +97,9 @@ class Offset:
 
         task: Its task; None for a global offset.
 
-        query_id: Its query; None for a shared offset.
+        query_id: Its query; None for an offset that several queries share.
+
+        map: The offset as a function of the query; None for one that is the same for all queries.
     """
 
     scope: Scope
@@ -101,15 +110,16 @@ class Offset:
     certificate: Certificate | None = None
     task: str | None = None
     query_id: str | None = None
+    map: KernelMap | None = None
 
     @property
     def key(self) -> str:
-        """``global``, ``task:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``.
+        """``global``, ``task:NAME``, ``local:NAME``, ``query:ID`` or, for a named task, ``query:TASK/ID``.
 
         A slash inside a query's task or id is written %2F, so that no two queries share a key.
         """
         if self.scope != "query":
-            return "global" if self.scope == "global" else f"task:{self.task}"
+            return "global" if self.scope == "global" else f"{self.scope}:{self.task}"
         parts = [self.query_id] if self.task == DEFAULT_TASK else [self.task, self.query_id]
         return "query:" + "/".join(str(part).replace("%", "%25").replace("/", "%2F") for part in parts)
 
@@ -117,6 +127,10 @@ class Offset:
     def served(self) -> bool:
         """Whether `Offsets.apply` uses it."""
         return self.evidence.verdict in ("published", "ungated")
+
+    def dosed(self, unit: FloatArray) -> FloatArray:
+        """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
+        return self.alpha * (self.vector if self.map is None else self.map(unit))
 
 
 # Text to the id that a store gives it.

@@ -27,6 +27,8 @@ _NEXT_LOOK = 1.25
 LAST_LOOK = 1000
 # How often a version that does neither good nor harm may be taken back, over all looks together.
 _FALSE_ALARMS = 0.05
+# How far the gain of one query typically lies from the mean gain, in nDCG@10.
+_TYPICAL_GAIN = 0.1
 # Looks in a row that must contradict a version.
 LOOKS_IN_A_ROW = 2
 
@@ -127,7 +129,7 @@ class Trial:
         level = _FALSE_ALARMS / ((self.looks + 1) * (self.looks + 2))
         x = np.append(np.asarray(gains, dtype=np.float64), self.earlier)
         weights = np.full(len(x), 1 / len(x))
-        gain = Gain.of(x, np.zeros(len(x)), weights, np.append(group, np.arange(count, n)))
+        gain = Gain.of(x, weights, np.append(group, np.arange(count, n)), typical=_TYPICAL_GAIN)
         upper = gain.above(level)
         against = self.against + 1 if upper < 0 else 0
         return replace(self, looks=self.looks + 1, queries=n, against=against, gain=gain.mean, upper=upper)

@@ -1,0 +1,166 @@
+"""Gaussian-process regression of private offsets: an offset that depends on where the query lies.
+
+The private optima w_i of rewarded queries x_i are noisy observations of a function v(x) with prior mean zero and
+covariance k(x, y) = exp((x·y - 1) / h) in each coordinate. The noise of w_i is kappa / r_i, r_i being how far the
+rewards of query i reach, over the mean reach: a query whose rewards hardly differ says little. With all queries as
+landmarks the posterior mean is k(x)' (K + D)^-1 W (Rasmussen and Williams 2006, Eq. 2.25); above `LANDMARKS` queries
+it is the subset-of-regressors approximation on a sample of them (their section 8.3.1), which costs O(n m^2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# Landmarks at most, and bytes of them and their weights in float32: what serving reads for every query.
+LANDMARKS = 256
+_LANDMARK_BYTES = 1 << 21
+# Least and most of how far the rewards of a query reach, over the mean.
+_LEAST_REACH, _MOST_REACH = 0.05, 1.5
+# Least bandwidth, in units of cosine: queries nearer than this are one query.
+_LEAST_BANDWIDTH = 1e-4
+# Added to the diagonal of the landmarks' kernel matrix, against rounding.
+_JITTER = 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """The regression in the m coordinates phi(x) = L^-1 k_m(x), with L L' the kernel matrix of the landmarks.
+
+    In these coordinates it is ridge regression with ridge 1: the coefficients are C = G^-1 R with
+    G = I + sum phi_i phi_i' / noise_i and R = sum phi_i w_i' / noise_i.
+
+    Attributes:
+        landmarks: (m, d) unit vectors.
+
+        names: m ids of the queries that they are.
+
+        bandwidth: h, in units of cosine.
+
+        factor: (m, m) L.
+
+        features: (n, m) phi of the rewarded queries.
+
+        precision: (n,) 1 / noise.
+
+        targets: (n, d) private optima W.
+    """
+
+    landmarks: FloatArray
+    names: tuple[str, ...]
+    bandwidth: float
+    factor: Float64
+    features: Float64
+    precision: Float64
+    targets: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        rewards: Rewards,
+        targets: FloatArray,
+        kappa: float,
+        *,
+        weights: Float64 | None = None,
+        groups: IntArray | None = None,
+    ) -> Local:
+        """The regression of *targets* on the queries of *rewards*, one task.
+
+        Args:
+            rewards: n rewarded queries.
+
+            targets: (n, d) their private optima.
+
+            kappa: Noise of a query with rewards of mean reach, in units of the prior variance.
+
+            weights: (n,) voices in (0, 1]: a query of half a voice has twice the noise. None for one each.
+
+            groups: (n,) landmarks are of different groups. None for queries of the same text.
+        """
+        voices = np.ones(len(rewards)) if weights is None else weights
+        rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)
+        unit: Float64 = rewards.queries.unit.astype(np.float64)
+        bandwidth = _bandwidth(unit, voices)
+        reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
+        kernel = _kernel(unit, unit[rows], bandwidth)
+        factor: Float64 = np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows)))
+        features = _solved_lower(factor, kernel.T).T
+        precision = voices * np.clip(reach, _LEAST_REACH, _MOST_REACH) / max(kappa, _JITTER)
+        names = tuple(rewards.query_ids[rows].tolist())
+        landmarks = unit[rows].astype(targets.dtype)
+        return cls(landmarks, names, bandwidth, factor, features, precision, targets)
+
+    def map(self) -> KernelMap:
+        """V as a function, for serving."""
+        weights = _solved_lower(self.factor, self._coefficients(), transposed=True)
+        return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth, self.names)
+
+    def fitted(self) -> Float64:
+        """(n, d) v at the rewarded queries themselves."""
+        return self.features @ self._coefficients()
+
+    def held_out(self, fold: IntArray) -> Float64:
+        """(n, d) v at each rewarded query, learned from the folds without it; *fold* is (n,)."""
+        gram, right = self._system()
+        predicted = np.empty((len(fold), right.shape[1]))
+        for one in np.unique(fold):
+            rows = np.flatnonzero(fold == one)
+            features = self.features[rows]
+            weighted = self.precision[rows, None] * features
+            rest = np.linalg.solve(gram - weighted.T @ features, right - weighted.T @ self.targets[rows])
+            predicted[rows] = features @ rest
+        return predicted
+
+    @property
+    def residual(self) -> float:
+        """Norm of G C - R relative to that of R: what the solved system leaves over."""
+        gram, right = self._system()
+        size = float(np.linalg.norm(right))
+        return float(np.linalg.norm(gram @ np.linalg.solve(gram, right) - right)) / size if size else 0.0
+
+    def _coefficients(self) -> Float64:
+        return np.asarray(np.linalg.solve(*self._system()))
+
+    def _system(self) -> tuple[Float64, Float64]:
+        """G (m, m) and R (m, d)."""
+        weighted = self.precision[:, None] * self.features
+        return np.eye(self.features.shape[1]) + weighted.T @ self.features, weighted.T @ self.targets
+
+
+def _landmark_rows(rewards: Rewards, groups: IntArray) -> IntArray:
+    """Rows of queries that stand for all: one of each group, or a sample of the groups, in the order of *rewards*.
+
+    Groups are numbered by a hash of their vectors, so that the sample does not depend on the order of the queries.
+    """
+    most = max(1, min(LANDMARKS, _LANDMARK_BYTES // (8 * rewards.width)))
+    first = np.unique(groups, return_index=True)[1]
+    if len(first) > most:
+        first = np.random.default_rng(0).permutation(first)[:most]
+    return np.sort(first)
+
+
+def _bandwidth(unit: Float64, voices: Float64) -> float:
+    """The mean of 1 - cosine over pairs of different queries, each weighing its voice."""
+    total = voices @ unit
+    pairs = float(voices.sum()) ** 2 - float(voices @ voices)
+    if pairs <= 0:
+        return 1.0
+    return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
+
+
+def _kernel(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
+    """(n, m) kernel values, float64."""
+    return KernelMap(landmarks, landmarks, bandwidth, ()).kernel(unit).astype(np.float64)
+
+
+def _solved_lower(factor: Float64, right: Float64, *, transposed: bool = False) -> Float64:
+    """L^-1 *right*, or L'^-1 *right* where *transposed*, of a lower triangular *factor* L."""
+    from scipy.linalg import solve_triangular
+
+    return np.asarray(solve_triangular(factor, right, lower=True, trans=1 if transposed else 0, check_finite=False))

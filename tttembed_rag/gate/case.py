@@ -1,0 +1,115 @@
+"""A case: the rewards of one task (or of all) with everything that the gate asks of them, each worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from tttembed_rag.fitting.grid import Grid, Loss
+from tttembed_rag.fitting.recipe import SMALLEST, Recipe
+from tttembed_rag.fitting.scopes import private_optima
+from tttembed_rag.fitting.solver import Solution
+from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.signal import Signal, signal_of
+from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64, UnitRows
+
+
+@dataclass(frozen=True, eq=False)  # no slots: what is worked out once is kept
+class Case:
+    """Rewards under the gate.
+
+    Attributes:
+        rewards: Judged candidates of n queries.
+
+        recipe: How its offsets are learned, as `gated` makes it.
+    """
+
+    rewards: Rewards
+    recipe: Recipe
+
+    @cached_property
+    def groups(self) -> IntArray:
+        """(n,) a number for each question: queries that ask nearly the same are one observation."""
+        return self.rewards.near_queries
+
+    @property
+    def questions(self) -> int:
+        """Different questions that were rewarded."""
+        return int(self.groups.max()) + 1
+
+    @cached_property
+    def voices(self) -> Float64:
+        """(n,) weight of each query in (0, 1]: the queries of one question share one voice."""
+        return np.asarray(1.0 / np.bincount(self.groups)[self.groups])
+
+    @cached_property
+    def signal(self) -> Signal:
+        """What the permutation tests say."""
+        return signal_of(self.rewards)
+
+    @cached_property
+    def fold(self) -> IntArray:
+        """(n,) fold of each query: every task is dealt over the folds, the queries of one question to one fold."""
+        tasks, task = np.unique(self.rewards.tasks, return_inverse=True)
+        first_task = np.full(self.questions, len(tasks))
+        np.minimum.at(first_task, self.groups, task)
+        fold = np.empty_like(first_task)
+        fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS
+        return fold[self.groups]
+
+    @cached_property
+    def widened(self) -> Rewards:
+        """The rewards with unjudged neighbours, from which all offsets are learned."""
+        return with_neighbours(self.rewards)
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The candidates of `widened`, padded."""
+        return Grid.of(self.widened)
+
+    @cached_property
+    def optima(self) -> tuple[FloatArray, Solution]:
+        """The private optimum (n, d) of each query, and how near it the solver came."""
+        return private_optima(self.widened, self.recipe)
+
+    @cached_property
+    def usable(self) -> Float64:
+        """(n,) 1 for queries whose private optimum was reached, 0 for others; Adam never says."""
+        reached = self.optima[1].converged | (self.recipe.solver == "adam")
+        return np.asarray(reached, dtype=np.float64)
+
+    @cached_property
+    def _loss(self) -> Loss:
+        """The KL loss, whatever is minimised: by its fall every objective is measured."""
+        return self.recipe.loss(self.grid, "kd")
+
+    @cached_property
+    def _base_losses(self) -> Float64:
+        """(n,) losses of the base vectors."""
+        return self._loss(np.ones(len(self.rewards)), self.grid.base).losses
+
+    def falls(self, offsets: Float64) -> Float64:
+        """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""
+        queries, documents = self.rewards.queries, self.rewards.documents
+        along_query = np.vecdot(queries.unit, offsets)
+        rows = UnitRows(offsets.astype(queries.vectors.dtype), np.ones(len(offsets), queries.vectors.dtype))
+        products = self.grid.base + documents.similarities(rows, self.grid.slots)
+        squares = 1.0 + 2.0 * along_query + np.vecdot(offsets, offsets)
+        return np.asarray(self._base_losses - self._loss(squares, products).losses)
+
+
+def gated(recipe: Recipe, rewards: Rewards) -> Recipe:
+    """The recipe by which the gate learns offsets from *rewards*: smoother than the paper's.
+
+    The teacher's temperature is at most a `SHARPNESS`-th of how far the rewards of a query reach on average.
+    """
+    teacher = TEACHER_STEP * recipe.teacher_temperature
+    if (reach := rewards.reach[rewards.reach > 0]).size:
+        teacher = min(teacher, max(float(reach.mean()) / SHARPNESS, SMALLEST))
+    student = STUDENT_STEP * recipe.student_temperature
+    return replace(recipe, teacher_temperature=teacher, student_temperature=student)

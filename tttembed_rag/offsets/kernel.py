@@ -1,0 +1,74 @@
+"""An offset that depends on the query: a kernel expansion over rewarded queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.vectors.checks import FloatArray, checked_norms, norms
+
+# Largest norm of a weight that is believed of a file; learned ones are below 1.
+_LARGEST_WEIGHT = 100.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelMap:
+    """The offset v(x) = sum_j k(x, z_j) b_j with k(x, z) = exp((x·z - 1) / h).
+
+    Attributes:
+        landmarks: (m, d) unit vectors z of rewarded queries.
+
+        weights: (m, d) b.
+
+        bandwidth: h > 0, in units of cosine.
+
+        names: m ids of the queries that the landmarks are.
+    """
+
+    landmarks: FloatArray
+    weights: FloatArray
+    bandwidth: float
+    names: tuple[str, ...]
+
+    def __call__(self, unit: FloatArray) -> FloatArray:
+        """Offsets (m, d) or (d,) of *unit* query vectors of that shape, in the precision of the map."""
+        return self.kernel(unit) @ self.weights
+
+    def kernel(self, unit: FloatArray) -> FloatArray:
+        """(..., m) kernel values between *unit* query vectors (..., d) and the landmarks."""
+        values = unit.astype(self.landmarks.dtype, copy=False) @ self.landmarks.T
+        values -= 1.0
+        values /= self.bandwidth
+        return np.asarray(np.exp(values, out=values))
+
+    def shares(self, unit: FloatArray) -> dict[str, float]:
+        """By name, the share of each landmark in the offset of one *unit* query vector (d,); they sum to 1.
+
+        A share is negative where a landmark pulls against the sum. An offset of zero has no shares.
+        """
+        offset = self(unit)
+        along = self.kernel(unit) * (self.weights @ offset)
+        square = float(offset @ offset)
+        if square == 0.0:
+            return {}
+        return dict(zip(self.names, (along / square).tolist(), strict=True))
+
+    def check(self, where: str, width: int) -> None:
+        """Refuse a map that is not one of this *width*; *where* names it in errors."""
+        rows = len(self.names)
+        for name, part in (("landmarks", self.landmarks), ("weights", self.weights)):
+            if part.shape != (rows, width):
+                raise VectorError(f"{name}: expected shape ({rows}, {width}) in {where}, got {part.shape}")
+        if not rows or not _is_positive(self.bandwidth):
+            raise InputError(f"bandwidth: expected a number > 0 and a landmark in {where}, got {self.bandwidth!r}")
+        checked_norms(f"landmarks of {where}", self.landmarks)
+        longest = float(norms(self.weights).max())
+        if not longest <= _LARGEST_WEIGHT:
+            raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, float) and 0.0 < value < np.inf
