@@ -57,12 +57,12 @@ class TestWriting:
 
     def test_observed_pairs_wait_for_a_judge(self, store, log):
         """What was shown is there to be judged, once, however often it was seen."""
-        store.waiting("later", tenant="")
+        store.judge_queue.waiting("later", tenant="")
         for _ in range(3):
             log.observe("q", ["b", "a", " "], task="billing")
         log.flush()
 
-        [one] = store.waiting("later", tenant="")
+        [one] = store.judge_queue.waiting("later", tenant="")
         assert (one.query, [text for _, text in one.candidates], one.task) == ("q", ["b", "a"], "billing")
         assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
 

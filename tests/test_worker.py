@@ -185,8 +185,8 @@ class TestOneRound:
         store.observe((replace(one, embedder="model-7") for one in served), judge="clicks")
 
         assert actions(Worker(store).round()) == ["published"]
-        assert "clicks" in store.version().note
-        assert store.version().embedder == "model-7"  # so that no other model is steered by it
+        assert "clicks" in store.registry.version().note
+        assert store.registry.version().embedder == "model-7"  # so that no other model is steered by it
 
     def test_rewards_that_mean_nothing_are_not_served(self, world, store):
         """Shuffled rewards end in an abstention that says why, in the audit too."""
@@ -194,8 +194,8 @@ class TestOneRound:
         (one,) = Worker(store, scope="task").round()
 
         assert one.actions == ("abstained",)
-        assert store.version() is None
-        assert [line.detail for line in store.audit()] == [one.steps[0].detail]
+        assert store.registry.version() is None
+        assert [line.detail for line in store.audit.lines()] == [one.steps[0].detail]
 
     def test_only_new_evidence_is_learned_from(self, world, store):
         """A round without news fits nothing, one with too little news says how much is needed."""
@@ -232,9 +232,9 @@ class TestOneRound:
         store.forget(tenant="", query_id="q7", by="test")
         store.observe(world.served([60], judged=True), judge="j")  # as many rewards as before
 
-        assert store.version() is None
+        assert store.registry.version() is None
         assert actions(worker.round()) == ["published"]
-        assert "learned from 60 queries" in store.version().note
+        assert "learned from 60 queries" in store.registry.version().note
         assert actions(worker.round()) == ["learned nothing"]
 
     def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store, monkeypatch):
@@ -252,10 +252,10 @@ class TestOneRound:
             with pytest.raises(LeaseLost):
                 worker.round()
 
-        assert store.version() is None
-        assert [store.state(name) for name in ("worker", "learned", "trial")] == [None] * 3
+        assert store.registry.version() is None
+        assert [store.states.get(name) for name in ("worker", "learned", "trial")] == [None] * 3
         assert actions(worker.round()) == ["published"]
-        assert store.version().rewarded == 39
+        assert store.registry.version().rewarded == 39
 
     def test_what_is_judged_while_it_is_forgotten_is_not_kept(self, world, store):
         """A judge that answers after its query is gone is paid, and leaves nothing behind."""
@@ -275,12 +275,14 @@ class TestOneRound:
         with pytest.raises(LeaseLost):  # as of a fit that learned from it
             Worker(store, Asked(), concurrency=1).round()
         kept, forgotten = (
-            store.answers().get([pair_key("asked@1", f"query {i}", f"document {j}") for j in world.shown(i)])
+            store.judge_queue.answers().get(
+                [pair_key("asked@1", f"query {i}", f"document {j}") for j in world.shown(i)]
+            )
             for i in (2, 3)
         )
 
         assert (len(kept), len(forgotten)) == (8, 0)
-        assert store.spent().pairs == 6 * 8 + 2
+        assert store.judge_queue.spent().pairs == 6 * 8 + 2
         assert store.counts().rewards == 5 * 8
 
     @pytest.mark.parametrize("what", ["rolled back", "published"])
@@ -293,7 +295,7 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True), judge="j")
         acts = {
             "rolled back": lambda: store.rollback(by="anna"),
-            "published": lambda: store.publish(store.version().offsets, by="anna"),
+            "published": lambda: store.publish(store.registry.version().offsets, by="anna"),
         }
 
         def interrupted(*arguments, **options):
@@ -304,7 +306,7 @@ class TestOneRound:
         with monkeypatch.context() as during:
             during.setattr("tttembed_rag.worker.learning.fit", interrupted)
             (one,) = worker.round()
-        decided = store.version().number
+        decided = store.registry.version().number
 
         assert "nothing was changed" in one.steps[-1].detail
         assert decided == (1 if what == "rolled back" else 3)
@@ -315,18 +317,18 @@ class TestOneRound:
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
         kept = {"since": 5.0, "contradicted": 40, "fresh": 7.0}
-        lease = store.lease("worker", "test", 60)
+        lease = store.leases.take("worker", "test", 60)
         Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "", lease)
-        store.set_state("drift", "[1]")
+        store.states.set("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")
 
         assert Memory.read(store, "") == Memory(**kept)
-        assert [store.state(name) for name in ("learned", "trial", "drift")] == [None] * 3
-        assert store.state("probe") is not None
+        assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
+        assert store.states.get("probe") is not None
 
     def test_what_another_release_remembered_is_read(self, store):
         """What it knew and this one does not is left aside, and the other way round."""
-        store.set_state("worker", '{"rewards": 5, "halted": "why"}')
+        store.states.set("worker", '{"rewards": 5, "halted": "why"}')
 
         assert Memory.read(store, "") == Memory(rewards=5)
 
@@ -336,7 +338,7 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True, tenant="closed"), judge="j")
         store.share("open", True, by="test")
         Worker(store, scope="global").round()
-        versions = {tenant: store.version(tenant=tenant) for tenant in ("", "open", "closed")}
+        versions = {tenant: store.registry.version(tenant=tenant) for tenant in ("", "open", "closed")}
 
         assert [version.rewarded for version in versions.values()] == [40, 40, 40]
         assert store.serving(tenant="newcomer").version.number == versions[""].number
@@ -354,7 +356,7 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True), judge="j")
 
         assert actions(Worker(store, scope="task").round()) == ["published"]
-        assert store.version().offsets["task:default"].served
+        assert store.registry.version().offsets["task:default"].served
 
     @pytest.mark.parametrize(
         ("options", "named"),
@@ -380,7 +382,7 @@ class TestBudget:
         store.observe(world.served(range(40)))
         said = [Worker(store, http_judge(host), budget=Budget(pairs=50)).round()[0].steps[0].detail for _ in range(3)]
 
-        assert store.spent().pairs == 50
+        assert store.judge_queue.spent().pairs == 50
         assert sum(len(documents) for _, documents in asked) == 50
         assert said[0] == "48 pairs scored; budget: 50 pairs of today are spent"
         assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
@@ -393,7 +395,7 @@ class TestBudget:
             Worker(store, http_judge(host), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
 
         assert len(asked) == 24
-        assert store.spent().usd == pytest.approx(0.24)
+        assert store.judge_queue.spent().usd == pytest.approx(0.24)
 
     def test_a_cap_on_money_needs_a_price(self, store, reranker):
         """Without a price nobody knows what is spent."""
@@ -416,7 +418,7 @@ class TestBudget:
         for _ in range(9):
             Worker(store, Garbled(), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
 
-        assert 0.2 < store.spent().usd < 0.2501
+        assert 0.2 < store.judge_queue.spent().usd < 0.2501
 
 
 class TestBrokenJudges:
@@ -444,7 +446,7 @@ class TestBrokenJudges:
         store.observe(world.served(range(40)))
         rounds = Worker(store, judge, concurrency=1).round()
         (_, kept), *_ = store.judges() or [("", 0)]
-        waits = sum(len(one.candidates) for one in store.waiting(judge.fingerprint))
+        waits = sum(len(one.candidates) for one in store.judge_queue.waiting(judge.fingerprint))
 
         assert actions(rounds)[0] == "not judged"
         assert kept == (0 if kind == "down" else 3 * 8)
@@ -533,7 +535,7 @@ class TestBrokenJudges:
 
         assert (first[0], second) == ("not judged", ["judged", "published"])
         assert store.judges()[0][1] == 320
-        assert store.spent().pairs == 320 + 2
+        assert store.judge_queue.spent().pairs == 320 + 2
         assert len(asked) == 1 + 40 + 3 + 1
 
 
@@ -565,7 +567,7 @@ class TestLease:
         held = []
         while worker.is_alive():
             time.sleep(0.2)
-            held.append(store.lease("worker", "thief", 1) is None)
+            held.append(store.leases.take("worker", "thief", 1) is None)
         worker.join()
 
         assert len(held) > 4
@@ -586,7 +588,7 @@ class TestLease:
 
         with pytest.raises(LeaseLost, match="another"):
             worker.round()
-        assert store.version() is None
+        assert store.registry.version() is None
 
     def test_who_lost_it_asks_no_more(self, world, store):
         """A worker whose lease was taken over while it judges ends after the queries it is at."""
@@ -610,7 +612,7 @@ class TestLease:
 
         with pytest.raises(LeaseLost):
             Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
-        assert len(asked) == store.spent().pairs / 8 - 2 / 8 == 16
+        assert len(asked) == store.judge_queue.spent().pairs / 8 - 2 / 8 == 16
 
 
 class TestWithdrawing:
@@ -629,13 +631,13 @@ class TestWithdrawing:
         dice = shuffled(world.rewards)
         store.observe(world.served(range(20), judged=True, values=dice), judge="j")
         store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
-        first, live = actions(worker.round()), store.version()
+        first, live = actions(worker.round()), store.registry.version()
         store.observe(world.served(range(30, 40), judged=True, values=dice), judge="j")
         second = actions(worker.round())
 
         assert (first[-1], live.number) == ("kept", 1)
         assert second[-1] == "withdrawn"
-        assert store.version().served == 0
+        assert store.registry.version().served == 0
 
     def test_evidence_in_between_ends_the_doubt(self, world, store):
         """A fit that supports what is live starts the count anew."""
@@ -674,8 +676,8 @@ class TestRollback:
             seen += [action for action in actions(worker.round()) if action != "drifted"]
 
         assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
-        assert store.version().served == 0
-        assert "contradicted" in store.audit()[0].detail
+        assert store.registry.version().served == 0
+        assert "contradicted" in store.audit.lines()[0].detail
 
     def test_the_same_evidence_does_not_publish_it_again(self, world, store):
         """Until there is twice as much evidence, only what was served since the version's trial began counts."""
@@ -710,8 +712,8 @@ class TestRollback:
         assert [
             f"on {n} queries it was not learned from" in detail for n, detail in zip((40, 80), details, strict=True)
         ] == [True] * 2
-        assert store.version().number == 1
-        assert [sorted(entry) for entry in json.loads(store.state("drift"))] == [["at", "queries", "rewards"]] * 2
+        assert store.registry.version().number == 1
+        assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2
 
     def test_another_traffic_is_noticed(self, world, store):
         """Queries about something else are on record as drift."""
@@ -721,14 +723,14 @@ class TestRollback:
         store.observe(World(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
-        assert "drift" in [line.action for line in store.audit()]
+        assert "drift" in [line.action for line in store.audit.lines()]
 
     def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
         """A bad version in between gives way to the good one before it."""
         store.observe(world.served(range(40), judged=True), judge="j")
         good = Worker(store, scope="task")
         good.round()
-        offsets = store.version().offsets
+        offsets = store.registry.version().offsets
         turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
         store.publish(type(offsets)(turned, width=offsets.width), by="somebody")
         worker, seen = Worker(store, scope="task", min_new=10_000), []
@@ -739,7 +741,7 @@ class TestRollback:
         seen += actions(worker.round())
 
         assert "rolled back" in seen
-        assert store.version().number == 1
+        assert store.registry.version().number == 1
 
 
 def model(seed):
@@ -768,7 +770,7 @@ class TestProbe:
         assert actions(enough)[-2:] == ["published", "resumed"]
         assert "learned from 40 queries" in enough[0].steps[-2].detail
         assert store.serving().halted is None
-        assert store.version().rewarded == 40
+        assert store.registry.version().rewarded == 40
 
     def test_the_old_model_back_again_resumes(self, world, store):
         """What was learned for it is right again."""
@@ -793,7 +795,7 @@ class TestProbe:
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        store.halt(by="anna", tenant="", note=reason)
+        store.registry.halt(by="anna", tenant="", note=reason)
         for now[0] in (2, 1, 1):
             worker.round()
 
@@ -805,22 +807,22 @@ class TestProbe:
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        looked = store.halted
+        looked = store.registry.halted
         held = []
 
         def interrupted(**arguments):
             found = looked(**arguments)
-            store.halt(by="anna", tenant="", note="incident")
+            store.registry.halt(by="anna", tenant="", note="incident")
             return found
 
         for now[0] in (2, 1):
             with monkeypatch.context() as during:
-                during.setattr(store, "halted", interrupted)
+                during.setattr(store.registry, "halted", interrupted)
                 worker.round()
-            held.append(store.halted())
+            held.append(store.registry.halted())
 
         assert held[1] == "incident"
-        assert store.audit()[0].by == "anna"
+        assert store.audit.lines()[0].by == "anna"
 
     def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store):
         """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
@@ -835,7 +837,7 @@ class TestProbe:
         learned = store.serving()
         store.rollback(by="anna")
         seen = [actions(worker.round()), actions(worker.round())]
-        store.resume(by="anna", tenant="")
+        store.registry.resume(by="anna", tenant="")
         seen.append(actions(worker.round()))
         store.rollback(by="anna", to=learned.version.number)
 
@@ -852,7 +854,7 @@ class TestProbe:
         for now[0] in names:
             worker.round()
 
-        assert store.halted() is None
+        assert store.registry.halted() is None
 
     def test_a_third_model_is_served_what_is_learned_for_it(self, world, store):
         """A halt whose reason has changed ends like any other of the worker's own."""
@@ -861,12 +863,12 @@ class TestProbe:
         store.observe(world.served(range(40), judged=True), judge="j")
         for now[0] in "ABC":
             worker.round()
-        halted = store.halted()
+        halted = store.registry.halted()
         store.observe(world.served(range(40, 100), judged=True, name="new"), judge="j")
 
         assert "'C'" in halted
         assert actions(worker.round())[-2:] == ["published", "resumed"]
-        assert store.halted() is None
+        assert store.registry.halted() is None
 
     def test_a_halt_of_all_hides_none_of_the_tenant(self, world, store):
         """A model that changes while a person halts all is still not served when that is over."""
@@ -874,12 +876,12 @@ class TestProbe:
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        store.halt(by="anna", note="incident")
+        store.registry.halt(by="anna", note="incident")
         now[0] = 2
         worker.round()
-        store.resume(by="anna")
+        store.registry.resume(by="anna")
 
-        assert store.halted().startswith("another embedding model")
+        assert store.registry.halted().startswith("another embedding model")
 
     def test_who_ends_at_the_change_halts_the_next_time(self, world, store, monkeypatch):
         """A store that goes away as soon as the new model is written down has the halt already."""
@@ -899,7 +901,7 @@ class TestProbe:
                 worker.round()
         worker.round()
 
-        assert store.halted().startswith("another embedding model")
+        assert store.registry.halted().startswith("another embedding model")
 
     def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
         """What was learned for one model is not tried on vectors of the next."""
@@ -910,7 +912,7 @@ class TestProbe:
         store.observe(wider.served(range(50), judged=True, name="new", embedder="B"), judge="j")
 
         assert (first, actions(worker.round())) == (["published"], ["published"])
-        assert (store.version().embedder, store.version().width) == ("B", wider.rewards.width)
+        assert (store.registry.version().embedder, store.registry.version().width) == ("B", wider.rewards.width)
 
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""
@@ -950,14 +952,14 @@ class TestKilled:
         wait_for(lambda: len(asked) > 22)
         process.kill()
         process.communicate()
-        paid = store.spent().pairs
+        paid = store.judge_queue.spent().pairs
         time.sleep(1.1)
         again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
         assert again.returncode == 0, again.stderr
         assert 0 < paid < 322
         assert store.judges()[0][1] == 320
-        assert store.spent().pairs == 320 + 2
+        assert store.judge_queue.spent().pairs == 320 + 2
         assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
@@ -971,12 +973,12 @@ class TestKilled:
         time.sleep(0.15)
         process.kill()
         process.communicate()
-        before = store.version()
+        before = store.registry.version()
         time.sleep(1.1)
         again = subprocess.run(command(sqlite_url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
 
         assert before is None
-        assert (again.returncode, store.version().number) == (0, 1)
+        assert (again.returncode, store.registry.version().number) == (0, 1)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_ends_it_cleanly(self, world, store, sqlite_url, number):
@@ -989,7 +991,7 @@ class TestKilled:
 
         assert "published" in line
         assert code == 0
-        assert store.lease("worker", "next", 1) is not None
+        assert store.leases.take("worker", "next", 1) is not None
 
 
 def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
@@ -1057,7 +1059,7 @@ def test_the_same_on_postgresql(world, postgres_url, reranker):
 
         assert actions(rounds) == ["judged", "published"]
         assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
-        assert store.spent().pairs == 322
+        assert store.judge_queue.spent().pairs == 322
 
 
 def test_a_database_that_is_gone_is_waited_for(world, server):
@@ -1078,4 +1080,4 @@ def test_a_database_that_is_gone_is_waited_for(world, server):
         thread.join(10)
 
         assert not thread.is_alive()
-        assert store.version().number == 1
+        assert store.registry.version().number == 1

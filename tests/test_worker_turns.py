@@ -68,7 +68,7 @@ def rng():
 
 def waits(store, tenant=""):
     """Pairs of the tenant that wait."""
-    return sum(len(one.candidates) for one in store.waiting(Choosy.fingerprint, tenant=tenant))
+    return sum(len(one.candidates) for one in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
 
 
 TOO_LONG = ValueError("too long")
@@ -188,8 +188,8 @@ class TestRefusedQueries:
             )
             worker.round()
 
-        assert store.spent().pairs <= 70
-        assert store.spent().usd <= 0.5
+        assert store.judge_queue.spent().pairs <= 70
+        assert store.judge_queue.spent().usd <= 0.5
 
     def test_a_query_that_hangs_does_not_come_first_again(self, store, rng):
         """After it has cost its time once, others are asked about before it."""
@@ -267,4 +267,4 @@ class TestTurns:
         Worker(store, judge, concurrency=1).round()
 
         assert judge.asked.count(PROBE_QUERY) <= 2 * 6
-        assert store.spent().pairs == 2 + 2 * judge.asked.count(PROBE_QUERY) + 2 * 16 + 16 * 4
+        assert store.judge_queue.spent().pairs == 2 + 2 * judge.asked.count(PROBE_QUERY) + 2 * 16 + 16 * 4

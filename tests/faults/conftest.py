@@ -176,7 +176,7 @@ def half_done(store):
         observing.update_progress(connection, queries)
         if connection.execute(counted).all() != before:
             wrong.append("progress differs from what was observed and said")
-    lines = store.audit(limit=ALL)[::-1]
+    lines = store.audit.lines(limit=ALL)[::-1]
     # Of versions that were forgotten the audit knows that they were.
     published = [int(line.detail.split()[1]) for line in lines if line.action == "publish" and line.detail]
     if published != sorted(set(published)):
@@ -184,7 +184,7 @@ def half_done(store):
     numbers = []
     for tenant in tenants:
         mine = [version.number for version in store.versions(tenant=tenant, limit=ALL)]
-        if missing := set(store.aliases(tenant=tenant).values()) - set(mine):
+        if missing := set(store.registry.aliases(tenant=tenant).values()) - set(mine):
             wrong.append(f"aliases of tenant {tenant!r} for versions {missing} that do not exist")
         numbers += mine
     if sorted(numbers) != published:

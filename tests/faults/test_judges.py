@@ -81,7 +81,7 @@ def test_a_judge(store, rng, serve, world, unsound):
     actions = [action for one in rounds for action in one.actions]
     with_rewards = store.rewards(fingerprint) if store.counts().rewards else None
 
-    assert store.spent().pairs <= cap
+    assert store.judge_queue.spent().pairs <= cap
     assert "failed" not in actions
     assert unsound(store) == []
     if with_rewards is not None:

@@ -12,7 +12,8 @@ from sqlalchemy import make_url, text
 
 from tttembed_rag import Offsets
 from tttembed_rag.errors import StoreError, StoreUnavailable
-from tttembed_rag.stores import Candidate, Served, database, open_store, schema
+from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
+from tttembed_rag.stores.database import Database
 from tttembed_rag.testing import JUDGE, learned, traffic
 
 
@@ -89,10 +90,10 @@ def test_what_expired_is_overwritten(sqlite_url: str) -> None:
     assert b"question 27 of" in everything(sqlite_url)
 
 
-def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_holds_the_log_is_told(sqlite_url: str) -> None:
     """The rows are deleted, and the caller learns that bytes of them are still there."""
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
-    with open_store(sqlite_url) as store:
+    open_store(sqlite_url).close()
+    with Store(Database(sqlite_url, busy_seconds=0.1)) as store:
         store.observe(traffic(3), judge=JUDGE)
         reader = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
         reader.execute("BEGIN")

@@ -64,9 +64,9 @@ def test_writers_and_readers_of_many_processes(store_url):
         assert store.judges() == [(JUDGE, 4 * len(expected))]
         numbers = sorted(number for _, published in outcomes for number in published)
         assert [version.number for version in reversed(store.versions())] == numbers
-        lines = [line.detail for line in reversed(store.audit()) if line.action == "publish"]
+        lines = [line.detail for line in reversed(store.audit.lines()) if line.action == "publish"]
         assert lines == [f"version {number} is live" for number in numbers]
-        assert store.aliases()["live"] == numbers[-1]
+        assert store.registry.aliases()["live"] == numbers[-1]
 
 
 def test_a_forked_child_has_connections_of_its_own(store_url):

@@ -25,7 +25,7 @@ from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
-    from tttembed_rag.stores.publishing import Alias
+    from tttembed_rag.stores.versions import Alias
 
 # Tenants named in one line.
 _NAMED = 10
@@ -93,7 +93,7 @@ def export(out: Path, url: str, tenant: str, number: int | None) -> None:
     """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
     check_target(out)
     with opened(url) as store:
-        version = store.version(number if number is not None else "live", tenant=tenant)
+        version = store.registry.version(number if number is not None else "live", tenant=tenant)
         if version is None:
             which = "a live version" if number is None else f"version {number}"
             raise click.UsageError(f"export: expected {which} of tenant {tenant!r}, found none")
@@ -122,7 +122,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve base vectors, whatever is live, until `resume`."""
     with opened(url) as store:
         known = tenant is None or tenant in store.tenants()
-        store.halt(tenant=tenant, by=by, note=note)
+        store.registry.halt(tenant=tenant, by=by, note=note)
     say(f"halted: {'all tenants' if tenant is None else named(tenant)}")
     if not known:  # it may be served what is shared, and never have sent anything
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
@@ -135,7 +135,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
 def resume(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve again what is live."""
     with opened(url) as store:
-        store.resume(tenant=tenant, by=by, note=note)
+        store.registry.resume(tenant=tenant, by=by, note=note)
         say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
         left = [one for one in store.tenants() if tenant is None and own_halt(store, one) is not None]
         if left:
@@ -191,7 +191,7 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
 def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
     with opened(url) as store:
-        for line in store.audit(tenant=tenant, limit=limit):
+        for line in store.audit.lines(tenant=tenant, limit=limit):
             whose = "all tenants" if line.tenant is None else line.tenant or "shared"
             text = f"{when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
             say(json.dumps(asdict(line)) if as_json else text.rstrip())

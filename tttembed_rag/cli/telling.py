@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
     """A line for each version, newest first."""
     aliases: dict[int, list[str]] = {}
-    for alias, number in store.aliases(tenant=tenant).items():
+    for alias, number in store.registry.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
     found = store.versions(tenant=tenant, limit=limit)[::-1]
     if not (as_json or found):
@@ -70,7 +70,7 @@ def named(tenant: str) -> str:
 
 def own_halt(store: Store, tenant: str) -> str | None:
     """Why *tenant* itself is halted, whether or not all are."""
-    return store.halted(tenant=tenant, own=True)
+    return store.registry.halted(tenant=tenant, own=True)
 
 
 def facts(version: Version) -> dict[str, Any]:

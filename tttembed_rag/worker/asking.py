@@ -210,7 +210,7 @@ class Asking:
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
         self._store = store
-        self._judge = Wary(judge, store.answers(), price)
+        self._judge = Wary(judge, store.judge_queue.answers(), price)
         self._budget, self._price = budget, price
         self._concurrency, self._seconds = concurrency, seconds
         self._late: Thread | None = None
@@ -231,7 +231,7 @@ class Asking:
         if self._is_late:
             return Asked(stopped=f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
         behind = self._behind.get(tenant, {})
-        waiting = self._store.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + len(behind))
+        waiting = self._store.judge_queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + len(behind))
         some = [one for one in waiting if one.query_id not in behind][:_QUERIES]
         again = not some
         if again:
@@ -263,7 +263,7 @@ class Asking:
             behind[query] = behind.pop(query, 0) + 1
 
     def _judge_some(self, some: Sequence[Observation], tenant: str, stop: Event, *, again: bool) -> Asked:
-        answers = self._store.answers(some)
+        answers = self._store.judge_queue.answers(some)
         known, fresh = self._parted(some, answers)
         scored = 0
         if known:
@@ -327,7 +327,7 @@ class Asking:
         left = self._left()
         if not self._affords_probe(left):
             return None
-        said = judge_all(self._plan([_PROBE], left), self._judge, _Afresh(self._store.answers()))
+        said = judge_all(self._plan([_PROBE], left), self._judge, _Afresh(self._store.judge_queue.answers()))
         rewards = said.rewards.get(_PROBE.query_id, {})
         return len(rewards) == len(_PROBE.candidates) and rewards["good"] - rewards["bad"] >= PROBE_MARGIN
 
@@ -346,7 +346,7 @@ class Asking:
         }
         left = self._left().pairs
         some = sorted(keys)[: None if left is None else int(left)]
-        self._store.answers(asked).put(self.fingerprint, dict.fromkeys(some, Paid(None)))
+        self._store.judge_queue.answers(asked).put(self.fingerprint, dict.fromkeys(some, Paid(None)))
         return len(some)
 
     def _plan(self, observations: Sequence[Observation], budget: Budget) -> Plan:
@@ -355,7 +355,7 @@ class Asking:
 
     def _left(self) -> Budget:
         """What is left of the day's budget."""
-        spent = self._store.spent()
+        spent = self._store.judge_queue.spent()
 
         def left(cap: float | None, gone: float) -> float | None:
             return None if cap is None else max(0.0, cap - gone)
@@ -385,7 +385,9 @@ class Asking:
         return part(known=True), part(known=False)
 
     def _keep(self, verdicts: Verdicts, tenant: str) -> int:
-        return self._store.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
+        return (
+            self._store.judge_queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
+        )
 
     def _in_time(self, call: Callable[[], ResultT], stop: Event) -> ResultT:
         """What *call* returns, in a thread that is left alone when it takes too long."""

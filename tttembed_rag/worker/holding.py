@@ -35,7 +35,7 @@ class Holding:
     @classmethod
     def take(cls, store: Store, name: str, owner: str, seconds: float) -> Holding | None:
         """The lease *name*; None while another owner holds it."""
-        lease = store.lease(name, owner, seconds)
+        lease = store.leases.take(name, owner, seconds)
         return None if lease is None else cls(store, lease, seconds)
 
     def __enter__(self) -> Self:
@@ -48,7 +48,7 @@ class Holding:
         self._left.set()
         self._thread.join(self._seconds)
         try:
-            self._store.release(self._lease)
+            self._store.leases.release(self._lease)
         except StoreError as exc:
             _log.warning("the lease was not given back, it ends by itself in %g s: %s", self._seconds, exc)
 
@@ -67,7 +67,7 @@ class Holding:
         renewed = time.monotonic()
         while not self._left.wait(self._seconds / 3):
             try:
-                lease = self._store.renew(self._lease, self._seconds)
+                lease = self._store.leases.renew(self._lease, self._seconds)
             except StoreError as exc:
                 _log.warning("the lease was not renewed: %s", exc)
                 lease = self._lease if time.monotonic() - renewed < self._seconds else None

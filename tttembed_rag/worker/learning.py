@@ -95,7 +95,7 @@ class Pass:
         self._embedder = habits.embedder
         self._prevailing = min(habits.last, _PREVAILING)
         self._memory = Memory.read(store, tenant)
-        self._live = store.version("live", tenant=tenant)
+        self._live = store.registry.version("live", tenant=tenant)
         # Gains of fresh queries under what was live at the beginning: a trial goes on under the next version.
         self._gains: Float64 = np.empty(0)
 
@@ -159,7 +159,7 @@ class Pass:
         halts = serves and bool(foreign) and (bool(changed) or self._own_halt() is None)
         why = f"another embedding model: {foreign}"
         if halts:
-            self._store.halt(by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True)
+            self._store.registry.halt(by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True)
         if before is None or changed:  # last: who is killed before it sees the change again
             write_probe(self._store, self._tenant, self._lease, probe)
         if live is not None and not foreign:
@@ -172,12 +172,14 @@ class Pass:
     def _resume(self, why: str) -> Iterator[Step]:
         """Undo a halt of a worker's own; one of a person stays."""
         halted = self._own_halt() is not None
-        if halted and self._store.resume(by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True):
+        if halted and self._store.registry.resume(
+            by=BY, tenant=self._tenant, note=why, lease=self._lease, yielding=True
+        ):
             yield self._step("resumed", why)
 
     def _own_halt(self) -> str | None:
         """Why the tenant, and not all, is halted."""
-        return self._store.halted(tenant=self._tenant, own=True)
+        return self._store.registry.halted(tenant=self._tenant, own=True)
 
     # Whether what is live helps
 
@@ -216,13 +218,13 @@ class Pass:
         add_drift(self._store, self._tenant, self._lease, entry)
         for drift in drifts.values():
             if drift.seen():
-                self._store.note(BY, "drift", str(drift), tenant=self._tenant)
+                self._store.audit.note(BY, "drift", str(drift), tenant=self._tenant)
                 yield self._step("drifted", str(drift))
 
     def _take_back(self, live: Version, trial: Trial, rewards: Rewards) -> Iterator[Step]:
         """Serve the version before, if what contradicts this one speaks for that one; else base vectors."""
         why = f"version {live.number} is contradicted: {trial}"
-        before = self._store.version("previous", tenant=self._tenant)
+        before = self._store.registry.version("previous", tenant=self._tenant)
         if before is not None and self._speaks_for(before, trial, rewards.judge, live.embedder or self._embedder):
             now = self._store.rollback(
                 by=BY, tenant=self._tenant, to=before.number, note=why, lease=self._lease, instead_of=live.number
@@ -292,11 +294,11 @@ class Pass:
             yield from self._publish(offsets, rewards, said, serves=serves)
         elif served:
             said = f"version {self._number} stays, the next fit decides; {said}"
-            self._store.note(BY, "kept", said, tenant=self._tenant)
+            self._store.audit.note(BY, "kept", said, tenant=self._tenant)
             self._remember(doubted=True)
             yield self._step("kept", said)
         else:
-            self._store.note(BY, "abstained", said, tenant=self._tenant)
+            self._store.audit.note(BY, "abstained", said, tenant=self._tenant)
             yield self._step("abstained", said)
 
     def _publish(self, offsets: Offsets, rewards: Rewards, said: str, *, serves: bool) -> Iterator[Step]:

@@ -78,34 +78,34 @@ class Memory:
     @classmethod
     def read(cls, store: Store, tenant: str) -> Memory:
         """What is known of *tenant*."""
-        known = json.loads(store.state(MEMORY, tenant=tenant) or "{}")
+        known = json.loads(store.states.get(MEMORY, tenant=tenant) or "{}")
         return cls(**{one.name: known[one.name] for one in fields(cls) if one.name in known})
 
     def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
-        store.set_state(MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
+        store.states.set(MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
 
 
 def read_trial(store: Store, tenant: str) -> Trial:
     """The trial of what is live; version 0 before the first."""
-    text = store.state(TRIAL, tenant=tenant)
+    text = store.states.get(TRIAL, tenant=tenant)
     return Trial.from_json(text) if text else Trial(0)
 
 
 def write_trial(store: Store, tenant: str, lease: Lease, trial: Trial) -> None:
     """Keep it."""
-    store.set_state(TRIAL, trial.to_json(), tenant=tenant, lease=lease)
+    store.states.set(TRIAL, trial.to_json(), tenant=tenant, lease=lease)
 
 
 def read_probe(store: Store, tenant: str) -> Probe | None:
     """The embedding model as it was at the last round; None before the first."""
-    text = store.state(PROBE, tenant=tenant)
+    text = store.states.get(PROBE, tenant=tenant)
     return Probe.from_json(text) if text else None
 
 
 def write_probe(store: Store, tenant: str, lease: Lease, probe: Probe) -> None:
     """Keep it."""
-    store.set_state(PROBE, probe.to_json(), tenant=tenant, lease=lease)
+    store.states.set(PROBE, probe.to_json(), tenant=tenant, lease=lease)
 
 
 class Learned:
@@ -125,13 +125,13 @@ class Learned:
     @classmethod
     def read(cls, store: Store, tenant: str) -> Learned:
         """What was kept; nothing before."""
-        text = store.state(LEARNED, tenant=tenant)
+        text = store.states.get(LEARNED, tenant=tenant)
         return cls(np.frombuffer(base64.b64decode(json.loads(text) if text else ""), dtype="<u4"))
 
     def write(self, store: Store, tenant: str, lease: Lease) -> None:
         """Keep it."""
         text = base64.b64encode(self._numbers.astype("<u4").tobytes()).decode()
-        store.set_state(LEARNED, json.dumps(text), tenant=tenant, lease=lease)
+        store.states.set(LEARNED, json.dumps(text), tenant=tenant, lease=lease)
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
         """The queries of *rewards* that it holds, and those that it does not; None for none."""
@@ -148,6 +148,6 @@ def _numbers(rewards: Rewards) -> NDArray[np.uint32]:
 
 def add_drift(store: Store, tenant: str, lease: Lease, entry: dict[str, object]) -> None:
     """Append an entry to the tenant's record of drift."""
-    text = store.state(DRIFT, tenant=tenant)
+    text = store.states.get(DRIFT, tenant=tenant)
     entries = [*(json.loads(text) if text else []), entry]
-    store.set_state(DRIFT, json.dumps(entries[-_DRIFTS:]), tenant=tenant, lease=lease)
+    store.states.set(DRIFT, json.dumps(entries[-_DRIFTS:]), tenant=tenant, lease=lease)

@@ -18,7 +18,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.states import WORKER_LEASE
+from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.worker.asking import Asked, Asking
@@ -237,7 +237,7 @@ class Worker:
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        wait = set(self._store.waiting_tenants(self._asking.fingerprint)) - spent_out
+        wait = set(self._store.judge_queue.tenants(self._asking.fingerprint)) - spent_out
         turns = deque((tenant, 1) for tenant in self._in_turns(sorted(wait.intersection(tenants))))
         done: dict[str, Asked] = {}
         begun, broken = time.monotonic(), False
@@ -272,11 +272,11 @@ class Worker:
         return tenants[first:] + tenants[:first]
 
     def _asked(self, asking: Asking, tenant: str, stop: Event, holding: Holding) -> Asked:
-        before = self._store.spent()
+        before = self._store.judge_queue.spent()
         with telemetry.step("judge", tenant=tenant) as note:
             asked = asking.judge(tenant, stop, lambda: holding.lease)  # who lost it has another worker asking already
             note(pairs=asked.scored)
-        spent = self._store.spent()
+        spent = self._store.judge_queue.spent()
         tokens, usd = max(0.0, spent.tokens - before.tokens), max(0.0, spent.usd - before.usd)  # a day may have ended
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
         return asked
