@@ -12,129 +12,72 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tttembed_rag import InputError, Scale
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
-from tttembed_rag.gate import fit
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Probe, Worker
-from tttembed_rag.worker.memory import Memory, write_probe
+from tttembed_rag.worker.memory import Memory
 
 QUICK = Patience(attempts=1, first_wait=0.01)
 
 
-class World:
-    """Queries that all lack one direction, with texts, and rewards that know better."""
-
-    def __init__(self, rewards):
-        self.rewards = rewards
-        self.table = {
-            (f"query {i}", f"document {j}"): float(rewards.values[j])
-            for i in range(len(rewards))
-            for j in self.shown(i)
-        }
-
-    def shown(self, i):
-        """Rows of the documents of query i."""
-        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
-
-    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
-        """What was served, with its rewards or to be judged."""
-        values = self.rewards.values if values is None else values
-        for i in rows:
-            candidates = [
-                Candidate(
-                    f"d{j}",
-                    self.rewards.doc_vectors[j],
-                    f"document {j}" if text else None,
-                    float(values[j]) if judged else None,
-                )
-                for j in self.shown(i)
-            ]
-            yield Served(
-                f"{name}{i}", self.rewards.query_vectors[i], candidates, f"query {i}" if text else None, **facts
-            )
-
-    def best(self, rows, offsets=None):
-        """Mean reward of the first document of some queries, under offsets."""
-        found = []
-        for i in rows:
-            query = self.rewards.query_vectors[i]
-            query = query if offsets is None else offsets.apply(query)
-            shown = list(self.shown(i))
-            found.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
-        return np.mean(found)
-
-
-@pytest.fixture(scope="session")
-def world(planted):
-    """120 queries with 8 candidates each."""
-    return World(planted(120, strength=0.9, dtype=np.float32))
-
-
 @pytest.fixture
-def reranker(world):
+def reranker(world, serve):
     """Starts servers that speak Cohere's rerank protocol: `reranker(answer)`, answer(scores, n) -> what is said."""
-    running = []
 
     def start(answer=None):
-        asked = []
+        def respond(_, body, number):
+            scores = world.judged(body["query"], body["documents"])
+            said = answer(scores, number) if answer else scores
+            if isinstance(said, int):
+                return said, {}, b"{}"
+            return 200, {}, said if isinstance(said, bytes) else world.reply(said)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with lock:
-                    asked.append((body["query"], tuple(body["documents"])))
-                    number = len(asked)
-                scores = scored(world, body["query"], body["documents"])
-                said = answer(scores, number) if answer else scores
-                status = 200
-                if isinstance(said, int):
-                    status, data = said, b"{}"
-                elif isinstance(said, bytes):
-                    data = said
-                else:
-                    items = [{"index": i, "relevance_score": score} for i, score in enumerate(said)]
-                    data = json.dumps({"results": items, "meta": {"billed_units": {"search_units": 1}}}).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+        endpoint = serve(respond)
+        return endpoint.url.removeprefix("http://"), endpoint.asked
 
-            def log_message(self, *_):
-                """Say nothing."""
-
-        lock = threading.Lock()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        running.append((server, thread))
-        return f"127.0.0.1:{server.server_port}", asked
-
-    yield start
-    for server, thread in running:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return start
 
 
-def scored(world, query, documents):
-    """What the world's judge says; of other texts, the share of the query's words they have."""
+class Meddled:
+    """A store, or a part of one, with some methods replaced: other hands are at work meanwhile."""
 
-    def overlap(document):
-        words, others = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
-        return len(words & others) / len(words)
+    def __init__(self, part, **replaced):
+        self._part = part
+        self.__dict__.update(replaced)
 
-    return [world.table.get((query, document), overlap(document)) for document in documents]
+    def __getattr__(self, name):
+        return getattr(self._part, name)
+
+
+def before(call, act):
+    """*call*, before which *act* is done."""
+
+    def both(*arguments, **options):
+        act()
+        return call(*arguments, **options)
+
+    return both
+
+
+def after(call, act):
+    """*call*, after which *act* is done."""
+
+    def both(*arguments, **options):
+        found = call(*arguments, **options)
+        act()
+        return found
+
+    return both
 
 
 def http_judge(host):
@@ -158,13 +101,13 @@ class TestOneRound:
     def judge(self, kind, world, reranker):
         """A judge of that kind that says what the world knows."""
         if kind == "feedback":
-            return FeedbackJudge(world.table, Scale("probability"))
+            return FeedbackJudge(world.scores, Scale("probability"))
         if kind == "http":
             return http_judge(reranker()[0])
 
         def complete(prompt):
             query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
-            return f"Score: {round(5 * scored(world, query, [document])[0])}"
+            return f"Score: {round(5 * world.judged(query, [document])[0])}"
 
         return RubricJudge(complete, model="function")
 
@@ -237,24 +180,18 @@ class TestOneRound:
         assert "learned from 60 queries" in store.registry.version().note
         assert actions(worker.round()) == ["learned nothing"]
 
-    def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store, monkeypatch):
+    def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store):
         """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
         store.observe(world.served(range(40), judged=True), judge="j")
-        worker = Worker(store, scope="task")
+        forget = partial(store.forget, tenant="", query_id="q7", by="test")
+        forgetting = Meddled(store, publish=before(store.publish, forget))
 
-        def interrupted(*arguments, **options):
-            offsets = fit(*arguments, **options)
-            store.forget(tenant="", query_id="q7", by="test")
-            return offsets
-
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
-            with pytest.raises(LeaseLost):
-                worker.round()
+        with pytest.raises(LeaseLost):
+            Worker(forgetting, scope="task").round()
 
         assert store.registry.version() is None
         assert [store.states.get(name) for name in ("worker", "learned", "trial")] == [None] * 3
-        assert actions(worker.round()) == ["published"]
+        assert actions(Worker(store, scope="task").round()) == ["published"]
         assert store.registry.version().rewarded == 39
 
     def test_what_is_judged_while_it_is_forgotten_is_not_kept(self, world, store):
@@ -265,18 +202,18 @@ class TestOneRound:
             scale, fingerprint = Scale("probability"), "asked@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 3":
                     await asyncio.to_thread(store.forget, tenant="", query_id="q3", by="test")
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
         with pytest.raises(LeaseLost):  # as of a fit that learned from it
             Worker(store, Asked(), concurrency=1).round()
         kept, forgotten = (
             store.judge_queue.answers().get(
-                [pair_key("asked@1", f"query {i}", f"document {j}") for j in world.shown(i)]
+                [pair_key("asked@1", f"query {i}", f"document 0-{j}") for j in world.shown(i)]
             )
             for i in (2, 3)
         )
@@ -286,7 +223,7 @@ class TestOneRound:
         assert store.counts().rewards == 5 * 8
 
     @pytest.mark.parametrize("what", ["rolled back", "published"])
-    def test_what_a_person_does_during_a_fit_stays(self, what, world, store, monkeypatch):
+    def test_what_a_person_does_during_a_fit_stays(self, what, world, store):
         """A worker that learned while somebody else decided what is served looks again before it decides."""
         worker = Worker(store, scope="task", min_new=8)
         for rows in (range(20), range(20, 40)):
@@ -298,14 +235,8 @@ class TestOneRound:
             "published": lambda: store.publish(store.registry.version().offsets, by="anna"),
         }
 
-        def interrupted(*arguments, **options):
-            offsets = fit(*arguments, **options)
-            acts[what]()
-            return offsets
-
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
-            (one,) = worker.round()
+        meddled = Meddled(store, publish=before(store.publish, acts[what]))
+        (one,) = Worker(meddled, scope="task", min_new=8).round()
         decided = store.registry.version().number
 
         assert "nothing was changed" in one.steps[-1].detail
@@ -318,11 +249,12 @@ class TestOneRound:
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
         kept = {"since": 5.0, "contradicted": 40, "fresh": 7.0}
         lease = store.leases.take("worker", "test", 60)
-        Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "", lease)
+        memory = Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept)
+        store.states.set("worker", memory.to_json(), lease=lease)
         store.states.set("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")
 
-        assert Memory.read(store, "") == Memory(**kept)
+        assert Memory.from_json(store.states.get("worker")) == Memory(**kept)
         assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
         assert store.states.get("probe") is not None
 
@@ -330,7 +262,7 @@ class TestOneRound:
         """What it knew and this one does not is left aside, and the other way round."""
         store.states.set("worker", '{"rewards": 5, "halted": "why"}')
 
-        assert Memory.read(store, "") == Memory(rewards=5)
+        assert Memory.from_json(store.states.get("worker")) == Memory(rewards=5)
 
     def test_each_tenant_has_its_own(self, world, store):
         """A tenant is served what it taught; the shared one learns only from those that allow it."""
@@ -383,7 +315,7 @@ class TestBudget:
         said = [Worker(store, http_judge(host), budget=Budget(pairs=50)).round()[0].steps[0].detail for _ in range(3)]
 
         assert store.judge_queue.spent().pairs == 50
-        assert sum(len(documents) for _, documents in asked) == 50
+        assert sum(len(body["documents"]) for _, _, body in asked) == 50
         assert said[0] == "48 pairs scored; budget: 50 pairs of today are spent"
         assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
 
@@ -490,12 +422,12 @@ class TestBrokenJudges:
             scale, fingerprint = Scale("probability"), "choosy@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 0":
                     raise ValueError("too long")
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
         store.observe(world.served([0], tenant="first"))
         store.observe(world.served(range(1, 6), tenant="second"))
@@ -516,7 +448,7 @@ class TestBrokenJudges:
                 return [0.9, 0.1]
 
             async def ascore(self, query, documents):
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
         store.observe(world.served(range(40)))
         worker = Worker(store, Hanging(), judge_seconds=0.3)
@@ -549,7 +481,7 @@ class TestLease:
         told, stop = [], threading.Event()
         thread = threading.Thread(target=first.run, kwargs={"every": 60, "stop": stop, "watch": told.append})
         thread.start()
-        wait_for(lambda: told)
+        eventually(lambda: told)
         standing_by = actions(second.round())
         stop.set()
         thread.join(10)
@@ -560,18 +492,26 @@ class TestLease:
 
     def test_it_is_renewed_while_work_goes_on(self, world, store):
         """A lease of a moment lasts as long as the judge needs."""
-        slow = RubricJudge(lambda _: time.sleep(0.3) or ("Score: 5" if "Paris" in _ else "Score: 0"), model="slow")
+        asked, answered, held = threading.Event(), threading.Event(), []
+
+        def complete(prompt):
+            asked.set()
+            answered.wait(20)
+            return f"Score: {5 if 'Paris' in prompt else 0}"
+
         store.observe(world.served(range(6)))
-        worker = threading.Thread(target=Worker(store, slow, lease_seconds=0.6).round)
+        slow = RubricJudge(complete, model="slow")
+        worker = threading.Thread(target=Worker(store, slow, lease_seconds=0.3).round)
         worker.start()
-        held = []
-        while worker.is_alive():
-            time.sleep(0.2)
+        asked.wait(20)
+        ends = time.monotonic() + 4 * 0.3
+        while time.monotonic() < ends:
             held.append(store.leases.take("worker", "thief", 1) is None)
+            answered.wait(0.02)
+        answered.set()
         worker.join()
 
-        assert len(held) > 4
-        assert all(held[1:-2])
+        assert held == [True] * len(held)
 
     def test_who_lost_it_publishes_nothing(self, world, store):
         """A worker whose lease was taken over while it learned stops before it publishes."""
@@ -599,7 +539,7 @@ class TestLease:
             scale, fingerprint = Scale("probability"), "watched@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 asked.append(query)
@@ -607,8 +547,8 @@ class TestLease:
                     with sqlite3.connect(store.name.removeprefix("sqlite:///")) as bare:
                         bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
                     bare.close()
-                    await asyncio.sleep(0.4)  # the lease is renewed three times in its 0.3 seconds
-                return scored(world, query, documents)
+                    await asyncio.sleep(0.4)  # the worker looks after its lease three times in 0.3 seconds
+                return world.judged(query, documents)
 
         with pytest.raises(LeaseLost):
             Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
@@ -720,7 +660,7 @@ class TestRollback:
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task").round()
         moved = replace(world.rewards, query_vectors=world.rewards.query_vectors + 0.5)
-        store.observe(World(moved).served(range(40, 80), judged=True), judge="j")
+        store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
         assert "drift" in [line.action for line in store.audit.lines()]
@@ -801,24 +741,21 @@ class TestProbe:
 
         assert store.serving().halted == reason
 
-    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store, monkeypatch):
+    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store):
         """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
         now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+
+        def probed():
+            return Probe.of(model(now[0]), name="closed")
+
+        worker = Worker(store, scope="task", probe=probed)
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        looked = store.registry.halted
+        incident = partial(store.registry.halt, by="anna", tenant="", note="incident")
+        registry = Meddled(store.registry, halted=after(store.registry.halted, incident))
         held = []
-
-        def interrupted(**arguments):
-            found = looked(**arguments)
-            store.registry.halt(by="anna", tenant="", note="incident")
-            return found
-
         for now[0] in (2, 1):
-            with monkeypatch.context() as during:
-                during.setattr(store.registry, "halted", interrupted)
-                worker.round()
+            Worker(Meddled(store, registry=registry), scope="task", probe=probed).round()
             held.append(store.registry.halted())
 
         assert held[1] == "incident"
@@ -883,29 +820,26 @@ class TestProbe:
 
         assert store.registry.halted().startswith("another embedding model")
 
-    def test_who_ends_at_the_change_halts_the_next_time(self, world, store, monkeypatch):
+    def test_who_ends_at_the_change_halts_the_next_time(self, world, store):
         """A store that goes away as soon as the new model is written down has the halt already."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
         store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
-        now[0] = 2
+        Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
 
-        def restarted(*arguments):
-            write_probe(*arguments)
-            raise StoreUnavailable("restarted")
+        def restarted(name, *arguments, **options):
+            store.states.set(name, *arguments, **options)
+            if name == "probe":
+                raise StoreUnavailable("restarted")
 
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.write_probe", restarted)
-            with pytest.raises(StoreUnavailable):
-                worker.round()
-        worker.round()
+        restarting = Meddled(store, states=Meddled(store.states, set=restarted))
+        with pytest.raises(StoreUnavailable):
+            Worker(restarting, scope="task", probe=lambda: Probe.of(model(2))).round()
+        Worker(store, scope="task", probe=lambda: Probe.of(model(2))).round()
 
         assert store.registry.halted().startswith("another embedding model")
 
     def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
         """What was learned for one model is not tried on vectors of the next."""
-        wider = World(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
+        wider = type(world)(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
         worker = Worker(store, scope="task")
         store.observe(world.served(range(40), judged=True, embedder="A"), judge="j")
         first = actions(worker.round())
@@ -932,28 +866,22 @@ def command(*arguments):
     return [sys.executable, "-m", "tttembed_rag", "worker", *map(str, arguments)]
 
 
-def wait_for(condition, seconds=30.0):
-    """Wait until *condition* holds."""
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "waited in vain"
-        time.sleep(0.02)
-
-
 class TestKilled:
     """kill -9 at any moment loses nothing, repeats nothing."""
 
     def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
-        host, asked = reranker(lambda scores, _: time.sleep(0.03) or scores)
+        killed = threading.Event()
+        host, asked = reranker(lambda scores, n: (n > 24 and not killed.wait(20)) or scores)
         store.observe(world.served(range(40)))
         arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
-        wait_for(lambda: len(asked) > 22)
+        eventually(lambda: len(asked) > 24)
         process.kill()
         process.communicate()
+        killed.set()
         paid = store.judge_queue.spent().pairs
-        time.sleep(1.1)
+        eventually(lambda: store.leases.take("worker", "heir", 1e-3))
         again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
         assert again.returncode == 0, again.stderr
@@ -968,16 +896,16 @@ class TestKilled:
         store.observe(world.served(range(120), judged=True), judge="j")
         process = subprocess.Popen(command(sqlite_url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
         with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
-            wait_for(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
+            eventually(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
         bare.close()
         time.sleep(0.15)
         process.kill()
         process.communicate()
-        before = store.registry.version()
-        time.sleep(1.1)
+        published = store.registry.version()
+        eventually(lambda: store.leases.take("worker", "heir", 1e-3))
         again = subprocess.run(command(sqlite_url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
 
-        assert before is None
+        assert published is None
         assert (again.returncode, store.registry.version().number) == (0, 1)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -996,11 +924,14 @@ class TestKilled:
 
 def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
     """A worker that is told to end while it judges keeps the verdicts of that step and begins nothing else."""
-    slow = RubricJudge(lambda prompt: time.sleep(0.02) or f"Score: {5 if 'Paris' in prompt else 0}", model="slow")
-    store.observe(world.served(range(40)))
     stop = threading.Event()
-    threading.Timer(0.1, stop.set).start()
-    rounds = Worker(store, slow).round(stop=stop)
+
+    def complete(prompt):
+        stop.set()
+        return f"Score: {5 if 'Paris' in prompt else 0}"
+
+    store.observe(world.served(range(40)))
+    rounds = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
 
     assert actions(rounds) == ["judged"]
     assert store.judges()[0][1] == 16 * 8
@@ -1070,12 +1001,12 @@ def test_a_database_that_is_gone_is_waited_for(world, server):
     with open_store(start()) as store:
         thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
         thread.start()
-        wait_for(lambda: told)
+        eventually(lambda: told)
         shut_down()
-        wait_for(lambda: told[-1].action == "failed")
+        eventually(lambda: told[-1].action == "failed")
         start()
         store.observe(world.served(range(40), judged=True), judge="j")
-        wait_for(lambda: "published" in [step.action for step in told])
+        eventually(lambda: "published" in [step.action for step in told])
         stop.set()
         thread.join(10)
 

@@ -132,13 +132,14 @@ class TestRefusedQueries:
         """Rounds in vain leave every pair waiting, and the judge is asked as soon as it is back."""
         store.observe(served(rng, 40))
         down = Choosy(lambda _: ConnectionError("refused"))
-        worker = Worker(store, down)
+        now = [0.0]
+        worker = Worker(store, down, clock=lambda: now[0])
         for _ in range(3):
-            worker._judge_wait.over()  # as if the time had passed
+            now[0] += 3600.0
             worker.round()
         vain = waits(store)
         down.fault = lambda _: None
-        worker._judge_wait.over()
+        now[0] += 3600.0
         worker.round()
 
         assert vain == 40 * 4
@@ -202,14 +203,15 @@ class TestRefusedQueries:
 
         store.observe(served(rng, 20))
         store.observe(served(rng, 16, word="hang", at=1000))
-        worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1)
+        now = [0.0]
+        worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1, clock=lambda: now[0])
         first = worker.round()[0].steps[0].detail
         free.set()
         for thread in threading.enumerate():
             if thread.name == "tttembed-judge":
                 thread.join(20)
         free.clear()
-        worker._judge_wait.over()  # as if the time had passed
+        now[0] += 3600.0
         worker.round()
         free.set()
 

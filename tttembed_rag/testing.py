@@ -1,4 +1,4 @@
-"""The test suite of a store, for whoever runs one on a database of their own.
+"""The test suite of a store, for a store on a database of your own, and what its tests are made of.
 
 In a test file of pytest, subclass `StoreSuite` and name a database without tables, another for each test:
 
@@ -12,11 +12,12 @@ In a test file of pytest, subclass `StoreSuite` and name a database without tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -38,7 +39,18 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Candidate, Served, Spend, Store, open_store
 
+ResultT = TypeVar("ResultT")
+
 JUDGE = "judge-a"
+
+
+def eventually(condition: Callable[[], ResultT], *, seconds: float = 30.0) -> ResultT:
+    """The result of *condition* as soon as that is true; an AssertionError if it is not within some seconds."""
+    ends = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < ends, f"expected within {seconds:g} s what did not come true"
+        time.sleep(0.002)
+    return result
 
 
 def traffic(count: int, *, first: int = 0, tenant: str = "", depth: int = 4, texts: bool = True) -> list[Served]:

@@ -84,7 +84,7 @@ def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):
 
     def answer(_, body, __):
         known = next((one for one in (world, drifted) if (body["query"], body["documents"][0]) in one.scores), world)
-        scores = known.said(body)
+        scores = known.judged(body["query"], body["documents"])
         if [said[1] for said in living.told if said[0] == "hour"][-1] != day.bad_hour:
             return 200, {}, world.reply(scores)
         if day.breakdown == "429":

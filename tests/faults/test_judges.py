@@ -26,7 +26,7 @@ FAULTS = [
 
 def broken(fault, world, body, rng):
     """What a judge with a *fault* answers: status, headers, body."""
-    scores = world.said(body)
+    scores = world.judged(body["query"], body["documents"])
     place = int(rng.integers(len(scores)))
     if fault == "slow":
         time.sleep(0.15)

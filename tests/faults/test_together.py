@@ -16,7 +16,7 @@ from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
@@ -160,7 +160,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.said(body))
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
     store.observe(world.served(range(60)))
@@ -178,9 +178,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     first.kill(signal.SIGSTOP)
     time.sleep(rng.uniform(0.4, 1.2))
     first.kill(signal.SIGCONT)
-    ends = time.monotonic() + 30
-    while not store.registry.aliases().get("live") and time.monotonic() < ends:
-        time.sleep(0.02)
+    eventually(lambda: store.registry.aliases().get("live"))
     time.sleep(0.2)
     for one in pair:
         one.kill()
@@ -200,9 +198,8 @@ def stopping(call, store, tell):
     """*call*, before which this process stops until somebody lets it go on."""
 
     def stopped(*arguments, **options):
-        store.leases.renew(
-            options["lease"], 0.3
-        )  # after the thread that does so: stopped amid that, it would hold all up
+        # After the thread that does so: stopped amid that, it would hold all up.
+        store.leases.renew(options["lease"], 0.3)
         tell("stops")
         os.kill(os.getpid(), signal.SIGSTOP)
         return call(*arguments, **options)
@@ -343,7 +340,7 @@ def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
                         if what == "publish":
                             mine.publish(stamped(who), by=str(who), note=str(who))
                         else:
-                            getattr(mine, what)(by=str(who))
+                            getattr(mine.registry, what)(by=str(who))
                     except StoreError as error:
                         tell(str(error))
 

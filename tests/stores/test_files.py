@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from tttembed_rag import Offsets
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.testing import JUDGE, learned, traffic
+from tttembed_rag.testing import JUDGE, eventually, learned, traffic
 
 
 def path_of(url: str) -> Path:
@@ -71,13 +70,14 @@ def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
         connection.execute(text("CREATE TABLE orders (number int)"))
         connection.commit()
         store.forget(tenant="", by="me")
-        seen: set[str] = set()
-        until = time.monotonic() + 10
-        while len(seen) < len(schema.metadata.tables) and time.monotonic() < until:
-            seen = {row.relname for row in connection.execute(vacuumed) if row.vacuum_count}
-            connection.commit()
 
-    assert seen == set(schema.metadata.tables)
+        def seen() -> set[str]:
+            connection.commit()
+            return {row.relname for row in connection.execute(vacuumed) if row.vacuum_count}
+
+        eventually(lambda: len(seen()) >= len(schema.metadata.tables))
+
+        assert seen() == set(schema.metadata.tables)
 
 
 def test_what_expired_is_overwritten(sqlite_url: str) -> None:

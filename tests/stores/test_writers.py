@@ -1,6 +1,5 @@
 """Two writers at the same time, and the texts of documents that both show."""
 
-import time
 from functools import partial
 from threading import Thread
 
@@ -14,6 +13,7 @@ from tttembed_rag.judging import Progress
 from tttembed_rag.stores import Candidate, Served, Store, observing, open_store, schema
 from tttembed_rag.stores.batch import Batch
 from tttembed_rag.stores.database import Database
+from tttembed_rag.testing import eventually
 
 VECTOR = np.ones(8, np.float32)
 NOTHING = Progress(0, 0, Usage(), 0.0)
@@ -114,9 +114,8 @@ def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
         threads = [Thread(target=write, args=(call,)) for call in (first, second[what])]
         for waiting, thread in enumerate(threads, 1):
             thread.start()
-            until = time.monotonic() + 10
-            while connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar() < waiting:
-                assert time.monotonic() < until
+            held_up = partial(connection.execute, text("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+            eventually(lambda held_up=held_up, waiting=waiting: held_up().scalar() >= waiting)
         connection.rollback()
         for thread in threads:
             thread.join()

@@ -1,4 +1,4 @@
-"""A lease that is kept while work goes on: a thread renews it, and says when it is lost."""
+"""A lease that is kept while work goes on: a thread renews it and notices when it is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Holding:
     """A lease, renewed in the background until it is left.
 
     Args:
-        store: Where it is held.
+        store: The store of the lease.
 
         lease: The lease.
 
-        seconds: For how long it is renewed, three times as often.
+        seconds: How long the lease lasts after each renewal; there are three renewals in that time.
     """
 
     def __init__(self, store: Store, lease: Lease, seconds: float) -> None:
@@ -34,7 +34,7 @@ class Holding:
 
     @classmethod
     def take(cls, store: Store, name: str, owner: str, seconds: float) -> Holding | None:
-        """The lease *name*; None while another owner holds it."""
+        """The lease *name*, held by *owner* for *seconds* at a time; None while another owner holds it."""
         lease = store.leases.take(name, owner, seconds)
         return None if lease is None else cls(store, lease, seconds)
 
@@ -54,7 +54,7 @@ class Holding:
 
     @property
     def lease(self) -> Lease:
-        """The lease, to be shown with what is published under it.
+        """The lease, to be handed to the store with every change that is made under it.
 
         Raises:
             LeaseLost: Another worker has it.
