@@ -167,7 +167,7 @@ class RewardLog:
 
         Args:
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
-                Not asked for a query whose vector was known when it was served.
+                Not asked for a query with a vector that was known when it was served.
 
             embed_documents: Texts to document vectors, of the model the index was built with.
 

@@ -1,4 +1,4 @@
-"""What a running application serves, written into a store from the background; a request only puts it in a queue."""
+"""`StoreLog`: a request puts what it served in a queue, which is written into a store from the background."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class StoreLog:
 
     @property
     def counts(self) -> Captured:
-        """What became of everything so far."""
+        """What became of all served queries so far."""
         return Captured(queued=self._writer.queued, **self._writer.outcomes.totals)
 
     @property

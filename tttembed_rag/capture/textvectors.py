@@ -32,7 +32,7 @@ class TextVectors:
     Attributes:
         supplied: Vectors that *known* or *stored* gave.
 
-        remembered: Vectors found by content.
+        remembered: Vectors that were embedded before.
 
         embedded: Vectors that had to be embedded again.
     """

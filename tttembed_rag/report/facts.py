@@ -100,7 +100,7 @@ class VersionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What is served.
+    """The live version and its state.
 
     Attributes:
         version: The live version; None serves base vectors.
@@ -172,7 +172,7 @@ class MovedQuery:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the live version does to the order of stored candidates.
+    """The effect of the live version on the order of stored candidates.
 
     Attributes:
         looked: Queries looked at, the last served ones.

@@ -28,7 +28,7 @@ _NOTE = 400
 
 
 def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreReport:
-    """What the store at *url* has learned for *tenant*, and what it serves to it.
+    """The report of what the store at *url* has learned for *tenant* and serves to it.
 
     Args:
         url: The URL of a store that exists.
@@ -66,7 +66,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
 
 
 def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live, Offsets]:
-    """What is live, and its offsets; none where they are damaged."""
+    """The live version and its state, and its offsets; none where they are damaged."""
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:
         trial = read_trial(store, owner)
@@ -85,7 +85,7 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 
 
 def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:
-    """What the live version does to the last served queries of *tenant*."""
+    """The effect of the live version on the last served queries of *tenant*."""
     if version is None or not any(offset.served for offset in offsets.values()):
         return Effect(judge=shortened(judge))
     recent = store.history.recent(

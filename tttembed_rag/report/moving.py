@@ -19,7 +19,7 @@ _TEXT, _EXAMPLES, _MOVES = 160, 5, 5
 
 
 def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: str) -> Effect:
-    """What *offsets* do to the order of candidates of *recent* queries, should they be asked again.
+    """The effect of *offsets* on the order of candidates of *recent* queries, should they be asked again.
 
     Args:
         offsets: The live offsets.
@@ -28,7 +28,7 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: 
 
         judge: Fingerprint of the judge that gave their rewards.
 
-        owner: The tenant whose offsets they are.
+        owner: The tenant that the offsets were published for.
     """
     looked = moved = better = worse = 0
     examples: list[MovedQuery] = []

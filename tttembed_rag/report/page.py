@@ -34,7 +34,7 @@ class _Figure:
 
 
 def page_of(report: StoreReport) -> str:
-    """The page, the same for the same report; texts are escaped, whatever they contain."""
+    """The page, the same for the same report; all texts are escaped."""
     jinja2 = require("jinja2", "report")
     markup = require("markupsafe", "report").Markup
     files = resources.files("tttembed_rag.report")

@@ -15,11 +15,7 @@ _table = schema.audit
 
 
 class AuditTrail:
-    """Who changed what in a store, and when.
-
-    Args:
-        database: The database of the store.
-    """
+    """Who changed what in a store, and when."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -23,13 +23,7 @@ _Unchecked = tuple[str, ArrayLike, dict[str, bytes], str]
 
 @dataclass(slots=True)
 class DocumentEntry:
-    """What a batch says of one document.
-
-    Attributes:
-        text: Its text; None where the batch has none.
-
-        vectors: The bytes of its vectors, by embedder.
-    """
+    """What a batch says of one document: its text, and the bytes of its vectors by embedder."""
 
     text: str | None = None
     vectors: dict[str, bytes] = field(default_factory=dict)
@@ -37,24 +31,9 @@ class DocumentEntry:
 
 @dataclass(slots=True)
 class QueryEntry:
-    """What a batch says of one query, however often it was served.
+    """What a batch says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
 
-    Attributes:
-        embedder: The embedder it was served by last.
-
-        at: When it was served last, in Unix seconds.
-
-        first: When it was served first.
-
-        text: Its text; None where the batch has none.
-
-        seen: How often it was served.
-
-        vectors: The bytes of its base vectors, by embedder.
-
-        places: Its candidates with their places in base order.
-
-        rewards: The rewards of its candidates, in [0, 1].
+    It has the bytes of its base vectors by embedder, and the places and the rewards of its candidates.
     """
 
     embedder: str

@@ -23,11 +23,7 @@ _TEXT = 1000
 
 
 class History:
-    """What reports read from a store.
-
-    Args:
-        database: The database of the store.
-    """
+    """What reports read from a store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

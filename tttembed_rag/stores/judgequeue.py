@@ -22,11 +22,6 @@ class JudgeQueue:
     """What judges have to score, and what they answered.
 
     Queries and documents have plain ids here, the store's own: `judged` takes rewards by the ids that `waiting` gave.
-
-    Args:
-        database: The database of the store.
-
-        salt: Key of the hashes that stand for pairs of texts.
     """
 
     def __init__(self, database: Database, salt: bytes) -> None:
@@ -65,7 +60,7 @@ class JudgeQueue:
 
             rewards: In [0, 1], by query id and document id as `waiting` gave them.
 
-            tenant: The tenant that was served the queries.
+            tenant: As for `waiting`.
         """
         checked_name("judge", judge)
         given = {

@@ -22,11 +22,7 @@ _table = schema.leases
 
 
 class Leases:
-    """The leases of a store, by the clock of its database.
-
-    Args:
-        database: The database of the store.
-    """
+    """The leases of a store, by the clock of its database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -282,12 +282,12 @@ def _write_document_vectors(
     }
     for numbers in in_parts(sorted({document for document, _ in new})):
         stored = select(table.c.document, table.c.embedder, table.c.checksum).where(table.c.document.in_(numbers))
-        for document, embedder, told in connection.execute(stored):
-            if (given := new.get((document, embedder))) and given[1] == bytes(told):
+        for document, embedder, old in connection.execute(stored):
+            if (given := new.get((document, embedder))) and given[1] == bytes(old):
                 del new[document, embedder]
     rows = [
-        {"document": document, "embedder": embedder, "vector": vector, "checksum": told}
-        for (document, embedder), (vector, told) in sorted(new.items())
+        {"document": document, "embedder": embedder, "vector": vector, "checksum": own}
+        for (document, embedder), (vector, own) in sorted(new.items())
     ]
     insert_all(connection, table, rows, replace=True)
 

@@ -106,7 +106,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
-    """The judge that rewarded most of the last rewarded queries, whatever judge is selected; None without rewards.
+    """The judge of any that rewarded most of the last rewarded queries; None without rewards.
 
     Of two judges with as many queries it is the one that rewarded the newest query.
     """
@@ -267,13 +267,13 @@ def _judged_documents(
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
     for numbers in in_parts(documents):
-        for number, tenant, name, vector, told in connection.execute(
+        for number, tenant, name, vector, expected in connection.execute(
             select(d.c.id, t.c.name, d.c.name, v.c.vector, v.c.checksum)
             .join(t, t.c.id == d.c.tenant)
             .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
             .where(d.c.id.in_(numbers))
         ):
-            if checksum(vector) == told:
+            if checksum(vector) == expected:
                 names[number], vectors[number] = (tenant, name), vector
     rewards: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for query, document, value in sound:

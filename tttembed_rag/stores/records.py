@@ -40,7 +40,7 @@ class Counts:
 
         waiting: Pairs that no judge has answered.
 
-        bytes: Size of the whole database, whatever tenant is asked for.
+        bytes: Size of the whole database, also where one tenant is asked for.
     """
 
     queries: int
@@ -298,7 +298,7 @@ def checked_reward(argument: str, value: Any) -> float:
 
 
 def row_of(name: str) -> int:
-    """The id of a row from the id that `Store.waiting` gave it."""
+    """The id of a row from the id that `JudgeQueue.waiting` gave it."""
     if not (name[1:].isdecimal() and name[:1] in ("q", "d")):
-        raise InputError(f"verdicts: expected ids of Store.waiting, got {name!r:.40}")
+        raise InputError(f"verdicts: expected ids of JudgeQueue.waiting, got {name!r:.40}")
     return int(name[1:])

@@ -26,7 +26,7 @@ from tttembed_rag.stores.versions import (
     go_live,
     halt_reason,
     halted_by,
-    point,
+    set_alias,
     set_halted,
     version_of_row,
     versions_of,
@@ -39,11 +39,6 @@ class Registry:
 
     A version never changes. Three aliases stand for versions of a tenant: ``live`` is served, ``candidate`` waits for
     `promote`, and ``previous`` is what the live one replaced. Every change leaves a line in the audit trail.
-
-    Args:
-        database: The database of the store.
-
-        load: Reads the offsets of a version, when they are asked for.
     """
 
     def __init__(self, database: Database, load: Load) -> None:
@@ -115,7 +110,7 @@ class Registry:
             if alias == "live":
                 go_live(connection, owner, number)
             else:
-                point(connection, owner, alias, number)
+                set_alias(connection, owner, alias, number)
             return self._told(connection, tenant, owner, number, "publish", by=by, note=note, alias=alias)
 
     def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
@@ -132,7 +127,7 @@ class Registry:
             if number is None:
                 raise StoreError(f"promote: expected a candidate of tenant {tenant!r}, found none")
             go_live(connection, owner, number)
-            point(connection, owner, "candidate", None)
+            set_alias(connection, owner, "candidate", None)
             return self._told(connection, tenant, owner, number, "promote", by=by, note=cleaned(note))
 
     def rollback(
@@ -222,7 +217,7 @@ class Registry:
 
             lease: As for `publish`.
 
-            yielding: Leaves a halt by somebody else as it is.
+            yielding: Whether a halt by another name is left as it is.
 
         Raises:
             LeaseLost: As for `publish`.

@@ -29,11 +29,7 @@ REMEMBERED = ("since", "contradicted", "fresh")
 
 
 class States:
-    """The states of a store.
-
-    Args:
-        database: The database of the store.
-    """
+    """The states of a store."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

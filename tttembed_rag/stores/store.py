@@ -57,8 +57,8 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 class Store(AbstractContextManager["Store"]):
     """Observations, rewards and published offsets in one database; from any thread and process.
 
-    Every call is one transaction: once it has returned, its change is there, whatever happens after. A call that
-    raises `StoreUnavailable` changed nothing that it reports, and may be made again.
+    Every call is one transaction: once it has returned, its change is there to stay. A call that raises
+    `StoreUnavailable` changed nothing that it reports, and may be made again.
 
     Args:
         database: A database with the tables of this package.
@@ -70,7 +70,7 @@ class Store(AbstractContextManager["Store"]):
 
         texts: Whether it keeps texts of queries and documents.
 
-        text_id: Gives an id for a text that cannot be found out without this store; needs the store no more.
+        text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
 
         registry: The published versions: which one is live, and whether it is halted.
 
@@ -170,7 +170,7 @@ class Store(AbstractContextManager["Store"]):
         since: float | None = None,
         before: float | None = None,
     ) -> Rewards:
-        """Rewards of *judge*, ready for a fit; the same whatever the order they came in.
+        """Rewards of *judge*, ready for a fit; the order in which they came does not matter.
 
         Args:
             judge: Fingerprint of the judge.

@@ -82,7 +82,7 @@ def aliased(connection: Connection, tenant: int | None, alias: str) -> int | Non
     return connection.execute(chosen.where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
 
 
-def point(connection: Connection, tenant: int, alias: str, number: int | None) -> None:
+def set_alias(connection: Connection, tenant: int, alias: str, number: int | None) -> None:
     """Let an alias stand for a version; None removes the alias."""
     table = schema.aliases
     if number is None:
@@ -112,7 +112,7 @@ def go_live(connection: Connection, tenant: int, number: int) -> None:
     if number not in behind:
         made = insert(connection, schema.lives).values(version=number, replaced=live)
         connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))
-    point(connection, tenant, "live", number)
+    set_alias(connection, tenant, "live", number)
     _raise_generation(connection, tenant)
 
 

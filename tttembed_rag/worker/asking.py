@@ -26,8 +26,7 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Store
-from tttembed_rag.worker.calling import TimeLimit
-from tttembed_rag.worker.wary import Wary
+from tttembed_rag.worker.wary import TimeLimit, Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
@@ -68,11 +67,7 @@ class Asked:
 
 
 class UncachedAnswers:
-    """Answers that are counted and kept, and never looked up.
-
-    Args:
-        answers: The answers of a store.
-    """
+    """Answers that are counted and kept, and never looked up."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers

@@ -1,6 +1,8 @@
-"""Guarding the live version: trying it on queries that it was not learned from, and taking it back where it fails.
+"""Guarding what is served: is the embedding model still the same, and does the live version still help?
 
-Rewards speak for or against versions of their own embedding model only.
+Offsets are halted while the model is another one than they were learned for. The live version is tried on queries that
+it was not learned from, and taken back where they contradict it. Rewards speak for or against versions of their own
+embedding model only.
 """
 
 from __future__ import annotations
@@ -17,24 +19,53 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Version
 from tttembed_rag.vectors.rows import Float64
 from tttembed_rag.worker.drift import query_drift, reward_drift
+from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant, same_model
 from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
+
+
+def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
+    """Halt if the live version was learned for another embedding model than *probe*, resume if it was learned for it.
+
+    Where the model has changed, the *count* rewards so far are learned from no more.
+    """
+    live = tenant.live
+    before = tenant.probe()
+    of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
+    reference = before or of_live
+    changed = "" if reference is None else reference.difference(probe)
+    foreign = changed if of_live is None else of_live.difference(probe)
+    if changed:
+        tenant.remember(since=time.time(), base=count, rewards=0, looked=count)
+    # Not only at the change: since then another version may have gone live, or a person may have resumed.
+    registry = tenant.store.registry
+    halts = tenant.serves and bool(foreign) and (bool(changed) or registry.halted(tenant=tenant.name, own=True) is None)
+    why = f"another embedding model: {foreign}"
+    if halts:
+        registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease, yielding=True)
+    if before is None or changed:  # last: a worker that is killed before it sees the change again
+        tenant.set_probe(probe)
+    if of_live is not None and not foreign:
+        yield from tenant.resume("the embedding model is again the one that the live version was learned for")
+    elif halts:
+        yield tenant.step("halted", f"{why}; base vectors are served until enough new is learned")
+    elif changed:
+        yield tenant.step("learned nothing", f"{changed}; what was served before is learned from no more")
 
 
 def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, None, Float64]:
     """Look at how the live version does on fresh queries; *rewards* are those that are learned from.
 
     Returns:
-        (n,) gains of fresh queries under the live version: its trial goes on under the next version. None where the
-        trial begins anew.
+        (n,) gains of fresh queries, with which its trial goes on under the next version; empty if it begins anew.
     """
     none = np.empty(0)
     own, offsets = _of_own_model(tenant, live, rewards), tenant.offsets_of(live)
     if own is None or offsets is None:
         return none
     trial = tenant.trial()
-    if trial.version != live.number:  # published by somebody else, or by a worker that was killed right after
+    if trial.version != live.number:  # published by a person, or by a worker that was killed right after
         tenant.begin_trial(live, own)
         return none
     old, fresh = tenant.learned().split(own)

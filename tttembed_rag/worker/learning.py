@@ -21,9 +21,8 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
-from tttembed_rag.worker.guarding import guard
+from tttembed_rag.worker.guarding import guard, recognise
 from tttembed_rag.worker.probe import Probe
-from tttembed_rag.worker.recognising import recognise
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant
 
@@ -34,12 +33,7 @@ _EXPLAINED = 3
 
 
 def pass_over(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
-    """Guard and learn, step by step.
-
-    Args:
-        tenant: The tenant.
-
-        probe: The embedding model as it is now; None where it is not probed.
+    """Guard and learn, step by step; *probe* is the embedding model as it is now, None where it is not probed.
 
     Raises:
         StoreUnavailable: Not now; what was done stays done.
@@ -58,7 +52,7 @@ def pass_over(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         yield tenant.step("learned nothing", f"nothing is new, {count} rewards as before")
         return
     tenant.find_embedder(judge)
-    if tenant.memory.judge not in ("", judge):  # what rewards of another judge said of the live version is left aside
+    if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
         tenant.set_trial(replace(tenant.trial(), queries=0, against=0, earlier=()))
     tenant.memory = tenant.memory.counted(judge, count)
     new, needed = tenant.memory.new, tenant.needed(judge)

@@ -214,7 +214,7 @@ class Worker:
         if self._probe is not None and not stop.is_set():
             try:
                 probe = self._probe()
-            except Exception as exc:  # noqa: BLE001 (whatever an embedding client raises; the reason is told)
+            except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
                 return

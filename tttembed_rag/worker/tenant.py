@@ -63,15 +63,6 @@ class Habits:
 class Tenant:
     """One tenant in one pass.
 
-    Args:
-        store: The store.
-
-        name: The tenant's name.
-
-        habits: How the worker learns.
-
-        holding: The worker's lease.
-
     Attributes:
         memory: How far the worker is with the tenant; `remember` changes and writes it.
 

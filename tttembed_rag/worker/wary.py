@@ -1,12 +1,16 @@
-"""A judge that is not trusted: errors of any kind are told apart from answers, nonsense from scores."""
+"""A judge that is not trusted: it may raise anything, answer nonsense, or never answer."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +21,10 @@ from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judges.spending import Price, Usage, metered, record
 
 _log = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
+
+# Seconds that a call may still take once the worker is told to end.
+_GRACE = 10.0
 
 
 class Wary:
@@ -45,7 +53,7 @@ class Wary:
         self.knows_some = isinstance(judge, FeedbackJudge)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """What the judge forecasts."""
+        """The judge's forecast."""
         return forecast_of(self._judge, query, documents)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
@@ -65,7 +73,7 @@ class Wary:
             try:
                 yield
                 failed: Exception | None = None
-            except Exception as exc:  # noqa: BLE001 (whatever a judge raises; it is told where the JudgeError is caught)
+            except Exception as exc:  # noqa: BLE001 (a judge may raise anything; it is told where the JudgeError is caught)
                 failed = exc
         used = meter.usage
         if meter.heard:
@@ -100,3 +108,53 @@ def _number(score: float | None) -> float:
         return math.nan if score is None else float(score)
     except (TypeError, ValueError):
         return math.nan
+
+
+class TimeLimit:
+    """Makes calls in a thread, and waits for each no longer than some seconds.
+
+    Args:
+        judge: Fingerprint of the judge, for messages.
+
+        seconds: How long a call may take.
+    """
+
+    def __init__(self, judge: str, seconds: float) -> None:
+        self._judge, self._seconds = judge, seconds
+        self._left_behind: Thread | None = None
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether a call that was left behind is still under way."""
+        return self._left_behind is not None and self._left_behind.is_alive()
+
+    def call(self, function: Callable[[], ResultT], stop: Event) -> ResultT:
+        """What *function* returns or raises; once *stop* is set it has a few seconds more.
+
+        Raises:
+            JudgeError: It takes longer, and is left behind.
+        """
+        box: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                box.put((function(), None))
+            except BaseException as exc:  # noqa: BLE001 (raised again where it is waited for)
+                box.put((None, exc))
+
+        thread = Thread(target=run, name="tttembed-judge", daemon=True)
+        thread.start()
+        ends = time.monotonic() + self._seconds
+        while True:
+            try:
+                result, error = box.get(timeout=0.1)
+            except Empty:
+                if stop.is_set():
+                    ends = min(ends, time.monotonic() + _GRACE)
+                if time.monotonic() >= ends:
+                    self._left_behind = thread
+                    raise JudgeError(f"{self._judge}: no answer within {self._seconds:g} s") from None
+                continue
+            if error is not None:
+                raise error
+            return result  # type: ignore[return-value]  # without an error it is there
