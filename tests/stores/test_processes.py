@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from threading import Event, Thread
 
 from tttembed_rag.errors import StoreError
@@ -20,14 +19,13 @@ def write(url, number, offsets, said):
 
     def read():
         last = 0
-        while not done.is_set():
+        while not done.wait(0.01):
             serving = store.serving()
             if serving.generation < last:
                 wrong.append(f"generation {serving.generation} after {last}")
             last = serving.generation
             if serving.version is not None and len(serving.version.offsets) != 2:
                 wrong.append(f"version {serving.version.number} is not whole")
-            time.sleep(0.01)
 
     with open_store(url) as store:
         threads = [Thread(target=read) for _ in range(READERS)]

@@ -17,7 +17,7 @@ from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.states import DRIFT
 from tttembed_rag.worker.drift import Drift
-from tttembed_rag.worker.tenant import read_trial
+from tttembed_rag.worker.memory import read_trial
 
 # How much a report tells at most: days, versions, shared offsets of each, changes, judges.
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20

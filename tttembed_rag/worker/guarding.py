@@ -31,7 +31,7 @@ def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
     Where the model has changed, the *count* rewards so far are learned from no more.
     """
     live = tenant.live
-    before = tenant.probe()
+    before = tenant.notes.probe()
     of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
     reference = before or of_live
     changed = "" if reference is None else reference.difference(probe)
@@ -45,7 +45,7 @@ def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
     if halts:
         registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease, yielding=True)
     if before is None or changed:  # last: a worker that is killed before it sees the change again
-        tenant.set_probe(probe)
+        tenant.notes.set_probe(probe)
     if of_live is not None and not foreign:
         yield from tenant.resume("the embedding model is again the one that the live version was learned for")
     elif halts:
@@ -64,11 +64,11 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     own, offsets = _of_own_model(tenant, live, rewards), tenant.offsets_of(live)
     if own is None or offsets is None:
         return none
-    trial = tenant.trial()
+    trial = tenant.notes.trial()
     if trial.version != live.number:  # published by a person, or by a worker that was killed right after
-        tenant.begin_trial(live, own)
+        tenant.notes.begin_trial(live, own)
         return none
-    old, fresh = tenant.learned().split(own)
+    old, fresh = tenant.notes.learned().split(own)
     if fresh is None:
         return none
     gains, groups = live_gains(offsets, fresh)
@@ -82,9 +82,9 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
         yield from _take_back(tenant, live, looked, own)
         return none
     if looked.over:
-        tenant.begin_trial(live, own)
+        tenant.notes.begin_trial(live, own)
     else:
-        tenant.set_trial(looked)
+        tenant.notes.set_trial(looked)
     return gains
 
 
@@ -104,7 +104,7 @@ def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
         "queries": query_drift(old.query_vectors, fresh.query_vectors),
         "rewards": reward_drift(old, fresh),
     }
-    tenant.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
+    tenant.notes.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
     for drift in drifts.values():
         if drift.seen():
             tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)
@@ -129,7 +129,7 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
             instead_of=live.number,
         )
     tenant.live = now
-    tenant.begin_trial(now, rewards)
+    tenant.notes.begin_trial(now, rewards)
     tenant.remember(contradicted=max(live.rewarded, 1), fresh=trial.since, doubted=False)
     what = f"version {now.number}" if now.served else "base vectors"
     yield tenant.step("rolled back", f"{why}; {what} now", now)

@@ -53,7 +53,7 @@ def pass_over(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         return
     tenant.find_embedder(judge)
     if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
-        tenant.set_trial(replace(tenant.trial(), queries=0, against=0, earlier=()))
+        tenant.notes.set_trial(replace(tenant.notes.trial(), queries=0, against=0, earlier=()))
     tenant.memory = tenant.memory.counted(judge, count)
     new, needed = tenant.memory.new, tenant.needed(judge)
     if new >= needed or tenant.serves:
@@ -116,7 +116,7 @@ def _publish(
     serves: bool,
 ) -> Iterator[Step]:
     """Publish *offsets*; the trial of the live version goes on under them if both belong to one embedding model."""
-    live, trial = tenant.live, tenant.trial()
+    live, trial = tenant.live, tenant.notes.trial()
     now = tenant.store.publish(
         offsets,
         by=BY,
@@ -130,7 +130,7 @@ def _publish(
     )
     goes_on = live is not None and trial.version == live.number and tenant.is_for(live, rewards) and serves
     tenant.live = now
-    tenant.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
+    tenant.notes.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
     tenant.remember(doubted=False)
     yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {summary}", now)
     yield from tenant.resume("a version for this embedding model was published")

@@ -1,9 +1,13 @@
-"""The values that the worker keeps in a store for each tenant, to go on where it was after it was killed."""
+"""What the worker keeps of each tenant in a store, to go on where it was after it was killed.
+
+It is written under the worker's lease: nothing from a worker that lost it comes after what the next one wrote.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Self
 from zlib import crc32
@@ -12,6 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.stores import Store, Version
+from tttembed_rag.stores.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.worker.holding import Holding
+from tttembed_rag.worker.probe import Probe
+from tttembed_rag.worker.trial import Trial
+
+# Comparisons of traffic that are kept for reports.
+_DRIFTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +122,69 @@ class Learned:
 def _hashes(rewards: Rewards) -> NDArray[np.uint32]:
     keys = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
     return np.array([crc32(f"{task}\0{query}".encode()) for task, query in keys], dtype=np.uint32)
+
+
+class Notes:
+    """The states of one tenant as values.
+
+    Args:
+        store: The store.
+
+        tenant: The tenant's name.
+
+        holding: The worker's lease.
+    """
+
+    def __init__(self, store: Store, tenant: str, holding: Holding) -> None:
+        self._store, self._tenant, self._holding = store, tenant, holding
+
+    def memory(self) -> Memory:
+        """How far the worker is."""
+        return Memory.from_json(self._get(MEMORY) or "{}")
+
+    def set_memory(self, memory: Memory) -> None:
+        """Write how far the worker is."""
+        self._set(MEMORY, memory.to_json())
+
+    def trial(self) -> Trial:
+        """The trial of the live version; version 0 before the first."""
+        return read_trial(self._store, self._tenant)
+
+    def set_trial(self, trial: Trial) -> None:
+        """Write the trial of the live version."""
+        self._set(TRIAL, trial.to_json())
+
+    def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
+        """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
+        self._set(LEARNED, Learned.of(rewards).to_json())
+        self.set_trial(trial or Trial(live.number, time.time()))
+
+    def learned(self) -> Learned:
+        """The queries that the live version was learned from."""
+        return Learned.from_json(self._get(LEARNED) or '""')
+
+    def probe(self) -> Probe | None:
+        """The embedding model as it was at the last pass; None before the first."""
+        text = self._get(PROBE)
+        return Probe.from_json(text) if text else None
+
+    def set_probe(self, probe: Probe) -> None:
+        """Write the embedding model as it is."""
+        self._set(PROBE, probe.to_json())
+
+    def add_drift(self, comparison: dict[str, object]) -> None:
+        """Append a comparison of fresh traffic with what was learned from."""
+        comparisons = [*json.loads(self._get(DRIFT) or "[]"), comparison]
+        self._set(DRIFT, json.dumps(comparisons[-_DRIFTS:]))
+
+    def _get(self, state: str) -> str | None:
+        return self._store.states.get(state, tenant=self._tenant)
+
+    def _set(self, state: str, text: str) -> None:
+        self._store.states.set(state, text, tenant=self._tenant, lease=self._holding.lease)
+
+
+def read_trial(store: Store, tenant: str) -> Trial:
+    """The trial of what is live for *tenant*; version 0 before the first."""
+    text = store.states.get(TRIAL, tenant=tenant)
+    return Trial.from_json(text) if text else Trial(0)

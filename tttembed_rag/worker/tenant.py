@@ -1,14 +1,9 @@
-"""One tenant of a store in one pass of the worker: what is live, what is remembered, and which rewards are read.
-
-Everything is written under the worker's lease: nothing from a worker that lost it comes after what the next one wrote.
-"""
+"""One tenant of a store in one pass of the worker: what is live, what is remembered, and which rewards are read."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -17,12 +12,9 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
-from tttembed_rag.stores.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
 from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.memory import Learned, Memory
-from tttembed_rag.worker.probe import Probe
+from tttembed_rag.worker.memory import Notes
 from tttembed_rag.worker.steps import Action, Step
-from tttembed_rag.worker.trial import Trial
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +25,6 @@ BY = "worker"
 _GROWTH = 0.1
 # Rewarded queries, the last ones: the judge and the embedding model of most of them are learned from.
 _PREVAILING = 100
-# Comparisons that are kept for reports.
-_DRIFTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +54,8 @@ class Tenant:
     """One tenant in one pass.
 
     Attributes:
+        notes: What the worker keeps of the tenant.
+
         memory: How far the worker is with the tenant; `remember` changes and writes it.
 
         live: The live version; None where nothing was published.
@@ -74,7 +66,8 @@ class Tenant:
     def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
         self.store, self.name, self.habits = store, name, habits
         self._holding = holding
-        self.memory = Memory.from_json(store.states.get(MEMORY, tenant=name) or "{}")
+        self.notes = Notes(store, name, holding)
+        self.memory = self.notes.memory()
         self.live = store.registry.version("live", tenant=name)
         self.embedder = habits.embedder
 
@@ -152,49 +145,12 @@ class Tenant:
         """When the first vectors of the present embedding model were served; None is always."""
         return self.memory.since or None
 
-    # What is remembered
+    # What is told and remembered
 
     def remember(self, **changes: object) -> None:
         """Write the memory, with changes of its attributes."""
         self.memory = replace(self.memory, **changes)  # type: ignore[arg-type]  # its own attributes
-        self._set(MEMORY, self.memory.to_json())
-
-    def trial(self) -> Trial:
-        """The trial of the live version; version 0 before the first."""
-        return read_trial(self.store, self.name)
-
-    def set_trial(self, trial: Trial) -> None:
-        """Write the trial of the live version."""
-        self._set(TRIAL, trial.to_json())
-
-    def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
-        """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
-        self._set(LEARNED, Learned.of(rewards).to_json())
-        self.set_trial(trial or Trial(live.number, time.time()))
-
-    def learned(self) -> Learned:
-        """The queries that the live version was learned from."""
-        return Learned.from_json(self.store.states.get(LEARNED, tenant=self.name) or '""')
-
-    def probe(self) -> Probe | None:
-        """The embedding model as it was at the last pass; None before the first."""
-        text = self.store.states.get(PROBE, tenant=self.name)
-        return Probe.from_json(text) if text else None
-
-    def set_probe(self, probe: Probe) -> None:
-        """Write the embedding model as it is."""
-        self._set(PROBE, probe.to_json())
-
-    def add_drift(self, comparison: dict[str, object]) -> None:
-        """Append a comparison of fresh traffic with what was learned from."""
-        text = self.store.states.get(DRIFT, tenant=self.name)
-        comparisons = [*(json.loads(text) if text else []), comparison]
-        self._set(DRIFT, json.dumps(comparisons[-_DRIFTS:]))
-
-    def _set(self, state: str, text: str) -> None:
-        self.store.states.set(state, text, tenant=self.name, lease=self.lease)
-
-    # What is told
+        self.notes.set_memory(self.memory)
 
     def step(self, action: Action, detail: str, version: Version | None = None) -> Step:
         """A step of this tenant."""
@@ -205,12 +161,6 @@ class Tenant:
         halted = self.store.registry.halted(tenant=self.name, own=True) is not None
         if halted and self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease, yielding=True):
             yield self.step("resumed", why)
-
-
-def read_trial(store: Store, tenant: str) -> Trial:
-    """The trial of what is live for *tenant*; version 0 before the first."""
-    text = store.states.get(TRIAL, tenant=tenant)
-    return Trial.from_json(text) if text else Trial(0)
 
 
 def same_model(embedder: str | None, other: str | None) -> bool:
