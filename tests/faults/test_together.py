@@ -194,17 +194,26 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     assert unsound(store) == []
 
 
-def stopping(call, store, tell):
-    """*call*, before which this process stops until somebody lets it go on."""
+def stop_before_changes(store, tell):
+    """Let this process stop before it changes what is served, until somebody lets it go on."""
+    renew, renewing = store.leases.renew, threading.Lock()
 
-    def stopped(*arguments, **options):
-        # After the thread that does so: stopped amid that, it would hold all up.
-        store.leases.renew(options["lease"], 0.3)
-        tell("stops")
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return call(*arguments, **options)
+    def renewed(*arguments):
+        with renewing:
+            return renew(*arguments)
 
-    return stopped
+    def stopping(call):
+        def stopped(*arguments, **options):
+            renewed(options["lease"], 0.3)
+            with renewing:  # stopped amid a renewal by the other thread, it would hold all up
+                tell("stops")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return call(*arguments, **options)
+
+        return stopped
+
+    store.leases.renew = renewed
+    store.publish, store.rollback = stopping(store.publish), stopping(store.rollback)
 
 
 def turned(offsets):
@@ -229,7 +238,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
         def works(tell):
             with open_store(store_url) as mine:
                 if stops:
-                    mine.publish, mine.rollback = (stopping(call, mine, tell) for call in (mine.publish, mine.rollback))
+                    stop_before_changes(mine, tell)
                 worker = Worker(mine, scope="task", min_new=50 if change == "publish" else 10_000, lease_seconds=0.3)
                 try:
                     while "standby" in (actions := [one for told in worker.round() for one in told.actions]):

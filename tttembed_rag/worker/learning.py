@@ -26,14 +26,14 @@ from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant
 
-# Times as many rewarded queries as were behind a version rolled back: as many outweigh what spoke for it.
+# Factor on the rewarded queries behind a version that was rolled back: so many outweigh what spoke for it.
 _OUTWEIGH = 2
 # Shared offsets that the note of a version explains, at most.
 _EXPLAINED = 3
 
 
-def pass_over(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
-    """Guard and learn, step by step; *probe* is the embedding model as it is now, None where it is not probed.
+def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
+    """Guard what is live, and learn, step by step; *probe* is of the embedding model now, None where it is not probed.
 
     Raises:
         StoreUnavailable: Not now; what was done stays done.

@@ -24,7 +24,7 @@ from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.learning import pass_over
+from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
@@ -222,7 +222,7 @@ class Worker:
             if stop.is_set():
                 return
             try:
-                yield from pass_over(Tenant(self._store, tenant, self._habits, holding), probe)
+                yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
             except (StoreUnavailable, LeaseLost):
                 raise
             except Superseded as exc:  # by a person; looked at again in the next round
