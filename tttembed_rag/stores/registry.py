@@ -111,7 +111,7 @@ class Registry:
                 go_live(connection, owner, number)
             else:
                 set_alias(connection, owner, alias, number)
-            return self._told(connection, tenant, owner, number, "publish", by=by, note=note, alias=alias)
+            return self._recorded(connection, tenant, owner, number, "publish", by=by, note=note, alias=alias)
 
     def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
         """Serve the candidate.
@@ -128,7 +128,7 @@ class Registry:
                 raise StoreError(f"promote: expected a candidate of tenant {tenant!r}, found none")
             go_live(connection, owner, number)
             set_alias(connection, owner, "candidate", None)
-            return self._told(connection, tenant, owner, number, "promote", by=by, note=cleaned(note))
+            return self._recorded(connection, tenant, owner, number, "promote", by=by, note=cleaned(note))
 
     def rollback(
         self,
@@ -172,7 +172,7 @@ class Registry:
             if number not in way_back(connection, owner):
                 raise StoreError(f"rollback: expected a version of tenant {tenant!r} that was live, got {number}")
             go_live(connection, owner, number)
-            return self._told(connection, tenant, owner, number, "rollback", by=by, note=cleaned(note))
+            return self._recorded(connection, tenant, owner, number, "rollback", by=by, note=cleaned(note))
 
     def version(self, which: str | int = "live", *, tenant: str = "") -> Version | None:
         """The version of an alias (``live``, ``candidate``, ``previous``) or number; None if there is none."""
@@ -266,7 +266,7 @@ class Registry:
                 )
             yield connection, owner
 
-    def _told(
+    def _recorded(
         self,
         connection: Connection,
         tenant: str,
