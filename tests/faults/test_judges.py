@@ -26,7 +26,7 @@ FAULTS = [
 
 def broken(fault, world, body, rng):
     """What a judge with a *fault* answers: status, headers, body."""
-    scores = world.said(body)
+    scores = world.judged(body["query"], body["documents"])
     place = int(rng.integers(len(scores)))
     if fault == "slow":
         time.sleep(0.15)
@@ -81,7 +81,7 @@ def test_a_judge(store, rng, serve, world, unsound):
     actions = [action for one in rounds for action in one.actions]
     with_rewards = store.rewards(fingerprint) if store.counts().rewards else None
 
-    assert store.spent().pairs <= cap
+    assert store.judge_queue.spent().pairs <= cap
     assert "failed" not in actions
     assert unsound(store) == []
     if with_rewards is not None:

@@ -13,7 +13,7 @@ import click
 from tttembed_rag.cli.group import main
 from tttembed_rag.system.files import write_whole
 
-# Says where a folder's collection comes from; written before the texts.
+# The file that says where a folder's collection comes from; written before the texts.
 _NOTE = "source.json"
 
 
@@ -93,7 +93,7 @@ def data(
 
 
 def _check_same(folder: Path, there: Path, chosen: Mapping[str, str | None]) -> None:
-    """Refuse options that would need another collection than the one that is *there*."""
+    """Refuse options that would need another collection than that of the folder *there*."""
     if folder.resolve() != there.resolve():
         raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
     made = _asked(there) or {}
@@ -120,7 +120,7 @@ def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
 
 
 def _asked(folder: Path) -> dict[str, str | None] | None:
-    """What a folder was made for; None where this command did not make it."""
+    """The name and options that a folder was made with; None where this command did not make it."""
     note = folder / _NOTE
     if not note.is_file():
         return None

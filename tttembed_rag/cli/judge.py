@@ -113,18 +113,18 @@ def judge(
 
 
 def _default_target(source: Path, spec: str) -> Path:
-    """scores/JUDGE.tsv in the folder, or beside the log."""
+    """The default file of rewards: scores/JUDGE.tsv in the folder, or beside the log."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2])
     return (source if source.is_dir() else source.parent) / "scores" / f"{name.strip('-.') or 'judge'}.tsv"
 
 
 def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | None:
-    """Where paid scores are kept; a dry run makes no file."""
-    chosen = path or target.parent / ".paid-scores.sqlite"
-    if dry_run and not chosen.exists():
+    """The file that keeps paid scores; None in a dry run without one, which makes none."""
+    cache = path or target.parent / ".paid-scores.sqlite"
+    if dry_run and not cache.exists():
         return None
-    chosen.parent.mkdir(parents=True, exist_ok=True)
-    return chosen
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    return cache
 
 
 def _report(
@@ -137,7 +137,7 @@ def _report(
     verdicts: Verdicts | None = None,
     target: Path | None = None,
 ) -> None:
-    """One line, or one JSON object, on what judging costs or did."""
+    """Print one line, or one JSON object, on the cost and the outcome of judging."""
     record: dict[str, Any] = {
         "judge": spec,
         "planned": of,

@@ -35,7 +35,7 @@ class EnsembleJudge:
         if how not in ("average", "median"):
             raise InputError(f"how: expected average or median, got {how!r}")
         for judge in judges:
-            judge.scale.to_unit(np.empty(0))  # refuses an unbounded one
+            judge.scale.check_calibrated()
         self._judges = tuple(judges)
         self._merge = np.mean if how == "average" else np.median
         self.documents_per_call = min(documents_per_call(judge) for judge in judges)

@@ -132,7 +132,7 @@ async def ajudge_all(
     watch: Callable[[Progress], None] | None = None,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
-    judge.scale.to_unit(rewards_of(judge, []))  # refuses an unbounded scale before anything is paid
+    judge.scale.check_calibrated()  # before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
     return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
