@@ -106,7 +106,7 @@ def look(offsets: Offsets) -> None:
 
 def inspect(offset: Offset) -> None:
     """An offset says what it is, and cannot be changed."""
-    assert_type(offset.scope, Literal["global", "task", "query"])
+    assert_type(offset.scope, Literal["global", "task", "local", "query"])
     assert_type(offset.vector, NDArray[np.floating[Any]])
     assert_type(offset.alpha, float)
     assert_type(offset.n, int)

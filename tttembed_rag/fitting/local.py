@@ -85,7 +85,7 @@ class Local:
         """
         voices = np.ones(len(rewards)) if weights is None else weights
         rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)
-        unit: Float64 = rewards.queries.unit.astype(np.float64)
+        unit = np.asarray(rewards.queries.unit, dtype=np.float64)
         bandwidth = _bandwidth(unit, voices)
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
         kernel = _kernel(unit, unit[rows], bandwidth)

@@ -209,15 +209,16 @@ def _chosen(
         return [nothing(case, scope, task, refusal) for scope in scopes]
     verdicts = [_verdict(proposal) for proposal in proposals]
     sure = [i for i, verdict in enumerate(verdicts) if verdict.verdict == "published"]
-    best = max(sure, key=lambda i: proposals[i].fall.mean, default=None)
+    best = proposals[max(sure, key=lambda i: proposals[i].fall.mean)] if sure else None
     offsets = []
-    for i, (proposal, scope, verdict) in enumerate(zip(proposals, scopes, verdicts, strict=True)):
-        if i == best:
+    for proposal, scope, verdict in zip(proposals, scopes, verdicts, strict=True):
+        if proposal is best:
             offsets.append(proposal.learn(verdict))
             continue
-        surpassed = best is not None and verdict.verdict == "published"
-        said = _withheld(proposal, verdict, SURPASSED, other=proposals[best].name) if surpassed else verdict
-        offsets.append(nothing(case, scope, task, said))
+        if best is not None and verdict.verdict == "published":
+            offsets.append(nothing(case, scope, task, _withheld(proposal, verdict, SURPASSED, other=best.name)))
+        else:
+            offsets.append(nothing(case, scope, task, verdict))
     return offsets
 
 

@@ -3,13 +3,14 @@
 Two null hypotheses say that rewards mean nothing. Under the first a query's rewards may be permuted among its
 candidates; under the second a document's rewards may be permuted among the queries that it was shown for, since the
 judge never looks at the query. The statistic of both is agreement with the retriever, sum r_qd s_qd, which is linear in
-the rewards: its mean and variance over all permutations are known in closed form (Pitman 1937), so nothing is drawn.
+the rewards: its moments over all permutations are known in closed form (Pitman 1937), so nothing is drawn.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from tttembed_rag.vectors.rows import Float64
 
 # Sums of squares smaller than this are zero but for rounding.
 _ROUNDING = 1e-12
+# Skewness below which a distribution is taken to be normal.
+_SYMMETRIC = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Signal:
 
         recurring: Pairs of documents that were judged for two queries or more.
 
-        varies: Variance of the rewards within those documents, over the variance of all rewards.
+        varies: Share of the variance of those pairs' rewards that lies within documents.
     """
 
     agrees_p: float
@@ -70,7 +73,7 @@ class Signal:
         """
         if self.reads_query_p < LEVEL:
             return True
-        if self.power_p < BELIEVED_LEVEL:
+        if self.power_p < STRICT_LEVEL:
             return False
         return self.varies > VARIES if self.recurring >= FEW_PAIRS else self.agrees_p < STRICT_LEVEL
 
@@ -87,14 +90,16 @@ def signal_of(rewards: Rewards) -> Signal:
     grid = Grid.of(rewards)
     similarity = grid.base[grid.present]
     above_query = similarity - (np.bincount(query, similarity) / rewards.depths)[query]
-    opinion = _in_base_order(rewards, similarity, query)
-    within, among = _variances(rewards.values, rewards.candidates)
+    agreement = _agreement(rewards.values, similarity, query)
+    reading = _agreement(rewards.values, above_query, rewards.candidates)
+    shown = _agreement(_in_base_order(rewards, similarity, query), above_query, rewards.candidates)
+    recurring, varies = _varies(rewards.values, rewards.candidates)
     return Signal(
-        agrees_p=_agreement_p(rewards.values, similarity, query),
-        reads_query_p=_agreement_p(rewards.values, above_query, rewards.candidates),
-        power_p=_agreement_p(opinion, above_query, rewards.candidates),
-        recurring=int((np.bincount(rewards.candidates)[rewards.candidates] > 1).sum()),
-        varies=within / among if among > _ROUNDING else 0.0,
+        agrees_p=agreement.p,
+        reads_query_p=reading.p,
+        power_p=shown.p,
+        recurring=recurring,
+        varies=varies,
     )
 
 
@@ -123,24 +128,43 @@ def merged(rewards: Rewards, groups: IntArray) -> Rewards:
     )
 
 
-def _agreement_p(rewards: Float64, similarity: Float64, group: IntArray) -> float:
-    """One-sided p-value of sum *rewards* x *similarity* under permutations of the rewards within each *group*.
+class _Agreement(NamedTuple):
+    """A statistic over its standard deviation under permutations, and its one-sided p-value."""
 
-    The statistic over its standard deviation follows Student's t with one degree of freedom less than there are groups
-    whose rewards differ. Where no group has rewards that differ, every permutation is the observed one: p is 1.
+    z: float
+    p: float
+
+
+def _agreement(rewards: Float64, similarity: Float64, group: IntArray) -> _Agreement:
+    """Sum *rewards* x *similarity* against permutations of the rewards within each *group*.
+
+    The first three moments of the statistic over all permutations are known; its distribution is taken to be the Pearson
+    type III distribution with these moments (Mielke and Berry 2007, section 2.3). Where no group has rewards that
+    differ, every permutation is the observed one: p is 1.
     """
-    from scipy.special import stdtr
+    from scipy.special import gammainc, gammaincc
 
-    sizes = np.bincount(group)
-    means = np.bincount(group, rewards) / np.maximum(sizes, 1), np.bincount(group, similarity) / np.maximum(sizes, 1)
-    r, s = rewards - means[0][group], similarity - means[1][group]
+    size = np.bincount(group)
+    r, s = (x - (np.bincount(group, x) / np.maximum(size, 1))[group] for x in (rewards, similarity))
     squares = np.bincount(group, r * r)
     squares[squares < _ROUNDING] = 0.0
-    variance = float((squares * np.bincount(group, s * s) / np.maximum(sizes - 1, 1)).sum())
+    variance = float((squares * np.bincount(group, s * s) / np.maximum(size - 1, 1)).sum())
     if variance <= 0.0:
-        return 1.0
-    freedom = max(1, np.count_nonzero(squares) - 1)
-    return float(stdtr(freedom, -float(r @ s) / math.sqrt(variance)))
+        return _Agreement(0.0, 1.0)
+    cubes = np.bincount(group, r**3) * np.bincount(group, s**3) * (squares > 0)
+    third = float((cubes * size / np.maximum((size - 1) * (size - 2), 1) * (size > 2)).sum())
+    z, skew = float(r @ s) / math.sqrt(variance), third / variance**1.5
+    if abs(skew) < _SYMMETRIC:
+        return _Agreement(z, _normal_tail(z))
+    shape = 4.0 / skew**2
+    at = shape + math.copysign(math.sqrt(shape), skew) * z
+    tail = gammaincc if skew > 0 else gammainc
+    return _Agreement(z, float(tail(shape, max(at, 0.0))))
+
+
+def _normal_tail(z: float) -> float:
+    """P(Z > z) of a standard normal Z."""
+    return 0.5 * math.erfc(z / math.sqrt(2.0))
 
 
 def _in_base_order(rewards: Rewards, similarity: Float64, query: IntArray) -> Float64:
@@ -150,9 +174,13 @@ def _in_base_order(rewards: Rewards, similarity: Float64, query: IntArray) -> Fl
     return opinion
 
 
-def _variances(rewards: Float64, document: IntArray) -> tuple[float, float]:
-    """Variance of *rewards* within documents that were judged more than once, and variance of all rewards."""
-    sizes = np.bincount(document)
-    centred = rewards - (np.bincount(document, rewards) / np.maximum(sizes, 1))[document]
-    freedom = int((sizes[sizes > 1] - 1).sum())
-    return float(centred @ centred) / freedom if freedom else 0.0, float(rewards.var())
+def _varies(rewards: Float64, document: IntArray) -> tuple[int, float]:
+    """Pairs of documents that were judged more than once, and the share of their variance that lies within documents."""
+    size = np.bincount(document)
+    again = size[document] > 1
+    centred = rewards - (np.bincount(document, rewards) / np.maximum(size, 1))[document]
+    freedom = int((size[size > 1] - 1).sum())
+    within, among = (
+        (float(centred[again] @ centred[again]) / freedom, float(rewards[again].var())) if freedom else (0, 0)
+    )
+    return int(again.sum()), within / among if among > _ROUNDING else 0.0
