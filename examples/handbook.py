@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from langchain_core.embeddings import Embeddings
 
 from tttembed_rag import Scale
-from tttembed_rag.demo.embedding import embed
+from tttembed_rag.embedders import minilm
 
 TOPICS = (
     "reset a password",
@@ -40,7 +40,8 @@ class MiniLM(Embeddings):
     """all-MiniLM-L6-v2, each text embedded once; *texts* at the start."""
 
     def __init__(self, texts: Sequence[str] = (*PASSAGES, *QUESTIONS)) -> None:
-        self._vectors = dict(zip(texts, embed(texts).tolist(), strict=True))
+        self._model = minilm()
+        self._vectors = dict(zip(texts, self._model.embed_documents(texts).tolist(), strict=True))
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Their vectors."""
@@ -49,7 +50,7 @@ class MiniLM(Embeddings):
     def embed_query(self, text: str) -> list[float]:
         """Its vector."""
         if text not in self._vectors:
-            self._vectors[text] = embed([text])[0].tolist()
+            self._vectors[text] = self._model.embed_queries([text])[0].tolist()
         return self._vectors[text]
 
 

@@ -7,6 +7,7 @@ success: the callable that people finally used. The other half is only measured.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.demo.callables import collect_callables
-from tttembed_rag.demo.embedding import NAME, embed
 from tttembed_rag.demo.report import Example, Line, Move, write_report
+from tttembed_rag.embedders.local import minilm
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.experiment import Plan, Row, run
@@ -28,7 +29,9 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray
 
-# A callable's purpose stands in its first lines; reading no further halves the wait.
+_EMBEDDER = "all-MiniLM-L6-v2"
+# Tokens read of a text. A callable's purpose stands in its first lines; reading no further halves the wait.
+_TEXT_TOKENS = 128
 _CARD_TOKENS = 64
 # Task success is known for every listed callable at no cost, so the whole list is rewarded.
 _DEPTH = 30
@@ -128,10 +131,15 @@ def _collection(
     if data and vectors:
         docs, queries = load_vectors(data, vectors, dataset)
     else:
-        say(f"Embedding {len(dataset.documents)} documents with {NAME} ...")
-        docs = embed(list(dataset.documents.values()), tokens=128 if data else _CARD_TOKENS)
-        queries = embed(list(dataset.queries.values()))
-    return Collection.of(dataset, docs, queries, embedder=vectors or NAME, judge=rewards, scores=scores, scale=scale)
+        say(f"Embedding {len(dataset.documents)} documents with {_EMBEDDER} ...")
+        reader, asker = (
+            minilm(max_tokens=tokens, progress=sys.stderr.isatty())
+            for tokens in (_TEXT_TOKENS if data else _CARD_TOKENS, _TEXT_TOKENS)
+        )
+        docs = reader.embed_documents(list(dataset.documents.values()))
+        queries = asker.embed_queries(list(dataset.queries.values()))
+    embedder = vectors or _EMBEDDER
+    return Collection.of(dataset, docs, queries, embedder=embedder, judge=rewards, scores=scores, scale=scale)
 
 
 def _line(rows: Sequence[Row]) -> Line:

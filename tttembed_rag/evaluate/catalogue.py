@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from tttembed_rag.errors import DataError, InputError, require
 from tttembed_rag.evaluate.datasets import Judgments
 from tttembed_rag.evaluate.files import write_beir
-from tttembed_rag.models.hub import why_unreachable
+from tttembed_rag.models.hub import first_line, why_unreachable, without_bars
 
 EXTRA = "mteb"
 
@@ -210,18 +210,11 @@ def _only(what: str, name: str, choices: Iterable[str]) -> str:
 
 @contextmanager
 def _readable(name: str, path: str) -> Iterator[None]:
-    """Loads without progress bars in pipes, and turns failures into one line."""
+    """A block that reads data of the hub: no progress bars in pipes, an error of one line where it fails."""
     if not Path(path).exists() and (reason := why_unreachable(extra=EXTRA)):
         raise DataError(f"{name}: expected its data at {path}; {reason}")
-    progress = require("datasets.utils.logging", EXTRA)
-    bars_were_on = progress.is_progress_bar_enabled()
-    if not sys.stderr.isatty():
-        progress.disable_progress_bar()
     try:
-        yield
+        with nullcontext() if sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
+            yield
     except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        said = str(exc).strip().partition("\n")[0]
-        raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {said})") from exc
-    finally:
-        if bars_were_on:
-            progress.enable_progress_bar()
+        raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {first_line(exc)})") from exc

@@ -1,14 +1,16 @@
-"""What judges on this machine share: loading, text that stays text, and batches that fit in memory."""
+"""What models on this machine share: loading, text that stays text, and batches that fit in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
+from tttembed_rag.models.hub import first_line, without_bars
 
 # Characters that a token may stand for at most, when a long text is cut before it is tokenised.
 CHARACTERS_PER_TOKEN = 16
@@ -39,30 +41,39 @@ def load(auto_class: str, model: str, *, revision: str | None, device: str | Non
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = device or accelerator
     dtype = dtype or ("float32" if device == "cpu" else "auto")
-    loaded = _read(getattr(transformers, auto_class), model, revision=revision, dtype=dtype)
+    with loading(model, "transformers", JudgeError, extra=EXTRA):
+        loaded = getattr(transformers, auto_class).from_pretrained(model, revision=revision, dtype=dtype)
     return loaded.to(device).eval()
 
 
 def load_tokenizer(model: str, *, revision: str | None) -> Any:
     """The tokenizer beside a model; one of the `tokenizers` library, or an error."""
-    tokenizer = _read(require("transformers", EXTRA).AutoTokenizer, model, revision=revision)
+    auto = require("transformers", EXTRA).AutoTokenizer
+    with loading(model, "transformers", JudgeError, extra=EXTRA):
+        tokenizer = auto.from_pretrained(model, revision=revision)
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
     return tokenizer
 
 
-def _read(auto: Any, model: str, **options: Any) -> Any:
-    transformers_logging = require("transformers", EXTRA).utils.logging
-    bars_were_on = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+@contextmanager
+def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[None]:
+    """A block that loads *model* without progress bars, and raises *failure* in one line where it cannot.
+
+    Args:
+        model: Name or folder.
+
+        library: The library that loads it, to name in the error.
+
+        failure: The exception to raise.
+
+        extra: The extra of this package that brings the library.
+    """
     try:
-        return auto.from_pretrained(model, **options)
-    except (OSError, ValueError) as exc:
-        reason = str(exc).strip().partition("\n")[0]
-        raise JudgeError(f"{model}: expected a model that transformers can load ({reason})") from exc
-    finally:
-        if bars_were_on:
-            transformers_logging.enable_progress_bar()
+        with without_bars("transformers", extra=extra):
+            yield
+    except (OSError, ValueError, KeyError) as exc:
+        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)})") from exc
 
 
 def weights_digest(model: Any) -> str:
