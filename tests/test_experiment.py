@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedError, fit
-from tttembed_rag.evaluate.baselines import direct_rerank, fused
-from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, split
+from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
 from tttembed_rag.evaluate.experiment import Plan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
 from tttembed_rag.judging import water_fill
+from tttembed_rag.serving import in_fused_order, in_reward_order
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 240, 120, 24, 60
 CONTRACT = {
@@ -608,7 +608,7 @@ def test_rerank_sorts_rewarded_documents_within_their_slots() -> None:
     """Rewarded documents share out their slots by reward; unrewarded ones stay where they are."""
     ranked = np.array([10, 11, 12, 13, 14])
 
-    reranked = direct_rerank(ranked, np.array([10, 12, 14]), np.array([0.1, 0.5, 0.9]))
+    reranked = reordered(ranked, np.array([10, 12, 14]), np.array([0.1, 0.5, 0.9]), in_reward_order)
 
     assert reranked.tolist() == [14, 11, 12, 13, 10]
 
@@ -617,21 +617,21 @@ def test_rerank_keeps_base_order_in_ties() -> None:
     """Documents of equal reward keep their base order, whatever order the rewards come in."""
     ranked = np.array([3, 1, 2, 0])
 
-    reranked = direct_rerank(ranked, np.array([0, 2, 1, 3]), np.array([0.5, 0.5, 0.9, 0.5]))
+    reranked = reordered(ranked, np.array([0, 2, 1, 3]), np.array([0.5, 0.5, 0.9, 0.5]), in_reward_order)
 
     assert reranked.tolist() == [1, 3, 2, 0]
 
 
 def test_rerank_ignores_documents_beyond_the_list() -> None:
     """A rewarded document that is not in the list enters nowhere."""
-    assert direct_rerank(np.array([4, 5]), np.array([5, 9]), np.array([0.2, 1.0])).tolist() == [4, 5]
+    assert reordered(np.array([4, 5]), np.array([5, 9]), np.array([0.2, 1.0]), in_reward_order).tolist() == [4, 5]
 
 
 def test_rerank_leaves_its_input_alone() -> None:
     """The base list keeps its order."""
     ranked = np.array([0, 1])
 
-    direct_rerank(ranked, np.array([0, 1]), np.array([0.0, 1.0]))
+    reordered(ranked, np.array([0, 1]), np.array([0.0, 1.0]), in_reward_order)
 
     assert ranked.tolist() == [0, 1]
 
@@ -639,21 +639,38 @@ def test_rerank_leaves_its_input_alone() -> None:
 # Fusing
 
 
+def fused(ranked: np.ndarray, candidates: np.ndarray, rewards: np.ndarray) -> list[int]:
+    """A list in the order that judge and search give it together."""
+    return reordered(ranked, candidates, rewards, in_fused_order).tolist()
+
+
 def test_fusing_weighs_reward_and_search_the_same() -> None:
     """Rewarded documents stand by the sum of their two ranks, in the slots they held; the others stay."""
     found = np.array([40, 10, 30, 50, 20])
 
     # Ranks by search and by reward: 40 has 1 + 3, 10 has 2 + 1, 50 has 3 + 2.
-    assert fused(found, np.array([10, 40, 50]), np.array([0.9, 0.1, 0.5])).tolist() == [10, 40, 30, 50, 20]
+    assert fused(found, np.array([10, 40, 50]), np.array([0.9, 0.1, 0.5])) == [
+        10,
+        40,
+        30,
+        50,
+        20,
+    ]
     # The exact opposites of the search: all three sums are 4, and the search decides.
-    assert fused(found, np.array([20, 40, 50]), np.array([0.9, 0.1, 0.5])).tolist() == found.tolist()
+    assert (
+        reordered(found, np.array([20, 40, 50]), np.array([0.9, 0.1, 0.5]), in_fused_order).tolist() == found.tolist()
+    )
 
 
 def test_fusing_ignores_documents_beyond_the_list() -> None:
     """Only rewarded documents that the search found take part, and a rank is one among them."""
     found = np.array([1, 2, 3])
 
-    assert fused(found, np.array([3, 9, 2, 8]), np.array([0.5, 0.9, 0.1, 0.8])).tolist() == [1, 2, 3]
+    assert fused(found, np.array([3, 9, 2, 8]), np.array([0.5, 0.9, 0.1, 0.8])) == [
+        1,
+        2,
+        3,
+    ]
 
 
 def test_fused_rows_change_believed_queries_alone(collection: Collection) -> None:

@@ -23,11 +23,11 @@ from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.experiment import Plan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.rows import Float64
 
 _EMBEDDER = "all-MiniLM-L6-v2"
 # Tokens read of a text. A callable's purpose stands in its first lines; reading no further halves the wait.

@@ -13,10 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
+from tttembed_rag.errors import InputError
+from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards, split
 from tttembed_rag.evaluate.intervals import mean_interval
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judging.turns import water_fill
@@ -24,6 +23,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
 Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
@@ -126,11 +126,7 @@ class Row:
 
 def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections."""
-    names = [collection.dataset.name for collection in workload]
-    if len(set(names)) < len(names):
-        raise DataError(f"data sets: expected different names, got {', '.join(names)}")
-    if len(widths := sorted({collection.doc_vectors.shape[1] for collection in workload})) > 1:
-        raise DataError(f"data sets: expected vectors of one width, got {widths}")
+    check_workload(workload)
     for seed in plan.seeds:
         splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:

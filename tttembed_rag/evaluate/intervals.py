@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
 _RESAMPLES = 1_000
 # Numbers drawn at a time: what a resampling holds in memory does not grow with the queries.

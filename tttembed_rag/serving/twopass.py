@@ -90,7 +90,8 @@ def in_reward_order(ranked: Sequence[Key], rewards: Mapping[Key, float]) -> list
     Unjudged keys keep their places; judged keys that are missing from *ranked* join at its end before
     sorting, so that a good one is never lost. Equal rewards keep the order of *ranked*.
     """
-    every = [*ranked, *(key for key in rewards if key not in set(ranked))]
+    listed = set(ranked)
+    every = [*ranked, *(key for key in rewards if key not in listed)]
     best = iter(sorted((key for key in every if key in rewards), key=lambda key: -rewards[key]))
     return [next(best) if key in rewards else key for key in every]
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.evaluate.paper.cells import Cell, Columns
 from tttembed_rag.evaluate.paper.design import (
     ALL,
@@ -32,6 +31,7 @@ from tttembed_rag.evaluate.paper.rivals import RIVALS, Entrant, nudged
 from tttembed_rag.evaluate.paper.tables import Entry, Report, Table
 from tttembed_rag.evaluate.paper.workload import Workload
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
 # Rewarded queries per task, then all of them.
 BREADTHS = (4, 16, 64, 200)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tttembed_rag.evaluate.intervals import Estimate, task_means
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.evaluate.paper.cells import Columns
 from tttembed_rag.evaluate.paper.curves import area_weights, breadth_grid
 from tttembed_rag.evaluate.paper.design import (
@@ -27,6 +26,7 @@ from tttembed_rag.evaluate.paper.design import (
 )
 from tttembed_rag.evaluate.paper.tables import Entry, Report, Table
 from tttembed_rag.evaluate.paper.workload import Workload
+from tttembed_rag.vectors.rows import Float64
 
 # After all queries have the depth of the grid: full coverage at these depths.
 FULL_DEPTHS = (30, 100)

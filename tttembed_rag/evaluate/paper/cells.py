@@ -20,7 +20,7 @@ import numpy as np
 import tttembed_rag
 from tttembed_rag import __version__
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.vectors.rows import Float64
 
 # nDCG@10 (N,) of every query of a workload by column; NaN where a query is not of the population.
 Columns: TypeAlias = Mapping[str, Float64]

@@ -10,7 +10,6 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.intervals import Estimate, task_means
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.evaluate.paper.cells import Cell, Columns, content_hash
 from tttembed_rag.evaluate.paper.tables import Entry, Line, Report
 from tttembed_rag.evaluate.paper.workload import Judged, Workload
@@ -19,6 +18,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.rows import Float64
 
 # Everything that serves offsets, then what does not; `auto` is gated, the others are the paper's plain rule.
 PLAIN: tuple[AnyScope, ...] = ("global", "task", "query")

@@ -17,11 +17,13 @@ import numpy as np
 
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.evaluate.measures import dcg, ndcg
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import log_softmax, softmax
 from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
+from tttembed_rag.vectors.rows import Float64
 
 Rival: TypeAlias = Callable[[Collection, IntArray, Rewards], FloatArray]
 
@@ -164,7 +166,8 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
             length = np.linalg.norm(moved, axis=1, keepdims=True)
             u = moved / length
             logits = np.where(grid.present, np.matvec(documents, u) / _STUDENT_TEMPERATURE, -np.inf)
-            student, log_student = _softmax(logits)
+            log_student = log_softmax(logits)
+            student = np.exp(log_student)
             told = teacher > 0
             surplus = np.log(teacher, where=told, out=np.zeros_like(teacher)) - np.where(told, log_student, 0.0)
             value += float(weights[batch] @ (teacher * surplus).sum(axis=1))
@@ -247,24 +250,16 @@ def _batches(rewards: Rewards) -> Iterator[tuple[IntArray, Grid, Float64]]:
         yield rows, part, unit_documents[part.slots]
 
 
-def _softmax(logits: Float64) -> tuple[Float64, Float64]:
-    """Softmax over the last axis, and its logarithm."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return np.exp(log), log
-
-
 def _teacher(grid: Grid) -> Float64:
-    return _softmax(np.where(grid.present, grid.rewards / _TEACHER_TEMPERATURE, -np.inf))[0]
+    """The teacher's probabilities (b, k) of an offset at the paper's temperature."""
+    return softmax(np.where(grid.present, grid.rewards / _TEACHER_TEMPERATURE, -np.inf))
 
 
 def _reward_ndcg(similar: Float64, rewards: Float64, among: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64:
     """NDCG (b,) of the candidates *among* those judged, in order of *similar*, with rewards as gains."""
-    discount = 1.0 / np.log2(np.arange(2, similar.shape[1] + 2))
     gains = np.where(among, rewards, 0.0)
     order = np.argsort(np.where(among, -similar, np.inf), axis=1, kind="stable")
-    ideal = -np.sort(-gains, axis=1) @ discount
-    return np.divide(np.take_along_axis(gains, order, 1) @ discount, ideal, out=np.ones(len(ideal)), where=ideal > 0)
+    return ndcg(np.take_along_axis(gains, order, 1), dcg(-np.sort(-gains, axis=1)), empty=1.0)
 
 
 def _refined(
@@ -275,7 +270,7 @@ def _refined(
     for batch, grid, documents in _batches(rewards):
         present = grid.present
         scores = _scaled(grid.rewards, present)[0] / 2.0 if scaled else grid.rewards
-        teacher = _softmax(np.where(present, scores, -np.inf))[0]
+        teacher = softmax(np.where(present, scores, -np.inf))
         query = unit(rewards.query_vectors[batch].astype(np.float64))
         first, second = np.zeros_like(query), np.zeros_like(query)
         for step in range(1, steps + 1):
@@ -286,7 +281,7 @@ def _refined(
             logits = cosine
             if scaled:
                 logits, scale, low, high = _scaled(cosine, present)
-            pull = np.where(present, _softmax(np.where(present, logits, -np.inf))[0] - teacher, 0.0) / scale
+            pull = np.where(present, softmax(np.where(present, logits, -np.inf)) - teacher, 0.0) / scale
             if low is not None and high is not None:
                 # The scale moves with its ends: what they take of the gradient.
                 at_high = -(pull * logits).sum(axis=1)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards
+from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards
 from tttembed_rag.evaluate.experiment import privately_served, served, served_and_fused
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.judging.turns import water_fill
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
 
 # Judged queries of each collection, as rows.
 Judged = Sequence[IntArray]
@@ -45,17 +45,13 @@ class Workload:
     @classmethod
     def of(cls, collections: Sequence[Collection]) -> Workload:
         """The workload of *collections*, checked."""
-        names = [collection.dataset.name for collection in collections]
-        if len(set(names)) < len(names):
-            raise DataError(f"data sets: expected different names, got {', '.join(names)}")
-        if len(widths := sorted({collection.doc_vectors.shape[1] for collection in collections})) > 1:
-            raise DataError(f"data sets: expected vectors of one width, got {widths}")
+        check_workload(collections)
         pools = tuple(
             np.flatnonzero([len(collection.candidates(q, 1)[0]) for q in range(len(collection.raw))])
             for collection in collections
         )
-        if empty := next((name for name, pool in zip(names, pools, strict=True) if not pool.size), None):
-            raise DataError(f"{empty}: expected queries with a judged document, got none")
+        if empty := next((c for c, pool in zip(collections, pools, strict=True) if not pool.size), None):
+            raise DataError(f"{empty.dataset.name}: expected queries with a judged document, got none")
         sizes = [len(collection.raw) for collection in collections]
         raw = np.concatenate([collection.raw for collection in collections])
         return cls(tuple(collections), np.repeat(np.arange(len(sizes)), sizes), raw, pools)
