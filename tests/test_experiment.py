@@ -16,7 +16,7 @@ import pytest
 
 from tttembed_rag import DataError, InputError, RewardError, Scale, TTTEmbedError, fit
 from tttembed_rag.evaluate.collection import Collection, open_collection, pooled_rewards, reordered, split
-from tttembed_rag.evaluate.experiment import Plan, Row, run
+from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_scores
 from tttembed_rag.judging import water_fill
 from tttembed_rag.serving import in_fused_order, in_reward_order
@@ -108,7 +108,7 @@ def collection(folder: Path) -> Collection:
     return opened(folder)
 
 
-PLAN = Plan(rewarded=(20, 50), depth=10, seeds=(0, 1), holdout=0.3)
+PLAN = ExperimentPlan(rewarded=(20, 50), depth=10, seeds=(0, 1), holdout=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -254,7 +254,7 @@ def test_scores_of_held_out_queries_change_nothing(collection: Collection) -> No
     secret = set(collection.query_ids[held].tolist())
     scores = {q: dict.fromkeys(docs, 0.5) if q in secret else docs for q, docs in collection.scores.items()}
     other = replace(collection, scores=scores, _candidates={})
-    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("global", "auto"))
+    plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("global", "auto"))
 
     assert timeless(list(run([collection], plan))) == timeless(list(run([other], plan)))
 
@@ -263,14 +263,14 @@ def test_scores_of_rewarded_queries_change_the_offset(collection: Collection) ->
     """Rewarded queries are what is learned from: other scores for them give other rows."""
     scores = {q: dict.fromkeys(docs, 0.5) for q, docs in collection.scores.items()}
     other = replace(collection, scores=scores, _candidates={})
-    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("task",), baselines=(), gates=(False,))
+    plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("task",), baselines=(), gates=(False,))
 
     assert timeless(list(run([collection], plan))) != timeless(list(run([other], plan)))
 
 
 def test_a_budget_beyond_the_pool_takes_all_of_it(collection: Collection) -> None:
     """More rewarded queries than the pool has are as many as it has."""
-    plan = Plan(rewarded=(500,), seeds=(0,), scopes=(), baselines=("raw",))
+    plan = ExperimentPlan(rewarded=(500,), seeds=(0,), scopes=(), baselines=("raw",))
 
     counts = {(row.rewarded, row.rewarded_queries) for row in run([collection], plan)}
 
@@ -342,7 +342,7 @@ def test_planted_gain_is_found(rows: list[Row]) -> None:
 
 def test_abstaining_changes_nothing(folder: Path) -> None:
     """Where a judge knows nothing the gate abstains, and the change is exactly 0 for everybody."""
-    plan = Plan(rewarded=(50,), seeds=(0, 2), gates=(True,), baselines=())
+    plan = ExperimentPlan(rewarded=(50,), seeds=(0, 2), gates=(True,), baselines=())
 
     rows = list(run([opened(folder, "noise")], plan))
 
@@ -352,7 +352,7 @@ def test_abstaining_changes_nothing(folder: Path) -> None:
 
 def test_the_gate_is_what_prevents_harm(folder: Path) -> None:
     """The same worthless rewards without the gate do harm queries."""
-    plan = Plan(rewarded=(50,), seeds=(0, 1), scopes=("task",), gates=(False,), baselines=())
+    plan = ExperimentPlan(rewarded=(50,), seeds=(0, 1), scopes=("task",), gates=(False,), baselines=())
 
     rows = list(run([opened(folder, "noise")], plan))
 
@@ -424,7 +424,7 @@ def test_the_budget_counts_pairs(collection: Collection) -> None:
     drawn = pool[water_fill([len(pool)], 20)[0]].tolist()
     expected = sum(min(3, 1 + q % 4) for q in drawn)
 
-    found = {row.budget for row in run([sparse], Plan(rewarded=(20,), depth=3, seeds=(0,), scopes=()))}
+    found = {row.budget for row in run([sparse], ExperimentPlan(rewarded=(20,), depth=3, seeds=(0,), scopes=()))}
 
     assert {expected} == found
     assert expected < 60
@@ -440,7 +440,7 @@ def test_the_full_budget_is_queries_times_depth(rows: list[Row]) -> None:
 
 def test_labels_as_judge_are_called_simulated(folder: Path) -> None:
     """Relevance labels used as rewards are flagged in every row; a real judge's scores are not."""
-    plan = Plan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
+    plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
 
     flags = {name: {row.simulated for row in run([opened(folder, name)], plan)} for name in ("qrels", "oracle")}
 
@@ -482,7 +482,7 @@ def test_a_rubric_is_a_probability_stretched(folder: Path, collection: Collectio
     """Scores times ten on the scale rubric:0,10 give the rows of the scores themselves."""
     scores = {q: {d: 10 * s for d, s in docs.items()} for q, docs in load_scores(folder, "oracle").items()}
     graded = replace(collection, scores=scores, scale=Scale("rubric", 0, 10), _candidates={})
-    plan = Plan(rewarded=(20,), seeds=(0,), scopes=("task",))
+    plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=("task",))
     expected = [(row.population, row.gated, round(row.delta, 9)) for row in run([collection], plan)]
 
     assert expected == [(row.population, row.gated, round(row.delta, 9)) for row in run([graded], plan)]
@@ -532,7 +532,7 @@ def test_pooled_candidates_keep_their_vectors_and_scores(workload: list[Collecti
 
 def test_the_global_offset_is_pooled(workload: list[Collection]) -> None:
     """Of two opposite tasks a global offset helps less than each task's own."""
-    plan = Plan(rewarded=(50,), seeds=(0,), scopes=("global", "task"), gates=(False,), baselines=())
+    plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("global", "task"), gates=(False,), baselines=())
 
     rows = some(list(run(workload, plan)), population="heldout")
 
@@ -552,7 +552,7 @@ def test_one_folder_pools_into_itself(rows: list[Row]) -> None:
 
 def test_budgets_are_per_task(workload: list[Collection]) -> None:
     """Every folder gets the asked number of rewarded queries."""
-    plan = Plan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
+    plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=(), baselines=("raw",))
 
     counts = {(row.dataset, row.rewarded_queries) for row in run(workload, plan)}
 
@@ -596,7 +596,7 @@ def test_folders_of_different_widths_are_refused(collection: Collection, tmp_pat
 def test_a_bad_plan_is_refused(collection: Collection, changed: dict[str, object], message: str) -> None:
     """A plan that cannot be run is an input error that names the setting."""
     with pytest.raises(InputError) as caught:
-        list(run([collection], Plan(**changed)))
+        list(run([collection], ExperimentPlan(**changed)))
 
     assert str(caught.value).startswith(message)
 

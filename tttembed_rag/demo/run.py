@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.demo.callables import collect_callables
-from tttembed_rag.demo.report import Example, Line, Move, write_report
+from tttembed_rag.demo.report import SHOWN, BudgetLine, ShownQuery, sentence, write_report
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
-from tttembed_rag.evaluate.experiment import Plan, Row, run
+from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
+from tttembed_rag.evaluate.explaining import moves_between
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
@@ -64,7 +65,7 @@ def run_demo(
 
         say: Takes each line.
     """
-    plan = Plan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
+    plan = ExperimentPlan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     out.mkdir(parents=True, exist_ok=True)
     collection = _collection(data, vectors, rewards, scale, say)
     texts = collection.dataset
@@ -98,7 +99,7 @@ def run_demo(
         say("")
         say(f"{example.title}: {example.query!r}  nDCG@10 {example.before:.2f} -> {example.after:.2f}")
         for direction, moves in (("rose", example.rose), ("fell", example.fell)):
-            say(f"  {direction}: {'; '.join(str(move) for move in moves) or 'nothing'}")
+            say(f"  {direction}: {'; '.join(map(sentence, moves)) or 'nothing'}")
 
     offsets.save(out / "offsets.safetensors")
     write_report(out / "report.html", texts.name, judge, lines, judged, task, examples, rows)
@@ -142,11 +143,11 @@ def _collection(
     return Collection.of(dataset, docs, queries, embedder=embedder, judge=rewards, scores=scores, scale=scale)
 
 
-def _line(rows: Sequence[Row]) -> Line:
+def _line(rows: Sequence[Row]) -> BudgetLine:
     """The held-out rows of one budget."""
     held = [row for row in rows if row.population == "heldout"]
     gated = [row for row in held if row.scope == "task" and row.gated]
-    return Line(
+    return BudgetLine(
         rewarded=gated[0].rewarded,
         raw=_mean(held, "raw"),
         plain=float(np.mean([row.ndcg10 for row in held if row.scope == "task" and not row.gated])),
@@ -166,7 +167,7 @@ def _mean(rows: Sequence[Row], scope: str) -> float:
     )
 
 
-def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Example]]:
+def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[ShownQuery]]:
     """The gated task offset of one split, and what it did to three held-out queries."""
     pool, held = split(collection, seed, _HOLDOUT)
     offsets = fit(pooled_rewards([collection], [pool], _DEPTH), scope="task")
@@ -181,21 +182,14 @@ def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Examp
     return offsets, examples
 
 
-def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> Example:
-    query_id = str(collection.query_ids[query])
-    before = collection.base[query][:10].tolist()
-    after = collection.index.search(shifted[query : query + 1], 10)[1][0].tolist()
-    relevant = collection.dataset.qrels[query_id]
-    moves = []
-    for row in dict.fromkeys(after + before):
-        document = str(collection.doc_ids[row])
-        ranks = [ranked.index(row) + 1 if row in ranked else None for ranked in (before, after)]
-        moves.append(Move(document, ranks[0], ranks[1], relevant.get(document, 0) > 0))
-    return Example(
+def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> ShownQuery:
+    """What the *shifted* query vectors did to one query of the collection."""
+    query_id, documents = str(collection.query_ids[query]), collection.dataset.documents
+    both = np.stack([collection.query_vectors[query], shifted[query]])
+    return ShownQuery(
         title=title,
         query=collection.dataset.queries[query_id],
         before=float(collection.raw[query]),
         after=float(measured[query]),
-        rose=tuple(move for move in moves if (move.after or 11) < (move.before or 11)),
-        fell=tuple(move for move in moves if (move.after or 11) > (move.before or 11)),
+        moves=moves_between(documents, collection.index, both, collection.dataset.qrels[query_id], top=SHOWN),
     )

@@ -41,7 +41,7 @@ SKILLRET_PATH = "ThakiCloud/SKILLRET"
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class SourceCollection:
     """A retrieval collection as its publisher has it.
 
     Attributes:
@@ -71,7 +71,7 @@ def load_collection(
     subset: str | None = None,
     path: str | None = None,
     revision: str | None = None,
-) -> Collection:
+) -> SourceCollection:
     """The collection called *name*, from the hub or its cache on this machine.
 
     Args:
@@ -105,7 +105,7 @@ def load_collection(
     return from_task(task, split=split, subset=subset)
 
 
-def from_task(task: Any, *, split: str | None = None, subset: str | None = None) -> Collection:
+def from_task(task: Any, *, split: str | None = None, subset: str | None = None) -> SourceCollection:
     """The collection behind a retrieval task of mteb, loaded as mteb loads it.
 
     Args:
@@ -148,10 +148,10 @@ def from_task(task: Any, *, split: str | None = None, subset: str | None = None)
         # A query that is a document of the corpus must not find itself.
         "ignore_identical_ids": bool(task.ignore_identical_ids),
     }
-    return Collection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
+    return SourceCollection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
 
 
-def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: str | None = None) -> Collection:
+def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: str | None = None) -> SourceCollection:
     """SKILLRET: requests to an agent, and the cards of the skills that serve them.
 
     A card is its name, description and instructions with bars between, as its authors embed it.
@@ -179,7 +179,7 @@ def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: s
     queries = {str(row["id"]): str(row["query"]) for row in requests}
     origin = {"task": SKILLRET, "path": path, "revision": revision, "split": split, "subset": "default"}
     known = {query: text for query, text in queries.items() if query in qrels}
-    return Collection(((str(row["id"]), "", _card(row)) for row in skills), known, qrels, origin)
+    return SourceCollection(((str(row["id"]), "", _card(row)) for row in skills), known, qrels, origin)
 
 
 def _card(skill: Mapping[str, Any]) -> str:

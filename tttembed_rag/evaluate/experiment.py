@@ -30,7 +30,7 @@ Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class ExperimentPlan:
     """What to fit and measure.
 
     Attributes:
@@ -124,7 +124,7 @@ class Row:
         return asdict(self)
 
 
-def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
+def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections."""
     check_workload(workload)
     for seed in plan.seeds:
@@ -139,7 +139,7 @@ def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
 
 def _cell(
     workload: Sequence[Collection],
-    plan: Plan,
+    plan: ExperimentPlan,
     seed: int,
     rewarded: int,
     judged: Sequence[IntArray],
@@ -200,14 +200,14 @@ class _Outcome:
     fitted: bool
 
 
-def _fit(rewards: Rewards, plan: Plan, scope: AnyScope, gated: bool) -> _Fitted:
+def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -> _Fitted:
     began = time.perf_counter()
     offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
     return _Fitted(offsets, time.perf_counter() - began)
 
 
 def _outcomes(
-    collection: Collection, plan: Plan, mine: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+    collection: Collection, plan: ExperimentPlan, mine: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
 ) -> Iterator[_Outcome]:
     """nDCG@10 of every query under each baseline and each fit."""
     if "raw" in plan.baselines:
