@@ -14,7 +14,7 @@ _LOOK_UP_AT_ONCE = 500
 
 
 class KeyedRows:
-    """One table whose first column is its key; a row that is there stays as it is.
+    """One table whose first column is its key; a row that is there stays as it is, unless `put` replaces it.
 
     Args:
         path: Its file, made if absent; None keeps it in memory.
@@ -59,13 +59,14 @@ class KeyedRows:
                 found = rows.fetchall()
             yield from found
 
-    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Keep *rows*, all or none; a first row stays."""
+    def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
+        """Keep *rows*, all or none; the first row of a key stays, unless *replace*."""
         marks = ",".join("?" * len(self._columns))
         with self._checked():
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
-                self._connection.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
+                kept = "REPLACE" if replace else "IGNORE"
+                self._connection.executemany(f"INSERT OR {kept} INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
 
     @contextmanager
     def _checked(self) -> Iterator[None]:

@@ -25,7 +25,7 @@ Judged = Sequence[IntArray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """Collections of one width and different names; results are arrays over all N queries, set after set.
+    """Collections of one width and different names; results are arrays over the N queries of all, set after set.
 
     Attributes:
         collections: The collections; the name of each is its task.
@@ -115,7 +115,7 @@ class Workload:
 
     def mask(self, rows: Judged) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """(N,) whether a query is among *rows* of its collection."""
-        return np.concatenate([np.isin(np.arange(len(c.raw)), mine) for c, mine in self.each(rows)])
+        return np.concatenate([np.isin(np.arange(len(c.raw)), of_set) for c, of_set in self.each(rows)])
 
     def only(self, names: Sequence[str]) -> Workload:
         """The same with only some of the collections."""
@@ -139,11 +139,11 @@ class Workload:
         )
 
     def manifest(self) -> list[dict[str, Any]]:
-        """What was measured, by name and by content: one record per collection."""
+        """One record per collection: its names, its sizes, and the hash of its contents."""
         return [
             {
                 "dataset": c.dataset.name,
-                "sha256": digest(c),
+                "sha256": sha256_of(c),
                 "documents": len(c.doc_ids),
                 "queries": c.query_ids.tolist(),
                 "embedder": c.embedder,
@@ -156,8 +156,8 @@ class Workload:
         ]
 
 
-def digest(collection: Collection) -> str:
-    """SHA-256 of all that a result on this collection depends on: ids, labels, scores, vectors."""
+def sha256_of(collection: Collection) -> str:
+    """SHA-256 of what a result on this collection depends on: ids, labels, scores, vectors."""
     content = hashlib.sha256()
     labels: list[Mapping[str, Any]] = [collection.dataset.qrels, collection.scores]
     facts = [collection.dataset.name, str(collection.scale), collection.simulated, *labels]
