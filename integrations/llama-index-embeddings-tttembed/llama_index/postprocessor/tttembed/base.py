@@ -119,9 +119,14 @@ class RewardPostprocessor(BaseNodePostprocessor):
         return rewarded(nodes, rewards.tolist())[: self._top_n]
 
 
+def read_text(node: NodeWithScore) -> str:
+    """The text of a node that was embedded."""
+    return node.node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
 def read_texts(nodes: Sequence[NodeWithScore]) -> list[str]:
-    """What was embedded of each node."""
-    return [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+    """`read_text` of each node."""
+    return [read_text(node) for node in nodes]
 
 
 def rewarded(nodes: Sequence[NodeWithScore], rewards: Sequence[float]) -> list[NodeWithScore]:
