@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import InputError, RewardError
 
 ScaleKind = Literal["probability", "logit", "rubric", "unbounded"]
-# Scores may overshoot a declared bound by this much: float32 rounding, not another scale.
+# The most by which a score may overshoot a declared bound, in units of the scale: rounding of float32 explains it.
 SCALE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a judge's numbers mean; rewards reach the fit in [0, 1] by this, never by guessing.
+    """What the numbers of a judge mean, and how they become rewards in [0, 1] without guessing.
 
     Attributes:
         kind: ``probability`` in [0, 1], ``logit`` (any real, mapped by the logistic function),
@@ -57,16 +57,35 @@ class Scale:
     def __str__(self) -> str:
         return f"rubric:{self.low:g},{self.high:g}" if self.kind == "rubric" else self.kind
 
-    def to_unit(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Scores as rewards in [0, 1], shape kept; a RewardError if they are not on this scale."""
-        if not np.isfinite(scores).all():
-            found = "NaN" if np.isnan(scores).any() else "infinity"
-            raise RewardError(f"rewards: expected finite numbers, got {found} (leave unjudged candidates out)")
+    def check_calibrated(self) -> None:
+        """Refuse an unbounded scale, on which scores are no rewards before they are calibrated.
+
+        Raises:
+            RewardError: The scale is unbounded.
+        """
         if self.kind == "unbounded":
             raise RewardError("rewards: expected a scale with a meaning, got unbounded scores (calibrate them first)")
+
+    def holds(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which *scores* lie on this scale: finite numbers, between the bounds where it has some; shape kept."""
+        finite = np.isfinite(scores)
+        if self.kind in ("logit", "unbounded"):
+            return finite
+        return finite & (scores >= self.low - SCALE_TOLERANCE) & (scores <= self.high + SCALE_TOLERANCE)
+
+    def to_unit(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Scores as rewards in [0, 1], shape kept.
+
+        Raises:
+            RewardError: A score is not on this scale, or the scale is unbounded.
+        """
+        if not np.isfinite(scores).all():
+            got = "NaN" if np.isnan(scores).any() else "infinity"
+            raise RewardError(f"rewards: expected finite numbers, got {got} (leave unjudged candidates out)")
+        self.check_calibrated()
         if self.kind == "logit":
             return 1.0 / (1.0 + np.exp(-np.clip(scores, -700.0, 700.0)))
-        if scores.size and (scores.min() < self.low - SCALE_TOLERANCE or scores.max() > self.high + SCALE_TOLERANCE):
+        if not self.holds(scores).all():
             raise RewardError(
                 f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], "
                 f"got values from {scores.min():g} to {scores.max():g} (declare the judge's scale)"

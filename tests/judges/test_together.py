@@ -1,4 +1,4 @@
-"""Judges made of judges: ensembles, noise, calibration; and judges from a line of text."""
+"""Judges made of judges: ensembles and calibration; and judges from a line of text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tttembed_rag.judges import (
     RubricJudge,
     YesNoJudge,
     check_judge,
-    noise_of,
     open_judge,
     rewards_of,
 )
@@ -90,31 +89,6 @@ class TestEnsemble:
 
         assert same[0] == same[1]
         assert len({*same, *others}) == 3
-
-
-class TestNoise:
-    """How far a judge agrees with itself."""
-
-    def test_estimates_the_deviation(self):
-        """The estimate is the standard deviation of one reward, on average."""
-        rng = np.random.default_rng(0)
-        judge = RubricJudge(lambda _: f"Score: {rng.choice([2, 3])}", model="undecided")
-
-        assert noise_of(judge, [("q", ["d"] * 400)]) == pytest.approx(0.1, abs=0.01)
-
-    def test_a_judge_that_repeats_itself_has_none(self):
-        """Equal answers are no noise."""
-        assert noise_of(Fixed("probability", a=0.3), [("q", ["a", "missing"])], times=3) == 0.0
-
-    def test_nothing_judged_is_an_error(self):
-        """Noise of nothing is unknown, not zero."""
-        with pytest.raises(InputError, match=r"^pairs: expected one that is judged every time, found none$"):
-            noise_of(Fixed("probability"), [("q", ["a"])])
-
-    def test_asking_once_is_an_error(self):
-        """One answer has no deviation."""
-        with pytest.raises(InputError, match=r"^times: expected at least 2, got 1$"):
-            noise_of(Fixed("probability"), [("q", ["a"])], times=1)
 
 
 class TestCalibration:

@@ -92,14 +92,6 @@ class CrossEncoderJudge(Blocking):
         name = short_name(model)
         return cls(loaded, tokenizer, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
-    @classmethod
-    def from_sentence_transformers(
-        cls, encoder: Any, *, scale: Literal["probability", "logit"] = "probability", name: str = "cross-encoder"
-    ) -> CrossEncoderJudge:
-        """A `sentence_transformers.CrossEncoder` that is already loaded; its activation is left out."""
-        length = getattr(encoder, "max_seq_length", None)
-        return cls(encoder.model, encoder.tokenizer, scale=scale, name=name, max_tokens=length)
-
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""
         limit = self._tokens * CHARACTERS_PER_TOKEN

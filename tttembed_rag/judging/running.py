@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -132,7 +133,7 @@ async def ajudge_all(
     watch: Callable[[Progress], None] | None = None,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
-    judge.scale.to_unit(rewards_of(judge, []))  # refuses an unbounded scale before anything is paid
+    judge.scale.check_calibrated()  # before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
     return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
@@ -206,6 +207,7 @@ class _Run:
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
+        self._rewards: dict[bytes, float] = {}
         self._usage = Usage()
         self._failures = 0
         self._failed: dict[bytes, JudgeError] = {}
@@ -238,8 +240,8 @@ class _Run:
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:
             try:
-                said = await self._judge.ascore(call.query, call.documents)
-                scores = [None if score is None else float(score) for score in said]
+                answer = await self._judge.ascore(call.query, call.documents)
+                scores = [None if score is None else float(score) for score in answer]
                 if len(scores) != len(call.keys):
                     raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
             except JudgeError as exc:
@@ -251,7 +253,7 @@ class _Run:
                     self._stopped = str(exc)
                 return
         self._failures = 0
-        rewards_of(self._judge, scores)  # a score off the scale is never kept
+        self._keep(call.keys, scores)  # raises for a score off the scale, which is never cached
         silent = not meter.heard and any(text.strip() for text in call.documents)
         used = call.estimate if silent else meter.usage  # a cap can only hold if something is counted
         answers = _shared(call.keys, scores, used, self._walk.ledger.settle(call, used))
@@ -262,16 +264,20 @@ class _Run:
     def _progress(self) -> Progress:
         return Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.ledger.usd)
 
+    def _keep(self, keys: Sequence[bytes], scores: Sequence[float | None]) -> None:
+        """Keep the rewards of *scores*, NaN where there is none; here each score is checked, and nowhere else."""
+        self._rewards.update(zip(keys, rewards_of(self._judge, scores).tolist(), strict=True))
+
     def _verdicts(self) -> Verdicts:
-        found = [(query, document, self._walk.known.get(key)) for query, document, key in self._walk.reached]
-        scores = [paid.score if paid else None for _, _, paid in found]
+        reached, known = self._walk.reached, self._walk.known
+        cached = {key: known[key].score for _, _, key in reached if key in known and key not in self._rewards}
+        self._keep(list(cached), list(cached.values()))
         rewards: dict[str, dict[str, float]] = {}
-        for (query, document, _), score, reward in zip(
-            found, scores, rewards_of(self._judge, scores).tolist(), strict=True
-        ):
-            if score is not None:
+        unjudged = 0
+        for query, document, key in reached:
+            if math.isnan(reward := self._rewards.get(key, math.nan)):
+                unjudged += 1
+            else:
                 rewards.setdefault(query, {})[document] = reward
-        failed = {
-            (query, document): self._failed[key] for query, document, key in self._walk.reached if key in self._failed
-        }
-        return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped, failed)
+        failed = {(query, document): self._failed[key] for query, document, key in reached if key in self._failed}
+        return Verdicts(rewards, unjudged, self._progress(), self._stopped or self._walk.stopped, failed)
