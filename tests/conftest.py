@@ -15,9 +15,10 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from tttembed_rag import Rewards
-from tttembed_rag.stores import open_store
+from tttembed_rag.stores import Candidate, Served, open_store
 
 pytest.register_assert_rewrite("tttembed_rag.testing")
+from tttembed_rag.testing import word_overlap  # noqa: E402 (its assertions are rewritten as it is imported)
 
 
 def unit_rows(vectors):
@@ -109,6 +110,72 @@ def planted():
     return make_planted
 
 
+class World:
+    """Queries that all lack one direction, with texts, and a judge that knows better.
+
+    Args:
+        rewards: What the judge says.
+
+        first: Number of the first query, in another world than that of lower ones.
+    """
+
+    def __init__(self, rewards, first=0):
+        self.rewards = rewards
+        self.first = first
+        self._mark = f"{first}-" if first else ""
+        self.table = {
+            (f"query {first + i}", f"document {self._mark}{j}"): float(rewards.values[j])
+            for i in range(len(rewards))
+            for j in self.shown(i)
+        }
+
+    def shown(self, i):
+        """Rows of the documents of query i."""
+        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
+
+    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
+        """Some queries as they were served, with their rewards or to be judged."""
+        values = self.rewards.values if values is None else values
+        for i in rows:
+            candidates = [
+                Candidate(
+                    f"d{self._mark}{j}",
+                    self.rewards.doc_vectors[j],
+                    f"document {self._mark}{j}" if text else None,
+                    float(values[j]) if judged else None,
+                )
+                for j in self.shown(i)
+            ]
+            number, vector = self.first + i, self.rewards.query_vectors[i]
+            yield Served(f"{name}{number}", vector, candidates, f"query {number}" if text else None, **facts)
+
+    def scores(self, query, documents):
+        """What its judge says; of other texts, the share of the query's words they have."""
+        return [self.table.get((query, text), word_overlap(query, text)) for text in documents]
+
+    @staticmethod
+    def reply(scores):
+        """*scores* as Cohere's rerank protocol says them, billed as one search."""
+        results = [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]
+        return {"results": results, "meta": {"billed_units": {"search_units": 1}}}
+
+    def best(self, rows, offsets=None):
+        """Mean reward of the first document of some queries, under offsets."""
+        best = []
+        for i in rows:
+            query = self.rewards.query_vectors[i]
+            query = query if offsets is None else offsets.apply(query)
+            shown = list(self.shown(i))
+            best.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
+        return np.mean(best)
+
+
+@pytest.fixture(scope="session")
+def make_world():
+    """`World`, to be made of rewards."""
+    return World
+
+
 @pytest.fixture(scope="session")
 def reference():
     """Eq. 6 as a function of (v, rewards, weights, recipe), to compare with."""
@@ -116,7 +183,7 @@ def reference():
 
 
 @dataclass
-class Served:
+class Running:
     """A running server: its address and what it was asked."""
 
     url: str
@@ -150,7 +217,7 @@ def serve():
         lock = threading.Lock()
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        served = Served(f"http://127.0.0.1:{server.server_port}")
+        served = Running(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         running.append((server, thread))

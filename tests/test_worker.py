@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -23,118 +22,37 @@ from tttembed_rag.gate import fit
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores import open_store
 from tttembed_rag.worker import Probe, Worker
 from tttembed_rag.worker.memory import Memory, write_probe
 
 QUICK = Patience(attempts=1, first_wait=0.01)
 
 
-class World:
-    """Queries that all lack one direction, with texts, and rewards that know better."""
-
-    def __init__(self, rewards):
-        self.rewards = rewards
-        self.table = {
-            (f"query {i}", f"document {j}"): float(rewards.values[j])
-            for i in range(len(rewards))
-            for j in self.shown(i)
-        }
-
-    def shown(self, i):
-        """Rows of the documents of query i."""
-        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
-
-    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
-        """What was served, with its rewards or to be judged."""
-        values = self.rewards.values if values is None else values
-        for i in rows:
-            candidates = [
-                Candidate(
-                    f"d{j}",
-                    self.rewards.doc_vectors[j],
-                    f"document {j}" if text else None,
-                    float(values[j]) if judged else None,
-                )
-                for j in self.shown(i)
-            ]
-            yield Served(
-                f"{name}{i}", self.rewards.query_vectors[i], candidates, f"query {i}" if text else None, **facts
-            )
-
-    def best(self, rows, offsets=None):
-        """Mean reward of the first document of some queries, under offsets."""
-        found = []
-        for i in rows:
-            query = self.rewards.query_vectors[i]
-            query = query if offsets is None else offsets.apply(query)
-            shown = list(self.shown(i))
-            found.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
-        return np.mean(found)
-
-
 @pytest.fixture(scope="session")
-def world(planted):
+def world(make_world, planted):
     """120 queries with 8 candidates each."""
-    return World(planted(120, strength=0.9, dtype=np.float32))
+    return make_world(planted(120, strength=0.9, dtype=np.float32))
 
 
 @pytest.fixture
-def reranker(world):
+def reranker(world, serve):
     """Starts servers that speak Cohere's rerank protocol: `reranker(answer)`, answer(scores, n) -> what is said."""
-    running = []
 
     def start(answer=None):
         asked = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                with lock:
-                    asked.append((body["query"], tuple(body["documents"])))
-                    number = len(asked)
-                scores = scored(world, body["query"], body["documents"])
-                said = answer(scores, number) if answer else scores
-                status = 200
-                if isinstance(said, int):
-                    status, data = said, b"{}"
-                elif isinstance(said, bytes):
-                    data = said
-                else:
-                    items = [{"index": i, "relevance_score": score} for i, score in enumerate(said)]
-                    data = json.dumps({"results": items, "meta": {"billed_units": {"search_units": 1}}}).encode()
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
+        def answering(_path, body, number):
+            asked.append((body["query"], tuple(body["documents"])))
+            scores = world.scores(body["query"], body["documents"])
+            said = answer(scores, number) if answer else scores
+            if isinstance(said, int):
+                return said, {}, {}
+            return 200, {}, said if isinstance(said, bytes) else world.reply(said)
 
-            def log_message(self, *_):
-                """Say nothing."""
+        return serve(answering).url.removeprefix("http://"), asked
 
-        lock = threading.Lock()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        running.append((server, thread))
-        return f"127.0.0.1:{server.server_port}", asked
-
-    yield start
-    for server, thread in running:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def scored(world, query, documents):
-    """What the world's judge says; of other texts, the share of the query's words they have."""
-
-    def overlap(document):
-        words, others = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
-        return len(words & others) / len(words)
-
-    return [world.table.get((query, document), overlap(document)) for document in documents]
+    return start
 
 
 def http_judge(host):
@@ -164,7 +82,7 @@ class TestOneRound:
 
         def complete(prompt):
             query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
-            return f"Score: {round(5 * scored(world, query, [document])[0])}"
+            return f"Score: {round(5 * world.scores(query, [document])[0])}"
 
         return RubricJudge(complete, model="function")
 
@@ -265,12 +183,12 @@ class TestOneRound:
             scale, fingerprint = Scale("probability"), "asked@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 3":
                     await asyncio.to_thread(store.forget, tenant="", query_id="q3", by="test")
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
         with pytest.raises(LeaseLost):  # as of a fit that learned from it
             Worker(store, Asked(), concurrency=1).round()
@@ -488,12 +406,12 @@ class TestBrokenJudges:
             scale, fingerprint = Scale("probability"), "choosy@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 0":
                     raise ValueError("too long")
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
         store.observe(world.served([0], tenant="first"))
         store.observe(world.served(range(1, 6), tenant="second"))
@@ -514,7 +432,7 @@ class TestBrokenJudges:
                 return [0.9, 0.1]
 
             async def ascore(self, query, documents):
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
         store.observe(world.served(range(40)))
         worker = Worker(store, Hanging(), judge_seconds=0.3)
@@ -597,7 +515,7 @@ class TestLease:
             scale, fingerprint = Scale("probability"), "watched@1"
 
             def score(self, query, documents):
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
             async def ascore(self, query, documents):
                 asked.append(query)
@@ -606,7 +524,7 @@ class TestLease:
                         bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
                     bare.close()
                     await asyncio.sleep(0.4)  # the lease is renewed three times in its 0.3 seconds
-                return scored(world, query, documents)
+                return world.scores(query, documents)
 
         with pytest.raises(LeaseLost):
             Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
@@ -718,7 +636,7 @@ class TestRollback:
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task").round()
         moved = replace(world.rewards, query_vectors=world.rewards.query_vectors + 0.5)
-        store.observe(World(moved).served(range(40, 80), judged=True), judge="j")
+        store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
         assert "drift" in [line.action for line in store.audit()]
@@ -903,7 +821,7 @@ class TestProbe:
 
     def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
         """What was learned for one model is not tried on vectors of the next."""
-        wider = World(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
+        wider = type(world)(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
         worker = Worker(store, scope="task")
         store.observe(world.served(range(40), judged=True, embedder="A"), judge="j")
         first = actions(worker.round())

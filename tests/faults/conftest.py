@@ -20,7 +20,7 @@ from sqlalchemy import select
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.capture import Known
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.stores import Candidate, Served, observing, open_store, schema
+from tttembed_rag.stores import observing, open_store, schema
 from tttembed_rag.testing import JUDGE, traffic
 
 # Trials of each fault, and the seed of the first.
@@ -252,61 +252,10 @@ def capture():
     return captured
 
 
-class World:
-    """Queries that all lack one direction, with texts, and a judge that knows better.
-
-    Args:
-        rewards: What the judge says.
-
-        first: Number of the first query, in another world than that of lower ones.
-    """
-
-    def __init__(self, rewards, first=0):
-        self.rewards = rewards
-        self.first = first
-        self.scores = {
-            (f"query {first + i}", f"document {first}-{j}"): float(rewards.values[j])
-            for i in range(len(rewards))
-            for j in self._shown(i)
-        }
-
-    def _shown(self, i):
-        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
-
-    def served(self, rows, *, judged=False, **facts):
-        """Some queries as they were served, with their rewards or to be judged."""
-        for i in rows:
-            shown = [
-                Candidate(
-                    f"d{self.first}-{j}",
-                    self.rewards.doc_vectors[j],
-                    f"document {self.first}-{j}",
-                    float(self.rewards.values[j]) if judged else None,
-                )
-                for j in self._shown(i)
-            ]
-            number = self.first + i
-            yield Served(f"q{number}", self.rewards.query_vectors[i], shown, f"query {number}", **facts)
-
-    def said(self, body):
-        """Scores for a request to rerank; of the texts that probe a judge, those with the query's words are good."""
-        query = body["query"]
-        words = set(query.lower().strip("?").split())
-        return [
-            self.scores.get((query, text), len(words & set(text.lower().strip(".").split())) / len(words))
-            for text in body["documents"]
-        ]
-
-    @staticmethod
-    def reply(scores):
-        """*scores* as Cohere's rerank protocol says them."""
-        return {"results": [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]}
-
-
 @pytest.fixture(scope="session")
-def world(planted):
+def world(make_world, planted):
     """60 queries with 8 candidates each."""
-    return World(planted(60, strength=0.9, dtype=np.float32))
+    return make_world(planted(60, strength=0.9, dtype=np.float32))
 
 
 @pytest.fixture

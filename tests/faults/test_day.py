@@ -83,8 +83,8 @@ def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):
     day = Day(rng, [world, drifted])
 
     def answer(_, body, __):
-        known = next((one for one in (world, drifted) if (body["query"], body["documents"][0]) in one.scores), world)
-        scores = known.said(body)
+        known = next((one for one in (world, drifted) if (body["query"], body["documents"][0]) in one.table), world)
+        scores = known.scores(body["query"], body["documents"])
         if [said[1] for said in living.told if said[0] == "hour"][-1] != day.bad_hour:
             return 200, {}, world.reply(scores)
         if day.breakdown == "429":
@@ -106,5 +106,5 @@ def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):
         assert max(store.spent(date).pairs for date in dates) <= CAP
         assert store.counts().queries == sum(said[0] == "served" for said in told)
         given = store.rewards(judged[0][0]).values.tolist() if (judged := store.judges()) else []
-        assert set(given) <= {*world.scores.values(), *drifted.scores.values()}
+        assert set(given) <= {*world.table.values(), *drifted.table.values()}
         assert unsound(store) == []

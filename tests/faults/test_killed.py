@@ -89,7 +89,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.said(body))
+        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
 
     judge = serve(answer)
     budget = Budget(pairs=float(rng.choice([100, 500])))

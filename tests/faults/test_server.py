@@ -291,7 +291,7 @@ def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.said(body))
+        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
 
     judge = serve(answer)
     with open_store(guest.url) as store:

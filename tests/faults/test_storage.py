@@ -200,7 +200,7 @@ def test_damaged_rows(store, rng, world, caplog):
         connection.execute(schema.states.update().values(value='{"looked'))
     served = list(world.served(range(60), judged=True, tenant="damaged"))
     queries = {f"q{number}" for number in rng.permutation(60)[: rng.integers(1, 8)].tolist()}
-    names = [f"d0-{number}" for number in rng.permutation(480).tolist()]
+    names = [f"d{number}" for number in rng.permutation(480).tolist()]
     documents, rewards = set(names[: rng.integers(1, 20)]), set(names[20 : rng.integers(21, 40)])
     store.observe(served, judge="j")
     spoil(store, rng, queries, documents, rewards)

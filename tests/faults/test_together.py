@@ -160,7 +160,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.said(body))
+        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
 
     judge = serve(answer)
     store.observe(world.served(range(60)))
