@@ -88,7 +88,7 @@ class TestEmbedder:
         assert np.linalg.norm(queries, axis=1) == pytest.approx(np.ones(4))
         assert np.array_equal(queries, documents)
         assert model.embed_queries([]).shape == (0, 24)
-        assert model.embedded == TEXTS + TEXTS
+        assert model.queries == model.documents == TEXTS
 
     def test_is_one_in_frameworks_too(self):
         """Its methods are those of LangChain's embeddings, with the same vectors."""
@@ -133,7 +133,7 @@ class TestEmbedder:
         cached.embed_documents(TEXTS)
         cached.embed_documents(TEXTS)
 
-        assert model.embedded == TEXTS
+        assert (model.queries, model.documents) == ([], TEXTS)
 
     def test_fails_while_it_is_told_to(self):
         """As a service that is down."""

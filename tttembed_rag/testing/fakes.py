@@ -100,7 +100,9 @@ class FakeEmbedder:
         error: Raised by every call, as by a service that is down, until it is set to None.
 
     Attributes:
-        embedded: Every text it embedded, in order.
+        queries: Every query it was asked to embed, in order.
+
+        documents: Every document it was asked to embed, in order.
     """
 
     def __init__(
@@ -116,26 +118,28 @@ class FakeEmbedder:
         self.width = width
         self.fingerprint = fingerprint
         self.error = error
-        self.embedded: list[str] = []
+        self.queries: list[str] = []
+        self.documents: list[str] = []
         self._vectors = dict(vectors or {})
 
     def embed_query(self, text: str) -> list[float]:
         """The vector (width,) of one text."""
-        vector: list[float] = self._embedded([text])[0].tolist()
+        vector: list[float] = self.embed_queries([text])[0].tolist()
         return vector
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), width), as float32."""
+        self.queries += texts
         return self._embedded(texts)
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), width), as float32; the same as of queries."""
+        self.documents += texts
         return self._embedded(texts)
 
     def _embedded(self, texts: Sequence[str]) -> FloatArray:
         if self.error is not None:
             raise self.error
-        self.embedded += texts
         vectors = np.array([self._vector(text) for text in texts], dtype=np.float32).reshape(len(texts), self.width)
         return unit(vectors) if len(texts) else vectors
 
