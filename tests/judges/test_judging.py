@@ -15,36 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import DataError, InputError, RewardError, Scale
-from tttembed_rag.judges import Blocking, Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
+from tttembed_rag.judges import Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
 from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
 from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
 from tttembed_rag.judging.running import ajudge_all, forecast
 from tttembed_rag.observations import Observation
+from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-class Lengths(Blocking):
+class Lengths(FakeJudge):
     """A judge that knows how long texts are: 1 / (1 + characters), 10 tokens a document."""
 
-    scale = Scale("probability")
-    fingerprint = "lengths"
-    documents_per_call = 3
-
-    def __init__(self):
-        self.asked = []
-        self._lock = threading.Lock()
-
-    def score(self, query, documents):
-        """Scores and notes what was asked."""
-        with self._lock:
-            self.asked += [(query, text) for text in documents]
-        record(Usage(1, 10 * len(documents)))
-        return [None if text == "unclear" else 1 / (1 + len(text)) for text in documents]
-
-    def forecast(self, query, documents):
-        """Exactly what it will use."""
-        return Usage(1, 10 * len(documents))
+    def __init__(self, score_of=lambda _, text: None if text == "unclear" else 1 / (1 + len(text)), **settings):
+        super().__init__(score_of, fingerprint="lengths", documents_per_call=3, **settings)
 
 
 def served(queries=4, depth=5, tasks=1):
@@ -413,28 +398,19 @@ class TestFailure:
 
     def test_scores_off_the_scale_are_never_kept(self):
         """A judge that leaves its declared scale ends the run with an error, and nothing enters the cache."""
-
-        class Wild(Lengths):
-            def score(self, query, documents):
-                return [7.0] * len(documents)
-
         cache = ScoreCache.open(None)
         with pytest.raises(RewardError, match="declare the judge's scale"):
-            judge_all(Plan(served()), Wild(), cache)
+            judge_all(Plan(served()), Lengths(lambda *_: 7.0), cache)
 
         assert forecast(Plan(served()), Lengths(), cache).cached == 0
 
     def test_an_unbounded_judge_is_refused_unasked(self):
         """Scores without a meaning are refused before they are paid for."""
-
-        class Unbounded(Lengths):
-            scale = Scale("unbounded")
-
-        judge = Unbounded()
+        judge = Lengths(scale="unbounded")
         with pytest.raises(RewardError, match="calibrate them first"):
             judge_all(Plan(served()), judge, ScoreCache.open(None))
 
-        assert judge.asked == []
+        assert judge.calls == 0
 
     def test_a_judge_that_drops_a_document_is_not_believed(self):
         """Fewer scores than documents cannot be matched, so none of them is kept."""
