@@ -14,7 +14,7 @@ from langchain_tttembed import RewardRetriever, TTTEmbeddings
 
 from tttembed_rag import Evidence, Offset, Offsets, scope
 from tttembed_rag.capture import RewardLog
-from tttembed_rag.testing import FakeJudge
+from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
 DRAW = np.random.default_rng(0)
@@ -136,7 +136,7 @@ def test_verdicts_are_kept_with_their_task():
 
 async def test_metadata_names_the_task():
     """The task in a call's metadata is served and recorded, sync and async."""
-    log = RewardLog.of(knowing())
+    log = FakeLog("knowing")
     retriever = make(log=log, offsets=[offset("far")], second_pass=False, k=10)
     config = {"metadata": {"tttembed_scope": "far"}}
 
@@ -144,7 +144,7 @@ async def test_metadata_names_the_task():
 
     assert texts(far) == texts(far_too)
     assert set(texts(far)) != set(texts(near))
-    assert {task for task, _ in log._served} == {"far", "default"}
+    assert [call.task for call in log.calls] == ["far", "far", None]
 
 
 @pytest.mark.parametrize("second_pass", [True, False])

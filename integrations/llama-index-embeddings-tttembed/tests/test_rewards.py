@@ -22,7 +22,7 @@ from llama_index.retrievers.tttembed import RewardRetriever
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, scope
 from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.testing import FakeJudge
+from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
 DRAW = np.random.default_rng(0)
@@ -110,7 +110,12 @@ def nodes(index):
 @pytest.fixture
 def log():
     """An empty log for the judge above."""
-    return RewardLog.of(knowing())
+    return FakeLog("knowing")
+
+
+def judged(log):
+    """Task and number of scores of each call of a log; None where its nodes wait for a judge."""
+    return [(call.task, call.scores and len(call.scores)) for call in log.calls]
 
 
 class TestRewardPostprocessor:
@@ -122,7 +127,8 @@ class TestRewardPostprocessor:
 
         assert observer.postprocess_nodes(nodes, query_str="q") == nodes
         assert await observer.apostprocess_nodes(nodes, query_str="q") == nodes
-        assert (observer.mode, log.waiting) == ("observe", 6)
+        assert observer.mode == "observe"
+        assert [(len(call.documents), call.scores) for call in log.calls] == [(6, None)] * 2
 
     async def test_reranking_orders_by_reward(self, log, nodes):
         """Nodes come in the order of their rewards and carry them, sync and async; the given ones are untouched."""
@@ -142,7 +148,7 @@ class TestRewardPostprocessor:
         found = RewardPostprocessor(log, knowing(), top_n=2).postprocess_nodes(nodes, query_str="q")
 
         assert len(found) == 2
-        assert (log.waiting, len(log._served["default", "q"])) == (0, 6)
+        assert judged(log) == [(None, 6)]
 
     def test_the_judge_reads_what_was_embedded(self, log, wrapped):
         """Metadata that was embedded is judged and recorded with the text."""
@@ -150,7 +156,7 @@ class TestRewardPostprocessor:
 
         RewardPostprocessor(log, knowing()).postprocess_nodes([node], query_str="q")
 
-        assert list(log._served["default", "q"]) == ["src: book\n\ntext"]
+        assert [call.documents for call in log.calls] == [("src: book\n\ntext",)]
 
     def test_unjudged_nodes_keep_place_and_score(self, nodes):
         """A judge that declines some orders the others among themselves."""
@@ -179,12 +185,12 @@ class TestRewardPostprocessor:
         with scope("billing"):
             RewardPostprocessor(log, knowing()).postprocess_nodes(nodes, query_str="q")
 
-        assert list(log._served) == [("billing", "q")]
+        assert judged(log) == [("billing", 6)]
 
     def test_without_a_query_nothing_is_recorded(self, log, nodes):
         """Nodes of no query pass."""
         assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
-        assert len(log) == 0
+        assert log.calls == []
 
     def test_it_works_in_a_query_engine(self, log, index):
         """Beside other postprocessors, it records what the engine retrieved."""
@@ -194,7 +200,7 @@ class TestRewardPostprocessor:
             node_postprocessors=[RewardPostprocessor(log, knowing()), SimilarityPostprocessor(similarity_cutoff=0.0)],
         ).query("q")
 
-        assert len(log._served["default", "q"]) == 5
+        assert judged(log) == [(None, 5)]
 
     def test_wrong_parts_are_refused(self, log):
         """A log for another judge and an empty cut fail at construction."""
@@ -223,17 +229,15 @@ class TestRewardEventHandler:
         with scope("billing"):
             await retriever.aretrieve(QueryBundle("r"))
 
-        assert [(key, len(shown)) for key, shown in log._served.items()] == [
-            (("tagged", "q"), 3),
-            (("billing", "r"), 3),
-        ]
+        noted = [(call.task, call.query, len(call.documents), call.scores) for call in log.calls]
+        assert noted == [("tagged", "q", 3, None), ("billing", "r", 3, None)]
 
     def test_it_can_be_turned_off(self, handler, log, index):
         """Dispatchers keep handlers for ever; a disabled one notes nothing."""
         handler.enabled = False
         index.as_retriever().retrieve("q")
 
-        assert len(log) == 0
+        assert log.calls == []
 
     def test_its_own_errors_are_logged(self, handler, caplog):
         """LlamaIndex swallows a handler's error in silence; ours leaves a line."""
@@ -261,7 +265,7 @@ class TestRewardRetriever:
         assert set(texts(found)) - set(texts(first))
         assert wanted(found) > wanted(first)
         assert texts(await twice.aretrieve("q")) == texts(found)
-        assert len(log._served["default", "q"]) == 10
+        assert judged(log) == [(None, 10)] * 2
 
     def test_the_bundle_of_the_caller_is_untouched(self, index, wrapped):
         """No vector is left in a bundle for the next request to find."""
@@ -322,9 +326,9 @@ class TestScopeAndRewards:
         assert before == QUERY.tolist()
         assert wrapped.get_query_embedding("q") == offsets.apply(before, task="billing")
 
-    def test_rewards_are_learned_from_base_vectors(self, offsets, log, nodes):
+    def test_rewards_are_learned_from_base_vectors(self, offsets, nodes):
         """A published offset never leaks into the next rewards; nodes are embedded once."""
-        vectors = TextVectors()
+        log, vectors = RewardLog.of(knowing()), TextVectors()
         wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope="billing", vectors=vectors)
         RewardPostprocessor(log, knowing(), scope="billing").postprocess_nodes(nodes, query_str="q")
 
