@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -31,7 +31,7 @@ Rival: TypeAlias = Callable[[Collection, IntArray, Rewards], FloatArray]
 _BATCH = 256
 # Judged examples that Qdrant's client advises to send, best first.
 _EXAMPLES = 5
-# Weights c / a and powers b raced for Qdrant's formula; (0, any) is the raw search.
+# Weights c / a and powers b that are tried for Qdrant's formula; (0, any) is the raw search.
 _FEEDBACK_WEIGHTS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 _FEEDBACK_POWERS = (0.43, 1.0, 2.0)
 # The paper's temperatures.
@@ -70,7 +70,14 @@ def judged_rocchio(
     return moved
 
 
-def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> FloatArray:
+def feedback_query(
+    collection: Collection,
+    rows: IntArray,
+    rewards: Rewards,
+    *,
+    weights: Sequence[float] = _FEEDBACK_WEIGHTS,
+    powers: Sequence[float] = _FEEDBACK_POWERS,
+) -> FloatArray:
     """Qdrant's relevance feedback (1.17, `naive`) folded into one query vector: rewarded queries alone.
 
     Its score, a x·z + c sum over pairs of (r_p - r_n)^b (p·z - n·z), is linear in z, so one plain search with
@@ -79,7 +86,7 @@ def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> 
     judged candidates (of all where no others are); 0.43 and 1 are values of its examples.
     """
     moved = collection.query_vectors.copy()
-    settings = [(c, b) for b in _FEEDBACK_POWERS for c in _FEEDBACK_WEIGHTS]
+    settings = [(c, b) for b in powers for c in weights]
     gained = np.zeros(len(settings))
     pulls = []
     for batch, grid, documents in _batches(rewards):
@@ -89,7 +96,7 @@ def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> 
         examples = np.take_along_axis(documents, order[:, :, None], 1)
         confidence = np.nan_to_num(np.maximum(scores[:, :, None] - scores[:, None, :], 0.0))
         pull = []
-        for b in _FEEDBACK_POWERS:
+        for b in powers:
             pairs = np.where(confidence > 0, confidence**b, 0.0)
             pull.append(np.vecmat(pairs.sum(2) - pairs.sum(1), examples))
         pulls.append((batch, pull))
@@ -97,11 +104,11 @@ def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> 
         np.put_along_axis(others, order, False, 1)
         others[others.sum(axis=1) < 2] = grid.present[others.sum(axis=1) < 2]
         for i, (c, b) in enumerate(settings):
-            similar = grid.base + c * np.matvec(documents, pull[_FEEDBACK_POWERS.index(b)])
+            similar = grid.base + c * np.matvec(documents, pull[powers.index(b)])
             gained[i] += _reward_ndcg(similar, grid.rewards, others).sum()
     c, b = settings[int(np.argmax(gained))]
     for batch, pull in pulls:
-        moved[rows[batch]] = unit(rewards.query_vectors[batch]) + c * pull[_FEEDBACK_POWERS.index(b)]
+        moved[rows[batch]] = unit(rewards.query_vectors[batch]) + c * pull[powers.index(b)]
     return moved
 
 
