@@ -20,6 +20,20 @@ from tttembed_rag.stores import Candidate, Served, open_store
 pytest.register_assert_rewrite("tttembed_rag.testing")
 from tttembed_rag.testing import word_overlap  # noqa: E402 (its assertions are rewritten as it is imported)
 
+# Fixtures that build wheels, start PostgreSQL, measure every experiment, or load a real model in another process.
+SLOW_FIXTURES = {"postgres", "server", "wheels", "results", "embedded"}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what needs a slow fixture as slow, and the trials of tests/faults as slow and faults."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        on_server = any(isinstance(value, str) and value == "postgresql" for value in parameters.values())
+        if "faults" in item.path.parts:
+            item.add_marker("faults")
+        if on_server or "faults" in item.path.parts or SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker("slow")
+
 
 def unit_rows(vectors):
     """Rows divided by their norm."""

@@ -89,6 +89,7 @@ def test_the_installed_script_is_the_command() -> None:
     assert done.stdout == f"tttembed, version {tttembed_rag.__version__}\n"
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_the_result_alone(folder: Path) -> None:
     """Piped, eval writes JSON to stdout and not a character to stderr."""
     command = [sys.executable, "-W", "error", "-m", "tttembed_rag", "eval", folder, *SMALL, "--json", "-"]

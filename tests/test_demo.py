@@ -354,6 +354,7 @@ def test_moves_read_as_a_sentence() -> None:
 # The real thing
 
 
+@pytest.mark.slow
 def test_the_built_in_requests_have_answers() -> None:
     """Every request of the built-in demo has an answer among the documents."""
     dataset = standard_library()

@@ -175,6 +175,7 @@ def test_bad_input_is_one_line(
 # Cells
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_measured_again(folders: list[Path], tmp_path: Path) -> None:
     """The second run changes no cell and writes the same tables; --fresh measures them anew."""
     run("dose", folders, tmp_path)

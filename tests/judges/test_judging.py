@@ -300,6 +300,7 @@ class TestOnce:
 
         assert len(keys) == 4
 
+    @pytest.mark.slow
     def test_processes_share_a_cache(self, tmp_path):
         """Processes that write the same pairs at once lose none and keep the first answer of each."""
         path = tmp_path / "paid.sqlite"
@@ -318,6 +319,7 @@ class TestOnce:
         assert len(found) == 200
         assert all(paid == Paid(float(key[1])) for key, paid in found.items() if len(key) == 2)
 
+    @pytest.mark.slow
     def test_a_kill_loses_nothing_that_was_paid(self, tmp_path, serve):
         """A process killed in the middle pays on for what is left, not for what it had."""
         answered, release = [], threading.Event()

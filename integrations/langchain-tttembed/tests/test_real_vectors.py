@@ -39,6 +39,7 @@ def labels(relevant):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.skipif(not METATOOL.is_dir(), reason="needs ../shared/data/metatool")
 def test_a_served_application_gets_better_on_queries_it_never_saw():
     """Rewards captured while serving are fitted and published; unseen queries find more; the index stays the same."""

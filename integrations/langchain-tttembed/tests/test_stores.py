@@ -94,7 +94,10 @@ def pgvector(embeddings, request):
     return PGVector(embeddings, connection=request.getfixturevalue("postgres"), collection_name=uuid.uuid4().hex)
 
 
-@pytest.fixture(params=[in_memory, flat_faiss, chroma, qdrant, pgvector], ids=lambda make: make.__name__)
+@pytest.fixture(
+    params=[in_memory, flat_faiss, chroma, qdrant, pytest.param(pgvector, marks=pytest.mark.slow)],
+    ids=lambda make: make.__name__,
+)
 def make_store(request):
     """A function from embeddings to an empty store."""
     return lambda embeddings: request.param(embeddings, request)
