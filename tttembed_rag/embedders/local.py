@@ -1,4 +1,4 @@
-"""Embedding models on this machine, all through sentence-transformers; a recipe for each kind that needs one."""
+"""Embedding models on this machine through sentence-transformers, with a recipe for each kind that needs one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXTRA = "embedders"
 GEMMA_QUERY = "task: search result | query: "
 GEMMA_DOCUMENT = "title: none | text: "
 
-# Two tokenizers that cut this text alike count as the same one.
+# Two tokenizers that cut this text alike count as the same.
 _SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
 
@@ -260,7 +260,7 @@ def _pooled_at_the_end(loaded: Any) -> Any:
 
 
 def _token_ids(model: Any, text: str) -> list[int]:
-    """What the tokenizer of *model* makes of *text*, its frame included."""
+    """The token ids of *text* by the tokenizer of *model*, its frame included."""
     tokenizer = model.tokenizer
     if hasattr(tokenizer, "encode_batch"):  # of the library tokenizers, below a static model
         return list(tokenizer.encode(text).ids)

@@ -43,7 +43,7 @@ class Collection:
 
         simulated: Whether the rewards are relevance labels, not a judge's.
 
-        scale: What the scores mean.
+        scale: Scale of the scores.
 
         doc_vectors: (N, d).
 
@@ -112,13 +112,13 @@ class Collection:
 
     @property
     def judge_named(self) -> str:
-        """The judge as it is told to people: a simulated one is called so."""
+        """The name of the judge for people, which says where it is simulated."""
         return f"{self.judge} (simulated judge)" if self.simulated else self.judge
 
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         """The first *depth* judged documents of a query in base order, and their scores.
 
-        An unjudged document is skipped and the next one taken.
+        Unjudged documents are skipped.
         """
         if query not in self._candidates or self._candidates[query][0] < depth:
             self._candidates[query] = (depth, *self._judged(query, depth))
@@ -201,8 +201,8 @@ def open_collection(
 ) -> Collection:
     """The collection in a BEIR *folder* with its stored vectors and rewards.
 
-    Queries the judge never scored are left out: rewarded and held-out queries then come from one
-    population, also where a judge only saw the first few hundred.
+    Queries without a score of the judge are left out, so that rewarded and held-out queries come from one
+    population also where a judge saw the first few hundred queries alone.
     """
     dataset = load_beir(folder)
     scores = None if rewards == QRELS else load_scores(folder, rewards)

@@ -31,7 +31,7 @@ Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentPlan:
-    """What to fit and measure.
+    """The fits and baselines to measure.
 
     Attributes:
         rewarded: Rewarded queries per task, each a cell of its own.
@@ -44,7 +44,7 @@ class ExperimentPlan:
 
         scopes: Scopes fitted.
 
-        baselines: Baselines measured; ``fused`` is direct rerank of what ``auto`` finds, search and judge
+        baselines: Baselines measured; ``fused`` is direct rerank of the search with ``auto``, search and judge
             weighing the same, for rewarded queries with a private offset.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
@@ -147,11 +147,11 @@ def _cell(
 ) -> Iterator[Row]:
     rewards = pooled_rewards(workload, judged, plan.depth)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
-    for collection, mine, heldout in zip(workload, judged, held, strict=True):
+    for collection, rewarded_rows, heldout in zip(workload, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
-        populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": mine, "all": everyone}
-        budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in mine.tolist())
-        for outcome in _outcomes(collection, plan, mine, fitted):
+        populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
+        budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
+        for outcome in _outcomes(collection, plan, rewarded_rows, fitted):
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
@@ -162,7 +162,7 @@ def _cell(
                     simulated=collection.simulated,
                     seed=seed,
                     rewarded=rewarded,
-                    rewarded_queries=len(mine),
+                    rewarded_queries=len(rewarded_rows),
                     depth=plan.depth,
                     budget=budget,
                     scope=outcome.scope,
@@ -207,18 +207,18 @@ def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -
 
 
 def _outcomes(
-    collection: Collection, plan: ExperimentPlan, mine: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+    collection: Collection, plan: ExperimentPlan, rewarded: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
 ) -> Iterator[_Outcome]:
-    """nDCG@10 of every query under each baseline and each fit."""
+    """nDCG@10 of every query under each baseline and each fit; *rewarded* are the rows of rewarded queries."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
     if "rerank" in plan.baselines:
-        reranked = collection.measure_reranked(mine, plan.depth)
+        reranked = collection.measure_reranked(rewarded, plan.depth)
         yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets
-        believed = privately_served(collection, offsets, task, mine)
+        believed = privately_served(collection, offsets, task, rewarded)
         measured, published = served_and_fused(collection, offsets, task, believed, plan.depth), bool(believed.size)
         reason = "judged documents by reward order and new search, where auto serves a private offset"
         yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
@@ -237,9 +237,9 @@ def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
 
 
 def privately_served(collection: Collection, offsets: Offsets, task: str, rows: IntArray) -> IntArray:
-    """Those of the queries *rows* that *offsets* serve a private offset."""
-    found = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
-    return rows[np.array([offset is not None and offset.scope == "query" for offset in found], dtype=np.bool_)]
+    """The queries among *rows* that *offsets* serve a private offset."""
+    serving = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
+    return rows[np.array([offset is not None and offset.scope == "query" for offset in serving], dtype=np.bool_)]
 
 
 def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:
@@ -249,9 +249,9 @@ def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: 
 
 
 def _reason(offsets: Offsets, task: str) -> str:
-    """The evidence behind what *task* is served: its shared offset's, then its private ones'."""
-    mine = [offset for offset in offsets.values() if offset.task in (task, None)]
-    shared = max((offset for offset in mine if offset.query_id is None), key=lambda o: o.scope == "task", default=None)
-    private = next((offset for offset in mine if offset.query_id is not None), None)
+    """The evidence of the offsets that serve *task*: of the shared one, then of a private one."""
+    of_task = [offset for offset in offsets.values() if offset.task in (task, None)]
+    shared = max((o for o in of_task if o.query_id is None), key=lambda o: o.scope == "task", default=None)
+    private = next((offset for offset in of_task if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
     return "; ".join(parts) or "no offset for this task"

@@ -1,4 +1,4 @@
-"""What an offset did to the results of one query, document by document: the rows behind `tttembed explain`."""
+"""The effect of an offset on the results of one query, document by document: the rows behind `tttembed explain`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Move:
 
         score: Cosine similarity to the query vector with the offset.
 
-        reward: What the judge said of it for this query; None where it was not judged.
+        reward: The judge's score for this query; None where it was not judged.
     """
 
     document: str
@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """One query, the offset that served it, and what moved.
+    """One query, the offset that served it, and the documents that moved.
 
     Attributes:
         query_id: Its id.
@@ -86,7 +86,7 @@ def explain(
     task: str | None = None,
     top: int = 10,
 ) -> Explanation:
-    """What *offsets* do to one query of a BEIR folder.
+    """The effect of *offsets* on one query of a BEIR folder.
 
     Args:
         folder: The BEIR folder.
@@ -130,8 +130,8 @@ def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:
     if (offset := offsets.find(task, query_id)) is not None:
         return offset
     shared = offsets.get(f"task:{task}", offsets.get("global"))
-    known = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
-    why = f"none of its task (tasks: {known})" if shared is None else f"{shared.key} {shared.evidence}"
+    tasks = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
+    why = f"none of its task (tasks: {tasks})" if shared is None else f"{shared.key} {shared.evidence}"
     raise InputError(f"offsets: expected one that serves query {query_id!r} of task {task!r}, got {why}")
 
 
@@ -172,10 +172,10 @@ def moves_between(
 
 
 def risen(moves: Iterable[Move]) -> list[Move]:
-    """Those of *moves* whose document ranks higher now."""
+    """The moves of documents that rank higher now."""
     return [move for move in moves if move.rank < move.rank_before]
 
 
 def fallen(moves: Iterable[Move]) -> list[Move]:
-    """Those of *moves* whose document ranks lower now."""
+    """The moves of documents that rank lower now."""
     return [move for move in moves if move.rank > move.rank_before]

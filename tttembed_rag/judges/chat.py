@@ -12,12 +12,12 @@ from tttembed_rag.models.local import EXTRA, PlainTokenizer, load, load_tokenize
 # The paper's settings for its local judges: the official ones without thinking.
 TEMPERATURE, TOP_P, TOP_K, NEW_TOKENS, SEED = 0.7, 0.8, 20, 512, 1234
 
-# Stands where the prompt goes while the chat template is rendered; no template changes it.
+# A stand-in for the prompt while the chat template is rendered; no template changes it.
 _PLACE = "\ue000prompt\ue001"
 
 
 class LocalChat:
-    """Answers of a local chat model, thinking off, the same for the same prompt whatever came before.
+    """Answers of a local chat model with thinking off: the same prompt always gets the same answer.
 
     The chat template alone makes turns: a prompt that contains `<|im_end|>` is tokenised as text.
 
@@ -26,9 +26,9 @@ class LocalChat:
 
         tokenizer: Its fast tokenizer, with a chat template.
 
-        name: What to call it.
+        name: Its name in fingerprints and errors.
 
-        new_tokens: Tokens an answer may have; one that is not finished by then is no answer.
+        new_tokens: Tokens an answer may have; an answer that is not finished by then is none.
 
         seed: Seed of every answer.
     """

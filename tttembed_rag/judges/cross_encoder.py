@@ -23,6 +23,7 @@ from tttembed_rag.models.local import (
 )
 from tttembed_rag.scales import Scale
 
+# Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512
 
 
@@ -37,7 +38,7 @@ class CrossEncoderJudge(Blocking):
         scale: ``probability`` gives the logistic function of the logit, ``logit`` the logit itself. The
             logit is taken from the model, so nothing has to be guessed about its activation.
 
-        name: What to call it.
+        name: Its name in fingerprints and errors.
 
         max_tokens: Tokens of a pair, None as many as tokenizer and model allow; the longer of query and
             document is cut first.
@@ -105,7 +106,7 @@ class CrossEncoderJudge(Blocking):
         return screened.spread(logits, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """Tokens that scoring will read, from above."""
+        """An upper estimate of the tokens that scoring will read."""
         return Usage(input_tokens=sum(min(self._tokens, 4 + estimated_tokens(query, text)) for text in documents))
 
     def _logits(self, pairs: Sequence[tuple[list[int], list[int]]], rows: Sequence[int]) -> list[float]:
@@ -126,7 +127,7 @@ class CrossEncoderJudge(Blocking):
         with torch.inference_mode():
             logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits
         logits = logits.float()[:, 0]
-        found: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
-        if len(found) != len(rows):
-            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(found)}")
-        return found
+        scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
+        if len(scores) != len(rows):
+            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(scores)}")
+        return scores

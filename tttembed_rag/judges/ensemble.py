@@ -19,7 +19,7 @@ from tttembed_rag.scales import Scale
 class EnsembleJudge:
     """The average or the median of the rewards of several judges, each mapped by its own scale.
 
-    A document that one of them did not judge is not judged: the others alone would be another judge.
+    A document without a score from every judge has none: the other judges alone would be another judge.
 
     Args:
         judges: At least two judges, none unbounded.
@@ -50,7 +50,7 @@ class EnsembleJudge:
         return self._merged(await asyncio.gather(*(judge.ascore(query, documents) for judge in self._judges)))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """What all of them will use."""
+        """The usage of all judges together."""
         return sum((forecast_of(judge, query, documents) for judge in self._judges), Usage())
 
     def _merged(self, columns: Sequence[Scores]) -> Scores:

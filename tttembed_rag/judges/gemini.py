@@ -16,7 +16,7 @@ OUTPUT_TOKENS = 4096
 class Gemini:
     """Answers of a Gemini model that thinks a little.
 
-    A refusal, an empty answer and one that was cut off are no answer.
+    A refusal, an empty answer and an answer that was cut off are no answer.
 
     Args:
         client: A `google.genai.Client`; it should not retry by itself.

@@ -24,8 +24,9 @@ from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Workload
 from tttembed_rag.vectors.rows import Float64
 
-# After all queries have the depth of the grid: full coverage at these depths.
+# Depths of full coverage, after all queries have the depth of the grid.
 FULL_DEPTHS = (30, 100)
+# Upper ends of the areas under the curves, as normalised budgets.
 AREAS = (100.0, 8.0)
 
 
@@ -38,7 +39,7 @@ def budget_study(workload: Workload, options: StudyOptions) -> Study:
     normalised: list[float] = []
     for queries, depth in [*((m, options.depth) for m in breadths), *((everyone, depth) for depth in FULL_DEPTHS)]:
         pairs = workload.budget(workload.drawn(queries, 0), depth) / len(workload)
-        if not normalised or pairs > normalised[-1]:  # a depth that nobody judged adds no point
+        if not normalised or pairs > normalised[-1]:  # a depth without further judged pairs adds no point
             points.append((min(queries, everyone), depth))
             normalised.append(pairs)
     cells = [

@@ -84,11 +84,11 @@ def measured(cells: Sequence[Cell], store: CellStore, *, fresh: bool = False) ->
     """The columns of each of *cells*, from the *store* where they are there, else computed and put there.
 
     Args:
-        cells: What to measure.
+        cells: The cells.
 
-        store: Where finished cells are.
+        store: Finished cells.
 
-        fresh: Compute all again.
+        fresh: Whether to compute finished cells again.
     """
     for cell in cells:
         columns = None if fresh else store.get(cell.key)
@@ -108,5 +108,5 @@ def _code() -> str:
 
 
 def content_hash(value: Any) -> str:
-    """SHA-256 of a JSON value, whatever the order of its keys."""
+    """SHA-256 of a JSON value; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

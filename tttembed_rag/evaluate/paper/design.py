@@ -105,7 +105,7 @@ class Design:
     def drawn(
         self, kind: str, measure: Callable[[Judged], Columns], *, queries: int, seed: int, **settings: Any
     ) -> Cell:
-        """A cell on the rewarded queries that *seed* draws by water-filling; all are all, whatever the seed."""
+        """A cell on the rewarded queries that *seed* draws by water-filling; where all are drawn, the seed is 0."""
         everyone = self.workload.per_task(len(self.workload))
         queries, seed = (everyone, 0) if queries >= everyone else (queries, seed)
         return self.cell(

@@ -10,7 +10,7 @@ import numpy as np
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.paper.tables import Curve, StudyReport
 
-# Paul Tol's bright scheme, told apart by the colour-blind too.
+# Paul Tol's bright scheme, which colour-blind readers can tell apart too.
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
 
 
@@ -43,7 +43,7 @@ def _band(axis: Any, curve: Curve, number: int, _: int) -> None:
 
 
 def _points(axis: Any, curve: Curve, number: int, of: int) -> None:
-    """Its points beside those of other lines, one row per category."""
+    """The points of a curve beside those of the other curves, one row per category."""
     names = list(curve.x)
     rows = np.arange(len(names)) + 0.6 * ((number + 0.5) / of - 0.5)
     means = np.array([y.mean for y in curve.y])

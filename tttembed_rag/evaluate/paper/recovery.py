@@ -20,7 +20,7 @@ from tttembed_rag.evaluate.paper.tables import StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Workload
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
-# So weak a pull to the identity, and so many iterations, that the map overfits its one set, as fine-tuning does.
+# Ridge and iterations of the map: so weak and so many that it overfits its one set, as fine-tuning does.
 RIDGE = 1e-7
 ITERATIONS = 300
 
@@ -94,11 +94,11 @@ def _halves(collection: Collection) -> tuple[IntArray, IntArray]:
 
 def _mapped(workload: Workload, home: int, rows: IntArray, depth: int) -> Workload:
     """The workload under a map learned from labels of *rows* of the set at *home*."""
-    one = workload.collections[home]
-    labels = Collection.of(one.dataset, one.doc_vectors, one.query_vectors, embedder=one.embedder)
+    c = workload.collections[home]
+    labels = Collection.of(c.dataset, c.doc_vectors, c.query_vectors, embedder=c.embedder)
     matrix = adapter(pooled_rewards([labels], [rows], depth), ridge=RIDGE, iterations=ITERATIONS)
 
     def moved(queries: FloatArray) -> FloatArray:
         return (unit(queries) @ matrix.T).astype(queries.dtype)
 
-    return workload.with_queries(moved, f"{one.embedder}, specialised on {one.dataset.name}")
+    return workload.with_queries(moved, f"{c.embedder}, specialised on {c.dataset.name}")

@@ -27,7 +27,7 @@ from tttembed_rag.vectors.rows import Float64
 
 Rival: TypeAlias = Callable[[Collection, IntArray, Rewards], FloatArray]
 
-# Queries whose candidates' vectors are held at once.
+# Queries in a batch, which holds the vectors of all their candidates.
 _BATCH = 256
 # Judged examples that Qdrant's client advises to send, best first.
 _EXAMPLES = 5
@@ -44,16 +44,16 @@ def average_prf(collection: Collection, _: IntArray, __: Rewards, *, first: int 
 
     Li et al. 2021, "Pseudo-relevance feedback with deep language models and dense retrievers"; depth 3 is Pyserini's.
     """
-    found = _means(unit(collection.doc_vectors), collection.base[:, :first])
-    return (unit(collection.query_vectors) + first * found) / (first + 1)
+    mean = _means(unit(collection.doc_vectors), collection.base[:, :first])
+    return (unit(collection.query_vectors) + first * mean) / (first + 1)
 
 
 def rocchio_prf(
     collection: Collection, _: IntArray, __: Rewards, *, alpha: float = 0.4, beta: float = 0.6, first: int = 5
 ) -> FloatArray:
     """Rocchio vector PRF: .4 query + .6 mean of its first 5 documents (Pyserini's example); no judge, every query."""
-    found = _means(unit(collection.doc_vectors), collection.base[:, :first])
-    return alpha * unit(collection.query_vectors) + beta * found
+    mean = _means(unit(collection.doc_vectors), collection.base[:, :first])
+    return alpha * unit(collection.query_vectors) + beta * mean
 
 
 def judged_rocchio(
@@ -91,8 +91,8 @@ def feedback_query(
     pulls = []
     for batch, grid, documents in _batches(rewards):
         order = np.argsort(np.where(grid.present, -grid.rewards, np.inf), axis=1, kind="stable")[:, :_EXAMPLES]
-        known = np.take_along_axis(grid.present, order, 1)
-        scores = np.where(known, np.take_along_axis(grid.rewards, order, 1), np.nan)
+        present = np.take_along_axis(grid.present, order, 1)
+        scores = np.where(present, np.take_along_axis(grid.rewards, order, 1), np.nan)
         examples = np.take_along_axis(documents, order[:, :, None], 1)
         confidence = np.nan_to_num(np.maximum(scores[:, :, None] - scores[:, None, :], 0.0))
         pull = []
@@ -135,10 +135,10 @@ def mean_difference(collection: Collection, _: IntArray, rewards: Rewards) -> Fl
     for _batch, grid, documents in _batches(rewards):
         mean = grid.rewards.sum(axis=1) / grid.present.sum(axis=1)
         better, worse = (grid.present & part for part in (grid.rewards > mean[:, None], grid.rewards <= mean[:, None]))
-        told = better.any(axis=1) & worse.any(axis=1)
+        two_sided = better.any(axis=1) & worse.any(axis=1)
         sides = [np.vecmat((side / np.maximum(side.sum(1), 1)[:, None]), documents) for side in (better, worse)]
-        shift += (sides[0] - sides[1])[told].sum(axis=0)
-        counted += int(told.sum())
+        shift += (sides[0] - sides[1])[two_sided].sum(axis=0)
+        counted += int(two_sided.sum())
     return unit(collection.query_vectors) + (shift / max(1, counted)).astype(collection.query_vectors.dtype)
 
 
@@ -153,7 +153,7 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
     The same teacher (temperature .02) and weights as an offset has; a matrix in place of a vector.
 
     Args:
-        rewards: What it learns from.
+        rewards: Rewards to learn from.
 
         ridge: Weight of the squared distance from the identity.
 
@@ -175,34 +175,34 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
             logits = np.where(grid.present, np.matvec(documents, u) / _STUDENT_TEMPERATURE, -np.inf)
             log_student = log_softmax(logits)
             student = np.exp(log_student)
-            told = teacher > 0
-            surplus = np.log(teacher, where=told, out=np.zeros_like(teacher)) - np.where(told, log_student, 0.0)
+            positive = teacher > 0
+            surplus = np.log(teacher, where=positive, out=np.zeros_like(teacher)) - np.where(positive, log_student, 0.0)
             value += float(weights[batch] @ (teacher * surplus).sum(axis=1))
             of_u = np.vecmat((student - teacher) / _STUDENT_TEMPERATURE * weights[batch][:, None], documents)
             gradient = gradient + ((of_u - u * np.vecdot(of_u, u)[:, None]) / length).T @ x[batch]
         return value, gradient.ravel()
 
-    found = minimize(objective, np.zeros(width * width), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    return np.eye(width) + np.asarray(found.x, dtype=np.float64).reshape(width, width)
+    minimum = minimize(objective, np.zeros(width * width), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+    return np.eye(width) + np.asarray(minimum.x, dtype=np.float64).reshape(width, width)
 
 
 def nudged(collection: Collection, rows: IntArray, rewards: Rewards, *, method: str) -> Float64:
     """nDCG@10 (M,) over documents moved by NUDGE-M or NUDGE-N (Zeighami et al. 2025): documents, not queries.
 
     The best candidates of each rewarded query are its labels, where one is relevant at all; a fifth of the queries
-    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index: no
-    drop-in for one that nobody may rebuild.
+    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index, which
+    rules it out where the index may not be rebuilt.
     """
     nudge: Any = require("nudge", "bench")
     pairs = zip(rows.tolist(), rewards.depths.tolist(), strict=True)
     judged = (collection.candidates(query, depth) for query, depth in pairs)
     best = [documents[(scores == scores.max()) & (scores > 0)].tolist() for documents, scores in judged]
-    labels = [some for some in best if some]
+    labels = [documents for documents in best if documents]
     everybody = unit(collection.query_vectors)
     if len(labels) < 2:
         return collection.raw
     fifth = max(1, len(labels) // 5)
-    queries = everybody[rows][[bool(some) for some in best]]
+    queries = everybody[rows][[bool(documents) for documents in best]]
     parts = [{"q_embs": queries[s], "q_ans_indx": labels[s]} for s in (slice(fifth, None), slice(fifth))]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         documents = getattr(nudge, method)().finetune_embeddings(unit(collection.doc_vectors), *parts)
@@ -217,7 +217,7 @@ class Entrant:
     Attributes:
         move: The query vectors it searches with.
 
-        everyone: Whether it moves queries nobody judged.
+        everyone: Whether it moves unjudged queries too.
 
         searches: Searches per query it needs.
     """
@@ -240,7 +240,7 @@ RIVALS: Mapping[str, Entrant] = {
 
 
 def _means(documents: FloatArray, rows: IntArray) -> FloatArray:
-    """Means (m, d) of some rows (m, k) of *documents*, a row at a time."""
+    """Means (m, d) of the rows (m, k) of *documents*, one column of rows at a time."""
     total = np.zeros((len(rows), documents.shape[1]), documents.dtype)
     for column in rows.T:
         total += documents[column]
@@ -248,7 +248,7 @@ def _means(documents: FloatArray, rows: IntArray) -> FloatArray:
 
 
 def _batches(rewards: Rewards) -> Iterator[tuple[IntArray, Grid, Float64]]:
-    """Some queries at a time: their rows, their candidates, and the candidates' unit vectors (b, k, d)."""
+    """The queries in batches: their rows, their candidates, and the candidates' unit vectors (b, k, d)."""
     grid = Grid.of(rewards)
     unit_documents: Float64 = unit(rewards.doc_vectors.astype(np.float64)).astype(np.float64, copy=False)
     for first in range(0, len(rewards), _BATCH):

@@ -1,4 +1,4 @@
-"""What rewards do for queries and tasks that gave none: 80/20 held-out queries, and leave one task out."""
+"""The gain of queries and tasks without rewards: 80/20 held-out queries, and leave one task out."""
 
 from __future__ import annotations
 

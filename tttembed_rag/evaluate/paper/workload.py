@@ -90,15 +90,15 @@ class Workload:
         return zip(self.collections, judged, strict=True)
 
     def measured(self, measure: Callable[[Collection, IntArray], Float64], judged: Judged) -> Float64:
-        """nDCG@10 (N,) as *measure* finds it for each collection with its judged rows."""
+        """nDCG@10 (N,) by *measure*, which takes each collection with its judged rows."""
         return np.concatenate([measure(collection, rows) for collection, rows in self.each(judged)])
 
     def served(self, offsets: Offsets) -> Float64:
-        """nDCG@10 (N,) of new searches with what *offsets* serve."""
+        """nDCG@10 (N,) of new searches with *offsets*."""
         return np.concatenate([served(c, offsets, c.dataset.name)[0] for c in self.collections])
 
     def fused(self, offsets: Offsets, judged: Judged, depth: int) -> Float64:
-        """nDCG@10 (N,) as served, those of *judged* with a private offset by what judge and new search say together."""
+        """nDCG@10 (N,) as served; judged queries with a private offset in the order of judge and search together."""
 
         def measure(collection: Collection, rows: IntArray) -> Float64:
             task = collection.dataset.name
@@ -122,7 +122,7 @@ class Workload:
         return Workload.of([collection for collection in self.collections if collection.dataset.name in names])
 
     def with_queries(self, moved: Callable[[FloatArray], FloatArray], embedder: str) -> Workload:
-        """The same collections as another *embedder* sees them, whose query vectors (m, d) are *moved* ones."""
+        """The same collections under another *embedder*, with query vectors (m, d) that *moved* gives for ours."""
         return Workload.of(
             [
                 Collection.of(
