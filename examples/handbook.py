@@ -1,4 +1,4 @@
-"""What the examples share: the handbook of a product with two versions, its users' questions, and a real small model.
+"""The common parts of the examples: a handbook of a product with two versions, its users' questions, a small model.
 
 Every topic has a passage for version 1 and one for version 2. The users of these examples run version 2 and never say
 so; their feedback does: an answer for version 2 helped, one for version 1 did not.

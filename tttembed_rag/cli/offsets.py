@@ -81,9 +81,9 @@ def _of_store(url: str, judge: str | None, tenant: str, last: int | None, **_: A
         judges = [name for name, _ in store.judges(tenant=tenant)]
         if judge is None and len(judges) > 1:
             raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
-        chosen = judge or (judges[0] if judges else "any")
-        embedder = store.embedder(chosen, tenant=tenant)
-        return store.rewards(chosen, tenant=tenant, embedder=embedder, last=last), embedder or ""
+        name = judge or (judges[0] if judges else "any")
+        embedder = store.embedder(name, tenant=tenant)
+        return store.rewards(name, tenant=tenant, embedder=embedder, last=last), embedder or ""
 
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: str, depth: int, **_: Any) -> Rewards:
@@ -113,15 +113,18 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
     from tttembed_rag.evaluate import explaining
 
     offsets = Offsets.load(file)
-    found = explaining.explain(folder, query_id, offsets, **options)
+    explanation = explaining.explain(folder, query_id, offsets, **options)
     if as_json:
-        moves = {"rose": [asdict(move) for move in found.rose], "fell": [asdict(move) for move in found.fell]}
-        offset = _facts(found.offset, offsets)
-        click.echo(json.dumps({"query_id": query_id, "query": found.text, "offset": offset} | moves))
+        moves = {
+            "rose": [asdict(move) for move in explanation.rose],
+            "fell": [asdict(move) for move in explanation.fell],
+        }
+        offset = _facts(explanation.offset, offsets)
+        click.echo(json.dumps({"query_id": query_id, "query": explanation.text, "offset": offset} | moves))
         return
-    say(f"{query_id}: {_shortened(found.text, 90)}")
-    say(f"served by {_line(found.offset)}")
-    for word, moves_ in (("rose", found.rose), ("fell", found.fell)):
+    say(f"{query_id}: {_shortened(explanation.text, 90)}")
+    say(f"served by {_line(explanation.offset)}")
+    for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell)):
         for move in moves_:
             reward = "not judged" if move.reward is None else f"reward {move.reward:g}"
             say(
@@ -129,11 +132,11 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
                 f"score {move.score_before:.3f} {move.score - move.score_before:+.3f}  {reward:<12} "
                 f"{move.document}: {_shortened(move.text, 60)}"
             )
-    click.echo(f"{len(found.moves) - len(found.rose) - len(found.fell)} documents kept their rank")
+    click.echo(f"{len(explanation.moves) - len(explanation.rose) - len(explanation.fell)} documents kept their rank")
 
 
 def _tell(offsets: Offsets, *, as_json: bool) -> None:
-    """Print whose rewards were learned from, and a line for each offset."""
+    """Print the judge of the rewards, and a line for each offset."""
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
     for offset in offsets.values():
@@ -141,7 +144,7 @@ def _tell(offsets: Offsets, *, as_json: bool) -> None:
 
 
 def _facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
-    """What is known of one of *offsets*, without its vector."""
+    """The facts of one of *offsets*, without its vector."""
     evidence = offset.evidence
     return {
         "key": offset.key,
@@ -158,7 +161,7 @@ def _facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
 
 
 def _line(offset: Offset) -> str:
-    """The same in one line a person understands."""
+    """The facts of an offset in one line for people."""
     noun = "query" if offset.n == 1 else "queries"
     return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
 

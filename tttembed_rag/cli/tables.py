@@ -82,9 +82,9 @@ def tables(
     if len(scales) not in (1, len(rewards)):
         raise click.UsageError(f"--scale: expected one, or one per --rewards ({len(rewards)}), got {len(scales)}")
     declared = [Scale.parse(scale) for scale in (scales if len(scales) > 1 else scales * len(rewards))]
-    chosen = StudyOptions(**options)
+    study_options = StudyOptions(**options)
     study, workloads = _study(
-        name, folders, vectors, list(zip(rewards, declared, strict=True)), chosen, specialty, specialised
+        name, folders, vectors, list(zip(rewards, declared, strict=True)), study_options, specialty, specialised
     )
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
@@ -94,12 +94,12 @@ def tables(
         )
         with bar as cells:
             report = study.report(list(cells))
-    settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(chosen)}
+    settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(study_options)}
     manifest = {
         "experiment": name,
         "version": __version__,
-        "seeds": list(chosen.seeds),
-        "options": asdict(chosen),
+        "seeds": list(study_options.seeds),
+        "options": asdict(study_options),
         "settings_sha256": content_hash(settings),
         "data": [part for workload in workloads for part in workload.manifest()],
     }

@@ -40,10 +40,10 @@ class BudgetLine:
 
 @dataclass(frozen=True, slots=True)
 class ShownQuery:
-    """What the offset did to one held-out query.
+    """The effect of the offset on one held-out query.
 
     Attributes:
-        title: Why it is shown.
+        title: The reason for showing it.
 
         query: Its text.
 

@@ -48,7 +48,7 @@ def run_demo(
     out: Path,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Run the demo, tell it line by line through *say*, and return its rows.
+    """Run the demo, say it line by line, and return its rows.
 
     Args:
         data: A BEIR folder instead of the standard library.
@@ -57,13 +57,13 @@ def run_demo(
 
         rewards: Its stored scores, or ``qrels``.
 
-        scale: What the scores mean.
+        scale: Scale of the scores.
 
         seeds: Splits into rewarded and held-out queries.
 
         out: Folder of the report and the offsets, created if absent.
 
-        say: Takes each line.
+        say: Function that takes each line.
     """
     plan = ExperimentPlan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     out.mkdir(parents=True, exist_ok=True)
@@ -115,10 +115,10 @@ def standard_library() -> Dataset:
     queries, qrels = {}, {}
     for number, line in enumerate(table.splitlines()[1:]):
         request, answers = line.split("\t")
-        known = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
-        if known:  # another Python version may lack a callable
+        relevant = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
+        if relevant:  # another Python version may lack a callable
             queries[f"request-{number}"] = request
-            qrels[f"request-{number}"] = known
+            qrels[f"request-{number}"] = relevant
     return Dataset("python-standard-library", callables.texts, queries, qrels)
 
 
@@ -168,7 +168,7 @@ def _mean(rows: Sequence[Row], scope: str) -> float:
 
 
 def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[ShownQuery]]:
-    """The gated task offset of one split, and what it did to three held-out queries."""
+    """The gated task offset of one split, and its effect on three held-out queries."""
     pool, held = split(collection, seed, _HOLDOUT)
     offsets = fit(pooled_rewards([collection], [pool], _DEPTH), scope="task")
     task = collection.dataset.name
@@ -177,13 +177,13 @@ def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Shown
     shifted = offsets.apply(collection.query_vectors, task=task)
     after = collection.measure(shifted, held)
     order = held[np.argsort((after - collection.raw)[held], kind="stable")]
-    chosen = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
-    examples = [_example(title, collection, int(q), shifted, after) for title, q in chosen.items()]
+    titled = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
+    examples = [_example(title, collection, int(q), shifted, after) for title, q in titled.items()]
     return offsets, examples
 
 
 def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> ShownQuery:
-    """What the *shifted* query vectors did to one query of the collection."""
+    """The effect of the *shifted* query vectors on one query of the collection."""
     query_id, documents = str(collection.query_ids[query]), collection.dataset.documents
     both = np.stack([collection.query_vectors[query], shifted[query]])
     return ShownQuery(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -74,9 +74,9 @@ class ExperimentPlan:
             raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
         if not (self.scopes or self.baselines):
             raise InputError("scopes: expected at least one scope or baseline, got none")
-        for name, known in (("scopes", ("global", "task", "query", "auto")), ("baselines", ("raw", "rerank", "fused"))):
-            if wrong := set(getattr(self, name)) - set(known):
-                raise InputError(f"{name}: expected {', '.join(known)}, got {', '.join(sorted(wrong))}")
+        for name, allowed in (("scopes", get_args(AnyScope)), ("baselines", get_args(Baseline))):
+            if wrong := set(getattr(self, name)) - set(allowed):
+                raise InputError(f"{name}: expected {', '.join(allowed)}, got {', '.join(sorted(wrong))}")
 
     @property
     def contestants(self) -> list[tuple[AnyScope, bool]]:

@@ -1,4 +1,4 @@
-"""Reward models: everything that can say how relevant a document is, with one contract."""
+"""Reward models of all kinds, with one contract: scores for the documents of a query."""
 
 from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration

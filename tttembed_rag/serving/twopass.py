@@ -166,7 +166,7 @@ class TwoPass(Generic[Document]):
 
         record: Takes the query, its base vector, the judged documents and their scores.
 
-        logger: Where it is said that something failed.
+        logger: Logger of failures.
 
         depth: Documents judged; None judges all that the first search gave.
 

@@ -1,4 +1,4 @@
-"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+"""The whole loop in one retriever: search, judge, record, and search again with the rewards."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Documents in the order a judge and the search give them, among what two searches find.
+    """The documents of two searches, in the order that a judge and the search give them.
 
     The first search finds *depth* documents, the judge scores them, and their rewards turn the query
     vector for a second search (a few milliseconds of learning). Judged documents are sorted by the
-    sum of their ranks, by reward and in the second search; what only that found keeps its place
-    between them. Without *second_pass* the first search is sorted by reward alone.
+    sum of their ranks, by reward and in the second search; documents of the second search alone keep
+    their places between them. Without *second_pass* the first search is sorted by reward alone.
 
-    Whatever fails after the first search is logged, and the first search's documents are returned.
+    A failure after the first search is logged, and the first search's documents are returned.
     The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
 
     Attributes:
@@ -41,12 +41,12 @@ class RewardRetriever(BaseRetriever):
 
         embeddings: The model of that store, wrapped.
 
-        judge: Who scores documents, while the caller waits.
+        judge: Scores documents, while the caller waits.
 
-        log: Where its scores go; None keeps none.
+        log: Keeps its scores; None keeps none.
 
-        vectors: Where vectors of judged documents come from; its counts say which way. None asks
-            *vectorstore* for them where `stored_vectors` knows how, else the model embeds them again.
+        vectors: Gives vectors of judged documents, and counts their sources. None asks *vectorstore* for
+            them where `stored_vectors` knows how, else the model embeds them again.
 
         k: Documents returned.
 

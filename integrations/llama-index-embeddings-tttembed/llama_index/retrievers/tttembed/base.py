@@ -1,4 +1,4 @@
-"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+"""The whole loop in one retriever: search, judge, record, and search again with the rewards."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Nodes in the order a judge and the search give them, among what two searches of *retriever* find.
+    """The nodes of two searches of *retriever*, in the order that a judge and the search give them.
 
-    The judge scores what the first search finds, and the rewards turn the query vector for a second
+    The judge scores the nodes of the first search, and the rewards turn the query vector for a second
     search (a few milliseconds of learning). Judged nodes are sorted by the sum of their ranks, by
-    reward and in the second search; what only that found keeps its place between them.
+    reward and in the second search; nodes of the second search alone keep their places between them.
     Nodes carry the scores of their search.
 
-    Whatever fails after the first search is logged, and the first search's nodes are returned.
+    A failure after the first search is logged, and the first search's nodes are returned.
 
     Args:
         retriever: One that searches with the vector of a ``QueryBundle``, such as
@@ -39,12 +39,12 @@ class RewardRetriever(BaseRetriever):
 
         embed_model: The model of that index, wrapped.
 
-        judge: Who scores nodes, while the caller waits.
+        judge: Scores nodes, while the caller waits.
 
-        log: Where its scores go; None keeps none.
+        log: Keeps its scores; None keeps none.
 
-        vectors: Where vectors of judged nodes come from; its counts say which way. None asks the index
-            of *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
+        vectors: Gives vectors of judged nodes, and counts their sources. None asks the index of
+            *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
 
         top_n: Nodes returned, >= 1.
 
