@@ -117,14 +117,14 @@ def fill(store: Store, traffic: Traffic, count: int, batch: int) -> float:
 def measure(store: Store, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row for each quarter of the way, the last with the rates of small batches."""
     traffic = Traffic(options.documents or options.observations // 10, options.depth, options.width)
-    store.waiting(JUDGE, limit=1)  # from now on, what waits is counted
+    store.judge_queue.waiting(JUDGE, limit=1)  # from now on, what waits is counted
     for part in range(1, 5):
         rate = fill(store, traffic, options.observations // 4, 1000)
         row = {"observations": traffic.count, "rate_1000": rate}
         if part == 4:
             row |= {"rate_32": fill(store, traffic, 1600, 32), "rate_1": fill(store, traffic, 200, 1)}
         row |= {
-            "waiting_ms": 1e3 * seconds(lambda: store.waiting(JUDGE, limit=1000)),
+            "waiting_ms": 1e3 * seconds(lambda: store.judge_queue.waiting(JUDGE, limit=1000)),
             "rewards_ms": 1e3 * seconds(lambda: store.rewards(JUDGE, last=10_000), 1),
             "judges_ms": 1e3 * seconds(store.judges),
             "generation_ms": 1e3 * seconds(store.generation, 50),

@@ -124,72 +124,6 @@ def planted():
     return make_planted
 
 
-class World:
-    """Queries that all lack one direction, with texts, and a judge that knows better.
-
-    Args:
-        rewards: What the judge says.
-
-        first: Number of the first query, in another world than that of lower ones.
-    """
-
-    def __init__(self, rewards, first=0):
-        self.rewards = rewards
-        self.first = first
-        self._mark = f"{first}-" if first else ""
-        self.table = {
-            (f"query {first + i}", f"document {self._mark}{j}"): float(rewards.values[j])
-            for i in range(len(rewards))
-            for j in self.shown(i)
-        }
-
-    def shown(self, i):
-        """Rows of the documents of query i."""
-        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
-
-    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
-        """Some queries as they were served, with their rewards or to be judged."""
-        values = self.rewards.values if values is None else values
-        for i in rows:
-            candidates = [
-                Candidate(
-                    f"d{self._mark}{j}",
-                    self.rewards.doc_vectors[j],
-                    f"document {self._mark}{j}" if text else None,
-                    float(values[j]) if judged else None,
-                )
-                for j in self.shown(i)
-            ]
-            number, vector = self.first + i, self.rewards.query_vectors[i]
-            yield Served(f"{name}{number}", vector, candidates, f"query {number}" if text else None, **facts)
-
-    def scores(self, query, documents):
-        """What its judge says; of other texts, the share of the query's words they have."""
-        return [self.table.get((query, text), word_overlap(query, text)) for text in documents]
-
-    @staticmethod
-    def reply(scores):
-        """*scores* as Cohere's rerank protocol says them, billed as one search."""
-        results = [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]
-        return {"results": results, "meta": {"billed_units": {"search_units": 1}}}
-
-    def best(self, rows, offsets=None):
-        """Mean reward of the first document of some queries, under offsets."""
-        best = []
-        for i in rows:
-            query = self.rewards.query_vectors[i]
-            query = query if offsets is None else offsets.apply(query)
-            shown = list(self.shown(i))
-            best.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
-        return np.mean(best)
-
-
-@pytest.fixture(scope="session")
-def make_world():
-    """`World`, to be made of rewards."""
-    return World
-
-
 @pytest.fixture(scope="session")
 def reference():
     """Eq. 6 as a function of (v, rewards, weights, recipe), to compare with."""
@@ -197,7 +131,7 @@ def reference():
 
 
 @dataclass
-class Running:
+class Endpoint:
     """A running server: its address and what it was asked."""
 
     url: str
@@ -214,8 +148,8 @@ def serve():
             def do_POST(self):
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 with lock:
-                    served.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-                    number = len(served.asked)
+                    endpoint.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+                    number = len(endpoint.asked)
                 status, headers, said = answer(self.path, body, number)
                 data = said if isinstance(said, bytes) else json.dumps(said).encode()
                 self.send_response(status)
@@ -231,11 +165,11 @@ def serve():
         lock = threading.Lock()
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
-        served = Running(f"http://127.0.0.1:{server.server_port}")
+        endpoint = Endpoint(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         running.append((server, thread))
-        return served
+        return endpoint
 
     yield start
     for server, thread in running:
@@ -320,3 +254,69 @@ def store(sqlite_url):
 def store_url(request):
     """One after the other."""
     return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+
+
+class World:
+    """Queries that all lack one direction, with texts, and a judge that knows better.
+
+    Args:
+        rewards: What the judge says.
+
+        first: Number of the first query, in another world than that of lower ones.
+    """
+
+    def __init__(self, rewards, first=0):
+        self.rewards = rewards
+        self.first = first
+        self.scores = {
+            (f"query {first + i}", f"document {first}-{j}"): float(rewards.values[j])
+            for i in range(len(rewards))
+            for j in self.shown(i)
+        }
+
+    def shown(self, i):
+        """Rows of the documents of query i."""
+        return range(self.rewards.starts[i], self.rewards.starts[i + 1])
+
+    def served(self, rows, *, judged=False, values=None, text=True, name="q", **facts):
+        """Some queries as they were served, with their rewards or to be judged."""
+        values = self.rewards.values if values is None else values
+        for i in rows:
+            candidates = [
+                Candidate(
+                    f"d{self.first}-{j}",
+                    self.rewards.doc_vectors[j],
+                    f"document {self.first}-{j}" if text else None,
+                    float(values[j]) if judged else None,
+                )
+                for j in self.shown(i)
+            ]
+            number = self.first + i
+            query = f"query {number}" if text else None
+            yield Served(f"{name}{number}", self.rewards.query_vectors[i], candidates, query, **facts)
+
+    def best(self, rows, offsets=None):
+        """Mean reward of the first document of some queries, under offsets."""
+        found = []
+        for i in rows:
+            query = self.rewards.query_vectors[i]
+            query = query if offsets is None else offsets.apply(query)
+            shown = list(self.shown(i))
+            found.append(self.rewards.values[shown[int(np.argmax(self.rewards.doc_vectors[shown] @ query))]])
+        return np.mean(found)
+
+    def judged(self, query, documents):
+        """The judge's scores; of texts that are not of this world, such as a probe, the share of the query's words."""
+        return [self.scores.get((query, document), word_overlap(query, document)) for document in documents]
+
+    @staticmethod
+    def reply(scores):
+        """*scores* as Cohere's rerank protocol says them."""
+        items = [{"index": i, "relevance_score": score} for i, score in enumerate(scores)]
+        return {"results": items, "meta": {"billed_units": {"search_units": 1}}}
+
+
+@pytest.fixture(scope="session")
+def world(planted):
+    """120 queries with 8 candidates each."""
+    return World(planted(120, strength=0.9, dtype=np.float32))

@@ -83,9 +83,9 @@ class TestWhatIsServed:
         """The store's kill switch works in every process, and resuming brings the offsets back."""
         store.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
-        store.halt(tenant=tenant, by="test", note="complaints")
+        store.registry.halt(tenant=tenant, by="test", note="complaints")
         halted = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
-        store.resume(tenant=tenant, by="test")
+        store.registry.resume(tenant=tenant, by="test")
 
         assert (served, halted) == (True, "halted: complaints")
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
@@ -223,7 +223,7 @@ class TestTenants:
     def test_a_halted_tenant_alone_is_served_base_vectors(self, store, steering):
         """Others go on."""
         store.publish(offsets_of(0), by="test")
-        store.halt(tenant="acme", by="test", note="theirs")
+        store.registry.halt(tenant="acme", by="test", note="theirs")
 
         def served(tenant):
             with scope(None, tenant=tenant):
@@ -371,13 +371,13 @@ class TestOutages:
 
         store.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
-        store.halt(tenant="", by="test", note="so that nothing is read yet")
+        store.registry.halt(tenant="", by="test", note="so that nothing is read yet")
         halted = eventually(lambda: live.status.offsets is None)
         number = store.publish(offsets_of(2), by="test").number
         with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
             bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
         bare.close()
-        store.resume(tenant="", by="test")
+        store.registry.resume(tenant="", by="test")
         noticed = eventually(lambda: live.status.error is not None)
         time.sleep(0.1)
         store.rollback(by="test", to=1)

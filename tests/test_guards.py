@@ -57,7 +57,7 @@ class TestProbe:
 
     def test_another_name_is_another_model(self):
         """What the operator declares counts, whatever the vectors say."""
-        assert not probe().same_model(probe("model-2"))
+        assert probe().difference(probe("model-2"))
 
     def test_another_width_is_another_model(self):
         """A model of another width is named by its widths."""
@@ -75,7 +75,7 @@ class TestProbe:
         one, two = (Probe.of(embed, documents(prompt), name="model") for prompt in ("", "passage: "))
 
         assert "documents have moved" in one.difference(two).replace("vectors of fixed ", "")
-        assert one.same_model(Probe.of(embed, name="model"))
+        assert one.difference(Probe.of(embed, name="model")) == ""
 
     def test_survives_json_bit_for_bit(self):
         """What is kept with a version is what was measured."""
@@ -126,7 +126,7 @@ class TestProbe:
             lambda text: embedder.encode(text, convert_to_tensor=True, show_progress_bar=False).float().cpu().numpy()
         )
 
-        assert same == whole.same_model(answers)
+        assert same == (whole.difference(answers) == "")
 
 
 def cloud(n, *, seed, width=32, center=0.0):

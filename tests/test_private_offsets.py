@@ -56,7 +56,7 @@ class TestEndToEnd:
         with open_store(store_url, texts=texts) as store:
             record(store, rewards)
             Worker(store, rewards_of="judge", min_new=1).round()
-            offsets = store.version("live").offsets
+            offsets = store.registry.version("live").offsets
             ids = {f"query {q}": store.text_id(f"query {q}") for q in range(len(rewards))}
             live = follow(store)
             steering = Steering(live)

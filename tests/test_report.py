@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from tttembed_rag import Evidence, InputError, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.judges import Paid
-from tttembed_rag.report import Report, drawing, gather, page_of
+from tttembed_rag.report import StoreReport, drawing, gather, page_of
 from tttembed_rag.report.drawing import Mark
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.database import Database
@@ -107,19 +107,19 @@ def url(planted: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
         worker.round()
         store.observe(served(rewards, range(40, 80), at=NOON - DAY), judge=JUDGE)
         worker.round()
-        store.answers().put(JUDGE, {bytes(32): Paid(0.5, 100.0, 1.25)})
-        store.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
+        store.judge_queue.answers().put(JUDGE, {bytes(32): Paid(0.5, 100.0, 1.25)})
+        store.audit.note(EVIL.format("by"), EVIL.format("action"), EVIL.format("detail"))
     return url
 
 
 @pytest.fixture(scope="module")
-def report(url: str) -> Report:
+def report(url: str) -> StoreReport:
     """What is told of it."""
     return gather(url, at=NOON)
 
 
 @pytest.fixture(scope="module")
-def page(report: Report) -> Page:
+def page(report: StoreReport) -> Page:
     """The same as a page."""
     return Page(page_of(report))
 
@@ -166,7 +166,7 @@ def observed(url: str, query_id: str, candidates: list[Candidate] | None = None,
 # What is live, and why
 
 
-def test_what_is_live_is_told_first(report: Report, page: Page) -> None:
+def test_what_is_live_is_told_first(report: StoreReport, page: Page) -> None:
     """Which version, since when, and how many of its offsets are served."""
     version = report.live.version
 
@@ -177,10 +177,10 @@ def test_what_is_live_is_told_first(report: Report, page: Page) -> None:
     assert told in page.sections[""]
 
 
-def test_the_evidence_is_that_of_the_live_version(url: str, report: Report, page: Page) -> None:
+def test_the_evidence_is_that_of_the_live_version(url: str, report: StoreReport, page: Page) -> None:
     """Each shared offset with gain, interval, dose, number and reason, and the gain on queries since."""
     with open_store(url) as store:
-        live = store.version()
+        live = store.registry.version()
         assert live is not None
         shared = [one for one in live.offsets.values() if one.query_id is None]
 
@@ -203,7 +203,7 @@ def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
     published(fresh, turned())
     with open_store(fresh) as store:
         store.rollback(by="me", note="was better")
-        went_live = store.audit(limit=1)[0].at
+        went_live = store.audit.lines(limit=1)[0].at
 
     live = gather(fresh).live
 
@@ -217,10 +217,10 @@ def test_a_halt_is_told_with_its_reason(fresh: str, tenant: str | None) -> None:
     """And since when, whether all tenants or this one is halted; after `resume` the version is live again."""
     published(fresh, turned())
     with open_store(fresh) as store:
-        store.halt(by="me", tenant=tenant, note="a drill")
+        store.registry.halt(by="me", tenant=tenant, note="a drill")
     halted = gather(fresh)
     with open_store(fresh) as store:
-        store.resume(by="me", tenant=tenant)
+        store.registry.resume(by="me", tenant=tenant)
 
     assert re.search(
         r"Halted since \d{4}-\d\d-\d\d \d\d:\d\d: every query is served its base vector \(a drill\)\. Version 1 waits",
@@ -314,7 +314,7 @@ def test_versions_are_read_one_at_a_time(fresh: str) -> None:
 # Over time
 
 
-def test_versions_are_told_newest_first(report: Report, page: Page) -> None:
+def test_versions_are_told_newest_first(report: StoreReport, page: Page) -> None:
     """With what they were learned from and what stands for them."""
     told = page.sections["Versions"]
 
@@ -323,7 +323,7 @@ def test_versions_are_told_newest_first(report: Report, page: Page) -> None:
     assert [version.rewarded for version in report.versions] == [80, 40]
 
 
-def test_an_offset_is_drawn_once_per_version(report: Report, page: Page) -> None:
+def test_an_offset_is_drawn_once_per_version(report: StoreReport, page: Page) -> None:
     """Filled where it was served; the course has one mark a version, the live version one whisker more."""
     shared = [version.shared[0] for version in report.versions]
     marks = [circle["class"] for circle in page.all("circle")][: len(shared) + 1]
@@ -371,7 +371,7 @@ def test_rewards_are_told_by_judge(page: Page) -> None:
 def test_drift_is_told(url: str, page: Page) -> None:
     """Each comparison that the worker made: the size of both drifts, their p, and on how many queries."""
     with open_store(url) as store:
-        (drift,) = json.loads(store.state("drift") or "[]")
+        (drift,) = json.loads(store.states.get("drift") or "[]")
     queries, rewards = drift["queries"], drift["rewards"]
 
     told = f"{queries['effect']:.3f} {queries['p']:.3g} {rewards['effect']:.3f} {rewards['p']:.3g} 40 40"
@@ -381,9 +381,9 @@ def test_drift_is_told(url: str, page: Page) -> None:
 def test_changes_are_told_newest_first(fresh: str) -> None:
     """Those of the tenant and those of all tenants."""
     with open_store(fresh) as store:
-        store.halt(by="me", note="all")
-        store.note("me", "checked", "another's", tenant="other")
-        store.note("me", "checked", "ours")
+        store.registry.halt(by="me", note="all")
+        store.audit.note("me", "checked", "another's", tenant="other")
+        store.audit.note("me", "checked", "ours")
 
     told = [line.detail for line in gather(fresh).audit]
 
@@ -556,7 +556,7 @@ def test_the_page_can_be_read_by_everybody(page: Page) -> None:
     assert {one["role"] for one in drawings} == {"img"}
 
 
-def test_the_same_store_gives_the_same_page(url: str, report: Report) -> None:
+def test_the_same_store_gives_the_same_page(url: str, report: StoreReport) -> None:
     """Byte for byte, whoever reads it, as of a moment that may be given."""
     html = page_of(report)
 
@@ -580,7 +580,7 @@ def test_the_page_stays_small(fresh: str) -> None:
             reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
             tasks = [offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
             store.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
-            store.note(quotes, quotes, '"' * 5000)
+            store.audit.note(quotes, quotes, '"' * 5000)
         store.publish(turned(f"{quotes}t"), by=quotes)
 
     report = gather(fresh)
@@ -612,7 +612,7 @@ def test_all_that_is_drawn_is_within_the_axis() -> None:
 
 def test_bars_are_as_high_as_their_amounts() -> None:
     """Half the amount, half the height; none for nothing."""
-    svg = Page(drawing.bars("amounts", [2.0, 0.0, 4.0], "4", "1 Mar", "3 Mar"))
+    svg = Page(drawing.bar_chart("amounts", [2.0, 0.0, 4.0], "4", "1 Mar", "3 Mar"))
 
     heights = [float(bar["height"] or 0) for bar in svg.all("rect")]
     assert [2 * heights[0]] == heights[1:]

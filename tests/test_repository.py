@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -181,6 +182,18 @@ def test_modules_are_named_after_what_they_hold() -> None:
     parts = {part for module in modules(PACKAGE) for part in module.relative_to(PACKAGE).with_suffix("").parts}
 
     assert parts & empty_names == set()
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    """A class is known by its name alone, wherever in the package it is mentioned."""
+    names = Counter(
+        node.name
+        for module in modules(PACKAGE)
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_only_the_command_prints() -> None:

@@ -57,12 +57,12 @@ class TestWriting:
 
     def test_observed_pairs_wait_for_a_judge(self, store, log):
         """What was shown is there to be judged, once, however often it was seen."""
-        store.waiting("later", tenant="")
+        store.judge_queue.waiting("later", tenant="")
         for _ in range(3):
             log.observe("q", ["b", "a", " "], task="billing")
         log.flush()
 
-        [one] = store.waiting("later", tenant="")
+        [one] = store.judge_queue.waiting("later", tenant="")
         assert (one.query, [text for _, text in one.candidates], one.task) == ("q", ["b", "a"], "billing")
         assert log.counts == Captured(written=3, queued=0, dropped=0, sampled_out=0, failed=0)
 
@@ -335,14 +335,14 @@ class TestSampling:
         assert store.counts().pairs == 20
         assert (log.counts.written, log.counts.sampled_out) == (2, 9)
 
-    def test_the_next_day_has_a_budget_of_its_own(self, store, monkeypatch):
+    def test_the_next_day_has_a_budget_of_its_own(self, store):
         """At midnight UTC capture goes on."""
-        with StoreLog(store, pairs_a_day=1) as log:
+        now = [time.time()]
+        with StoreLog(store, pairs_a_day=1, clock=lambda: now[0]) as log:
             for number in range(3):
                 log.observe(f"q{number}", ["a"])
             log.flush()
-            tomorrow = time.time() + DAY
-            monkeypatch.setattr(time, "time", lambda: tomorrow)
+            now[0] += DAY
             log.observe("tomorrow", ["a"])
 
         assert (log.counts.written, log.counts.sampled_out) == (2, 2)
@@ -439,15 +439,14 @@ def test_what_a_caller_changes_after_the_call_is_not_written(tmp_path):
     assert rewards.doc_vectors.max() == 1.0
 
 
-def test_a_clock_that_was_ahead_silences_nothing(tmp_path, monkeypatch):
+def test_a_clock_that_was_ahead_silences_nothing(store):
     """A daily budget that was spent in the future is no reason to keep quiet today."""
-    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store, StoreLog(store, "judge", pairs_a_day=1) as log:
-        now = time.time()
-        monkeypatch.setattr(time, "time", lambda: now + 365 * DAY)
+    now = [time.time() + 365 * DAY]
+    with StoreLog(store, "judge", pairs_a_day=1, clock=lambda: now[0]) as log:
         log.record("then", ["a"], [0.5])
         log.record("over", ["a"], [0.5])
         log.flush()
-        monkeypatch.setattr(time, "time", lambda: now)
+        now[0] -= 365 * DAY
         log.record("now", ["a"], [0.5])
         log.flush()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Rewards, VectorError, fit
-from tttembed_rag.serving import Answers, FirstPass, TwoPass, adrive, drive, in_fused_order, in_reward_order
+from tttembed_rag.serving import FirstPass, Handlers, TwoPass, adrive, drive, in_fused_order, in_reward_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
@@ -162,7 +162,7 @@ class Library:
     def found(self, **settings):
         """What the loop finds."""
         kinds = ("embed", "search", "judge", "vectors")
-        return drive(self.loop(**settings).steps("q"), Answers(**{one: partial(self.answer, one) for one in kinds}))
+        return drive(self.loop(**settings).steps("q"), Handlers(**{one: partial(self.answer, one) for one in kinds}))
 
     async def afound(self, **settings):
         """The same, awaited."""
@@ -171,7 +171,7 @@ class Library:
             return self.answer(what, about)
 
         kinds = ("embed", "search", "judge", "vectors")
-        return await adrive(self.loop(**settings).steps("q"), Answers(**{one: partial(answer, one) for one in kinds}))
+        return await adrive(self.loop(**settings).steps("q"), Handlers(**{one: partial(answer, one) for one in kinds}))
 
 
 async def test_the_loop_is_the_same_sync_and_async(case):

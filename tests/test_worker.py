@@ -12,27 +12,22 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tttembed_rag import InputError, Scale
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
-from tttembed_rag.gate import fit
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Probe, Worker
-from tttembed_rag.worker.memory import Memory, write_probe
+from tttembed_rag.worker.memory import Memory
 
 QUICK = Patience(attempts=1, first_wait=0.01)
-
-
-@pytest.fixture(scope="session")
-def world(make_world, planted):
-    """120 queries with 8 candidates each."""
-    return make_world(planted(120, strength=0.9, dtype=np.float32))
 
 
 @pytest.fixture
@@ -40,19 +35,49 @@ def reranker(world, serve):
     """Starts servers that speak Cohere's rerank protocol: `reranker(answer)`, answer(scores, n) -> what is said."""
 
     def start(answer=None):
-        asked = []
-
-        def answering(_path, body, number):
-            asked.append((body["query"], tuple(body["documents"])))
-            scores = world.scores(body["query"], body["documents"])
+        def respond(_, body, number):
+            scores = world.judged(body["query"], body["documents"])
             said = answer(scores, number) if answer else scores
             if isinstance(said, int):
-                return said, {}, {}
+                return said, {}, b"{}"
             return 200, {}, said if isinstance(said, bytes) else world.reply(said)
 
-        return serve(answering).url.removeprefix("http://"), asked
+        endpoint = serve(respond)
+        return endpoint.url.removeprefix("http://"), endpoint.asked
 
     return start
+
+
+class Meddled:
+    """A store, or a part of one, with some methods replaced: other hands are at work meanwhile."""
+
+    def __init__(self, part, **replaced):
+        self._part = part
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name):
+        return getattr(self._part, name)
+
+
+def before(call, act):
+    """*call*, before which *act* is done."""
+
+    def both(*arguments, **options):
+        act()
+        return call(*arguments, **options)
+
+    return both
+
+
+def after(call, act):
+    """*call*, after which *act* is done."""
+
+    def both(*arguments, **options):
+        found = call(*arguments, **options)
+        act()
+        return found
+
+    return both
 
 
 def http_judge(host):
@@ -76,13 +101,13 @@ class TestOneRound:
     def judge(self, kind, world, reranker):
         """A judge of that kind that says what the world knows."""
         if kind == "feedback":
-            return FeedbackJudge(world.table, Scale("probability"))
+            return FeedbackJudge(world.scores, Scale("probability"))
         if kind == "http":
             return http_judge(reranker()[0])
 
         def complete(prompt):
             query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
-            return f"Score: {round(5 * world.scores(query, [document])[0])}"
+            return f"Score: {round(5 * world.judged(query, [document])[0])}"
 
         return RubricJudge(complete, model="function")
 
@@ -103,8 +128,8 @@ class TestOneRound:
         store.observe((replace(one, embedder="model-7") for one in served), judge="clicks")
 
         assert actions(Worker(store).round()) == ["published"]
-        assert "clicks" in store.version().note
-        assert store.version().embedder == "model-7"  # so that no other model is steered by it
+        assert "clicks" in store.registry.version().note
+        assert store.registry.version().embedder == "model-7"  # so that no other model is steered by it
 
     def test_rewards_that_mean_nothing_are_not_served(self, world, store):
         """Shuffled rewards end in an abstention that says why, in the audit too."""
@@ -112,8 +137,8 @@ class TestOneRound:
         (one,) = Worker(store, scope="task").round()
 
         assert one.actions == ("abstained",)
-        assert store.version() is None
-        assert [line.detail for line in store.audit()] == [one.steps[0].detail]
+        assert store.registry.version() is None
+        assert [line.detail for line in store.audit.lines()] == [one.steps[0].detail]
 
     def test_only_new_evidence_is_learned_from(self, world, store):
         """A round without news fits nothing, one with too little news says how much is needed."""
@@ -150,30 +175,24 @@ class TestOneRound:
         store.forget(tenant="", query_id="q7", by="test")
         store.observe(world.served([60], judged=True), judge="j")  # as many rewards as before
 
-        assert store.version() is None
+        assert store.registry.version() is None
         assert actions(worker.round()) == ["published"]
-        assert "learned from 60 queries" in store.version().note
+        assert "learned from 60 queries" in store.registry.version().note
         assert actions(worker.round()) == ["learned nothing"]
 
-    def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store, monkeypatch):
+    def test_what_is_forgotten_during_a_fit_is_not_published(self, world, store):
         """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
         store.observe(world.served(range(40), judged=True), judge="j")
-        worker = Worker(store, scope="task")
+        forget = partial(store.forget, tenant="", query_id="q7", by="test")
+        forgetting = Meddled(store, publish=before(store.publish, forget))
 
-        def interrupted(*arguments, **options):
-            offsets = fit(*arguments, **options)
-            store.forget(tenant="", query_id="q7", by="test")
-            return offsets
+        with pytest.raises(LeaseLost):
+            Worker(forgetting, scope="task").round()
 
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
-            with pytest.raises(LeaseLost):
-                worker.round()
-
-        assert store.version() is None
-        assert [store.state(name) for name in ("worker", "learned", "trial")] == [None] * 3
-        assert actions(worker.round()) == ["published"]
-        assert store.version().rewarded == 39
+        assert store.registry.version() is None
+        assert [store.states.get(name) for name in ("worker", "learned", "trial")] == [None] * 3
+        assert actions(Worker(store, scope="task").round()) == ["published"]
+        assert store.registry.version().rewarded == 39
 
     def test_what_is_judged_while_it_is_forgotten_is_not_kept(self, world, store):
         """A judge that answers after its query is gone is paid, and leaves nothing behind."""
@@ -183,26 +202,28 @@ class TestOneRound:
             scale, fingerprint = Scale("probability"), "asked@1"
 
             def score(self, query, documents):
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 3":
                     await asyncio.to_thread(store.forget, tenant="", query_id="q3", by="test")
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
         with pytest.raises(LeaseLost):  # as of a fit that learned from it
             Worker(store, Asked(), concurrency=1).round()
         kept, forgotten = (
-            store.answers().get([pair_key("asked@1", f"query {i}", f"document {j}") for j in world.shown(i)])
+            store.judge_queue.answers().get(
+                [pair_key("asked@1", f"query {i}", f"document 0-{j}") for j in world.shown(i)]
+            )
             for i in (2, 3)
         )
 
         assert (len(kept), len(forgotten)) == (8, 0)
-        assert store.spent().pairs == 6 * 8 + 2
+        assert store.judge_queue.spent().pairs == 6 * 8 + 2
         assert store.counts().rewards == 5 * 8
 
     @pytest.mark.parametrize("what", ["rolled back", "published"])
-    def test_what_a_person_does_during_a_fit_stays(self, what, world, store, monkeypatch):
+    def test_what_a_person_does_during_a_fit_stays(self, what, world, store):
         """A worker that learned while somebody else decided what is served looks again before it decides."""
         worker = Worker(store, scope="task", min_new=8)
         for rows in (range(20), range(20, 40)):
@@ -211,18 +232,12 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True), judge="j")
         acts = {
             "rolled back": lambda: store.rollback(by="anna"),
-            "published": lambda: store.publish(store.version().offsets, by="anna"),
+            "published": lambda: store.publish(store.registry.version().offsets, by="anna"),
         }
 
-        def interrupted(*arguments, **options):
-            offsets = fit(*arguments, **options)
-            acts[what]()
-            return offsets
-
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.fit", interrupted)
-            (one,) = worker.round()
-        decided = store.version().number
+        meddled = Meddled(store, publish=before(store.publish, acts[what]))
+        (one,) = Worker(meddled, scope="task", min_new=8).round()
+        decided = store.registry.version().number
 
         assert "nothing was changed" in one.steps[-1].detail
         assert decided == (1 if what == "rolled back" else 3)
@@ -233,20 +248,21 @@ class TestOneRound:
         store.observe(world.served(range(40), judged=True), judge="j")
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
         kept = {"since": 5.0, "contradicted": 40, "fresh": 7.0}
-        lease = store.lease("worker", "test", 60)
-        Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept).write(store, "", lease)
-        store.set_state("drift", "[1]")
+        lease = store.leases.take("worker", "test", 60)
+        memory = Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept)
+        store.states.set("worker", memory.to_json(), lease=lease)
+        store.states.set("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")
 
-        assert Memory.read(store, "") == Memory(**kept)
-        assert [store.state(name) for name in ("learned", "trial", "drift")] == [None] * 3
-        assert store.state("probe") is not None
+        assert Memory.from_json(store.states.get("worker")) == Memory(**kept)
+        assert [store.states.get(name) for name in ("learned", "trial", "drift")] == [None] * 3
+        assert store.states.get("probe") is not None
 
     def test_what_another_release_remembered_is_read(self, store):
         """What it knew and this one does not is left aside, and the other way round."""
-        store.set_state("worker", '{"rewards": 5, "halted": "why"}')
+        store.states.set("worker", '{"rewards": 5, "halted": "why"}')
 
-        assert Memory.read(store, "") == Memory(rewards=5)
+        assert Memory.from_json(store.states.get("worker")) == Memory(rewards=5)
 
     def test_each_tenant_has_its_own(self, world, store):
         """A tenant is served what it taught; the shared one learns only from those that allow it."""
@@ -254,7 +270,7 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True, tenant="closed"), judge="j")
         store.share("open", True, by="test")
         Worker(store, scope="global").round()
-        versions = {tenant: store.version(tenant=tenant) for tenant in ("", "open", "closed")}
+        versions = {tenant: store.registry.version(tenant=tenant) for tenant in ("", "open", "closed")}
 
         assert [version.rewarded for version in versions.values()] == [40, 40, 40]
         assert store.serving(tenant="newcomer").version.number == versions[""].number
@@ -272,7 +288,7 @@ class TestOneRound:
         store.observe(world.served(range(40, 80), judged=True), judge="j")
 
         assert actions(Worker(store, scope="task").round()) == ["published"]
-        assert store.version().offsets["task:default"].served
+        assert store.registry.version().offsets["task:default"].served
 
     @pytest.mark.parametrize(
         ("options", "named"),
@@ -298,8 +314,8 @@ class TestBudget:
         store.observe(world.served(range(40)))
         said = [Worker(store, http_judge(host), budget=Budget(pairs=50)).round()[0].steps[0].detail for _ in range(3)]
 
-        assert store.spent().pairs == 50
-        assert sum(len(documents) for _, documents in asked) == 50
+        assert store.judge_queue.spent().pairs == 50
+        assert sum(len(body["documents"]) for _, _, body in asked) == 50
         assert said[0] == "48 pairs scored; budget: 50 pairs of today are spent"
         assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
 
@@ -311,7 +327,7 @@ class TestBudget:
             Worker(store, http_judge(host), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
 
         assert len(asked) == 24
-        assert store.spent().usd == pytest.approx(0.24)
+        assert store.judge_queue.spent().usd == pytest.approx(0.24)
 
     def test_a_cap_on_money_needs_a_price(self, store, reranker):
         """Without a price nobody knows what is spent."""
@@ -334,7 +350,7 @@ class TestBudget:
         for _ in range(9):
             Worker(store, Garbled(), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
 
-        assert 0.2 < store.spent().usd < 0.2501
+        assert 0.2 < store.judge_queue.spent().usd < 0.2501
 
 
 class TestBrokenJudges:
@@ -362,7 +378,7 @@ class TestBrokenJudges:
         store.observe(world.served(range(40)))
         rounds = Worker(store, judge, concurrency=1).round()
         (_, kept), *_ = store.judges() or [("", 0)]
-        waits = sum(len(one.candidates) for one in store.waiting(judge.fingerprint))
+        waits = sum(len(one.candidates) for one in store.judge_queue.waiting(judge.fingerprint))
 
         assert actions(rounds)[0] == "not judged"
         assert kept == (0 if kind == "down" else 3 * 8)
@@ -407,12 +423,12 @@ class TestBrokenJudges:
             scale, fingerprint = Scale("probability"), "choosy@1"
 
             def score(self, query, documents):
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 if query == "query 0":
                     raise ValueError("too long")
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
         store.observe(world.served([0], tenant="first"))
         store.observe(world.served(range(1, 6), tenant="second"))
@@ -433,7 +449,7 @@ class TestBrokenJudges:
                 return [0.9, 0.1]
 
             async def ascore(self, query, documents):
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
         store.observe(world.served(range(40)))
         worker = Worker(store, Hanging(), judge_seconds=0.3)
@@ -452,7 +468,7 @@ class TestBrokenJudges:
 
         assert (first[0], second) == ("not judged", ["judged", "published"])
         assert store.judges()[0][1] == 320
-        assert store.spent().pairs == 320 + 2
+        assert store.judge_queue.spent().pairs == 320 + 2
         assert len(asked) == 1 + 40 + 3 + 1
 
 
@@ -466,7 +482,7 @@ class TestLease:
         told, stop = [], threading.Event()
         thread = threading.Thread(target=first.run, kwargs={"every": 60, "stop": stop, "watch": told.append})
         thread.start()
-        wait_for(lambda: told)
+        eventually(lambda: told)
         standing_by = actions(second.round())
         stop.set()
         thread.join(10)
@@ -478,18 +494,26 @@ class TestLease:
     @pytest.mark.slow
     def test_it_is_renewed_while_work_goes_on(self, world, store):
         """A lease of a moment lasts as long as the judge needs."""
-        slow = RubricJudge(lambda _: time.sleep(0.3) or ("Score: 5" if "Paris" in _ else "Score: 0"), model="slow")
+        asked, answered, held = threading.Event(), threading.Event(), []
+
+        def complete(prompt):
+            asked.set()
+            answered.wait(20)
+            return f"Score: {5 if 'Paris' in prompt else 0}"
+
         store.observe(world.served(range(6)))
-        worker = threading.Thread(target=Worker(store, slow, lease_seconds=0.6).round)
+        slow = RubricJudge(complete, model="slow")
+        worker = threading.Thread(target=Worker(store, slow, lease_seconds=1.0).round)
         worker.start()
-        held = []
-        while worker.is_alive():
-            time.sleep(0.2)
-            held.append(store.lease("worker", "thief", 1) is None)
+        asked.wait(20)
+        ends = time.monotonic() + 2.5
+        while time.monotonic() < ends:
+            held.append(store.leases.take("worker", "thief", 1) is None)
+            answered.wait(0.02)
+        answered.set()
         worker.join()
 
-        assert len(held) > 4
-        assert all(held[1:-2])
+        assert held == [True] * len(held)
 
     def test_who_lost_it_publishes_nothing(self, world, store):
         """A worker whose lease was taken over while it learned stops before it publishes."""
@@ -506,7 +530,7 @@ class TestLease:
 
         with pytest.raises(LeaseLost, match="another"):
             worker.round()
-        assert store.version() is None
+        assert store.registry.version() is None
 
     def test_who_lost_it_asks_no_more(self, world, store):
         """A worker whose lease was taken over while it judges ends after the queries it is at."""
@@ -517,7 +541,7 @@ class TestLease:
             scale, fingerprint = Scale("probability"), "watched@1"
 
             def score(self, query, documents):
-                return world.scores(query, documents)
+                return world.judged(query, documents)
 
             async def ascore(self, query, documents):
                 asked.append(query)
@@ -525,12 +549,12 @@ class TestLease:
                     with sqlite3.connect(store.name.removeprefix("sqlite:///")) as bare:
                         bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
                     bare.close()
-                    await asyncio.sleep(0.4)  # the lease is renewed three times in its 0.3 seconds
-                return world.scores(query, documents)
+                    await asyncio.sleep(0.4)  # the worker looks after its lease three times in 0.3 seconds
+                return world.judged(query, documents)
 
         with pytest.raises(LeaseLost):
             Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
-        assert len(asked) == store.spent().pairs / 8 - 2 / 8 == 16
+        assert len(asked) == store.judge_queue.spent().pairs / 8 - 2 / 8 == 16
 
 
 class TestWithdrawing:
@@ -549,13 +573,13 @@ class TestWithdrawing:
         dice = shuffled(world.rewards)
         store.observe(world.served(range(20), judged=True, values=dice), judge="j")
         store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
-        first, live = actions(worker.round()), store.version()
+        first, live = actions(worker.round()), store.registry.version()
         store.observe(world.served(range(30, 40), judged=True, values=dice), judge="j")
         second = actions(worker.round())
 
         assert (first[-1], live.number) == ("kept", 1)
         assert second[-1] == "withdrawn"
-        assert store.version().served == 0
+        assert store.registry.version().served == 0
 
     def test_evidence_in_between_ends_the_doubt(self, world, store):
         """A fit that supports what is live starts the count anew."""
@@ -594,8 +618,8 @@ class TestRollback:
             seen += [action for action in actions(worker.round()) if action != "drifted"]
 
         assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
-        assert store.version().served == 0
-        assert "contradicted" in store.audit()[0].detail
+        assert store.registry.version().served == 0
+        assert "contradicted" in store.audit.lines()[0].detail
 
     def test_the_same_evidence_does_not_publish_it_again(self, world, store):
         """Until there is twice as much evidence, only what was served since the version's trial began counts."""
@@ -630,8 +654,8 @@ class TestRollback:
         assert [
             f"on {n} queries it was not learned from" in detail for n, detail in zip((40, 80), details, strict=True)
         ] == [True] * 2
-        assert store.version().number == 1
-        assert [sorted(entry) for entry in json.loads(store.state("drift"))] == [["at", "queries", "rewards"]] * 2
+        assert store.registry.version().number == 1
+        assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2
 
     def test_another_traffic_is_noticed(self, world, store):
         """Queries about something else are on record as drift."""
@@ -641,14 +665,14 @@ class TestRollback:
         store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
 
         assert "drifted" in actions(Worker(store, scope="task").round())
-        assert "drift" in [line.action for line in store.audit()]
+        assert "drift" in [line.action for line in store.audit.lines()]
 
     def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
         """A bad version in between gives way to the good one before it."""
         store.observe(world.served(range(40), judged=True), judge="j")
         good = Worker(store, scope="task")
         good.round()
-        offsets = store.version().offsets
+        offsets = store.registry.version().offsets
         turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
         store.publish(type(offsets)(turned, width=offsets.width), by="somebody")
         worker, seen = Worker(store, scope="task", min_new=10_000), []
@@ -659,7 +683,7 @@ class TestRollback:
         seen += actions(worker.round())
 
         assert "rolled back" in seen
-        assert store.version().number == 1
+        assert store.registry.version().number == 1
 
 
 def model(seed):
@@ -688,7 +712,7 @@ class TestProbe:
         assert actions(enough)[-2:] == ["published", "resumed"]
         assert "learned from 40 queries" in enough[0].steps[-2].detail
         assert store.serving().halted is None
-        assert store.version().rewarded == 40
+        assert store.registry.version().rewarded == 40
 
     def test_the_old_model_back_again_resumes(self, world, store):
         """What was learned for it is right again."""
@@ -713,34 +737,31 @@ class TestProbe:
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        store.halt(by="anna", tenant="", note=reason)
+        store.registry.halt(by="anna", tenant="", note=reason)
         for now[0] in (2, 1, 1):
             worker.round()
 
         assert store.serving().halted == reason
 
-    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store, monkeypatch):
+    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store):
         """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
         now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+
+        def probed():
+            return Probe.of(model(now[0]), name="closed")
+
+        worker = Worker(store, scope="task", probe=probed)
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        looked = store.halted
+        incident = partial(store.registry.halt, by="anna", tenant="", note="incident")
+        registry = Meddled(store.registry, halted=after(store.registry.halted, incident))
         held = []
-
-        def interrupted(**arguments):
-            found = looked(**arguments)
-            store.halt(by="anna", tenant="", note="incident")
-            return found
-
         for now[0] in (2, 1):
-            with monkeypatch.context() as during:
-                during.setattr(store, "halted", interrupted)
-                worker.round()
-            held.append(store.halted())
+            Worker(Meddled(store, registry=registry), scope="task", probe=probed).round()
+            held.append(store.registry.halted())
 
         assert held[1] == "incident"
-        assert store.audit()[0].by == "anna"
+        assert store.audit.lines()[0].by == "anna"
 
     def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store):
         """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
@@ -755,7 +776,7 @@ class TestProbe:
         learned = store.serving()
         store.rollback(by="anna")
         seen = [actions(worker.round()), actions(worker.round())]
-        store.resume(by="anna", tenant="")
+        store.registry.resume(by="anna", tenant="")
         seen.append(actions(worker.round()))
         store.rollback(by="anna", to=learned.version.number)
 
@@ -772,7 +793,7 @@ class TestProbe:
         for now[0] in names:
             worker.round()
 
-        assert store.halted() is None
+        assert store.registry.halted() is None
 
     @pytest.mark.slow
     def test_a_third_model_is_served_what_is_learned_for_it(self, world, store):
@@ -782,12 +803,12 @@ class TestProbe:
         store.observe(world.served(range(40), judged=True), judge="j")
         for now[0] in "ABC":
             worker.round()
-        halted = store.halted()
+        halted = store.registry.halted()
         store.observe(world.served(range(40, 100), judged=True, name="new"), judge="j")
 
         assert "'C'" in halted
         assert actions(worker.round())[-2:] == ["published", "resumed"]
-        assert store.halted() is None
+        assert store.registry.halted() is None
 
     def test_a_halt_of_all_hides_none_of_the_tenant(self, world, store):
         """A model that changes while a person halts all is still not served when that is over."""
@@ -795,32 +816,29 @@ class TestProbe:
         worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
         store.observe(world.served(range(40), judged=True), judge="j")
         worker.round()
-        store.halt(by="anna", note="incident")
+        store.registry.halt(by="anna", note="incident")
         now[0] = 2
         worker.round()
-        store.resume(by="anna")
+        store.registry.resume(by="anna")
 
-        assert store.halted().startswith("another embedding model")
+        assert store.registry.halted().startswith("another embedding model")
 
-    def test_who_ends_at_the_change_halts_the_next_time(self, world, store, monkeypatch):
+    def test_who_ends_at_the_change_halts_the_next_time(self, world, store):
         """A store that goes away as soon as the new model is written down has the halt already."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
         store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
-        now[0] = 2
+        Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
 
-        def restarted(*arguments):
-            write_probe(*arguments)
-            raise StoreUnavailable("restarted")
+        def restarted(name, *arguments, **options):
+            store.states.set(name, *arguments, **options)
+            if name == "probe":
+                raise StoreUnavailable("restarted")
 
-        with monkeypatch.context() as during:
-            during.setattr("tttembed_rag.worker.learning.write_probe", restarted)
-            with pytest.raises(StoreUnavailable):
-                worker.round()
-        worker.round()
+        restarting = Meddled(store, states=Meddled(store.states, set=restarted))
+        with pytest.raises(StoreUnavailable):
+            Worker(restarting, scope="task", probe=lambda: Probe.of(model(2))).round()
+        Worker(store, scope="task", probe=lambda: Probe.of(model(2))).round()
 
-        assert store.halted().startswith("another embedding model")
+        assert store.registry.halted().startswith("another embedding model")
 
     def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
         """What was learned for one model is not tried on vectors of the next."""
@@ -831,7 +849,7 @@ class TestProbe:
         store.observe(wider.served(range(50), judged=True, name="new", embedder="B"), judge="j")
 
         assert (first, actions(worker.round())) == (["published"], ["published"])
-        assert (store.version().embedder, store.version().width) == ("B", wider.rewards.width)
+        assert (store.registry.version().embedder, store.registry.version().width) == ("B", wider.rewards.width)
 
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""
@@ -851,35 +869,29 @@ def command(*arguments):
     return [sys.executable, "-m", "tttembed_rag", "worker", *map(str, arguments)]
 
 
-def wait_for(condition, seconds=30.0):
-    """Wait until *condition* holds."""
-    ends = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < ends, "waited in vain"
-        time.sleep(0.02)
-
-
 @pytest.mark.slow
 class TestKilled:
     """kill -9 at any moment loses nothing, repeats nothing."""
 
     def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
-        host, asked = reranker(lambda scores, _: time.sleep(0.03) or scores)
+        killed = threading.Event()
+        host, asked = reranker(lambda scores, n: (n > 24 and not killed.wait(20)) or scores)
         store.observe(world.served(range(40)))
         arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
-        wait_for(lambda: len(asked) > 22)
+        eventually(lambda: len(asked) > 24)
         process.kill()
         process.communicate()
-        paid = store.spent().pairs
-        time.sleep(1.1)
+        killed.set()
+        paid = store.judge_queue.spent().pairs
+        eventually(lambda: store.leases.take("worker", "heir", 1e-3))
         again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
         assert again.returncode == 0, again.stderr
         assert 0 < paid < 322
         assert store.judges()[0][1] == 320
-        assert store.spent().pairs == 320 + 2
+        assert store.judge_queue.spent().pairs == 320 + 2
         assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
@@ -888,17 +900,17 @@ class TestKilled:
         store.observe(world.served(range(120), judged=True), judge="j")
         process = subprocess.Popen(command(sqlite_url, "--lease", 1, "--once"), stdout=subprocess.PIPE)
         with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
-            wait_for(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
+            eventually(lambda: bare.execute("SELECT 1 FROM leases WHERE token > 0").fetchone())
         bare.close()
         time.sleep(0.15)
         process.kill()
         process.communicate()
-        before = store.version()
-        time.sleep(1.1)
+        published = store.registry.version()
+        eventually(lambda: store.leases.take("worker", "heir", 1e-3))
         again = subprocess.run(command(sqlite_url, "--lease", 1, "--once"), capture_output=True, text=True, check=False)
 
-        assert before is None
-        assert (again.returncode, store.version().number) == (0, 1)
+        assert published is None
+        assert (again.returncode, store.registry.version().number) == (0, 1)
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_a_signal_ends_it_cleanly(self, world, store, sqlite_url, number):
@@ -911,17 +923,20 @@ class TestKilled:
 
         assert "published" in line
         assert code == 0
-        assert store.lease("worker", "next", 1) is not None
+        assert store.leases.take("worker", "next", 1) is not None
 
 
 @pytest.mark.slow
 def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
     """A worker that is told to end while it judges keeps the verdicts of that step and begins nothing else."""
-    slow = RubricJudge(lambda prompt: time.sleep(0.02) or f"Score: {5 if 'Paris' in prompt else 0}", model="slow")
-    store.observe(world.served(range(40)))
     stop = threading.Event()
-    threading.Timer(0.1, stop.set).start()
-    rounds = Worker(store, slow).round(stop=stop)
+
+    def complete(prompt):
+        stop.set()
+        return f"Score: {5 if 'Paris' in prompt else 0}"
+
+    store.observe(world.served(range(40)))
+    rounds = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
 
     assert actions(rounds) == ["judged"]
     assert store.judges()[0][1] == 16 * 8
@@ -981,7 +996,7 @@ def test_the_same_on_postgresql(world, postgres_url, reranker):
 
         assert actions(rounds) == ["judged", "published"]
         assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
-        assert store.spent().pairs == 322
+        assert store.judge_queue.spent().pairs == 322
 
 
 def test_a_database_that_is_gone_is_waited_for(world, server):
@@ -992,14 +1007,14 @@ def test_a_database_that_is_gone_is_waited_for(world, server):
     with open_store(start()) as store:
         thread = threading.Thread(target=Worker(store, lease_seconds=2).run, kwargs=options)
         thread.start()
-        wait_for(lambda: told)
+        eventually(lambda: told)
         shut_down()
-        wait_for(lambda: told[-1].action == "failed")
+        eventually(lambda: told[-1].action == "failed")
         start()
         store.observe(world.served(range(40), judged=True), judge="j")
-        wait_for(lambda: "published" in [step.action for step in told])
+        eventually(lambda: "published" in [step.action for step in told])
         stop.set()
         thread.join(10)
 
         assert not thread.is_alive()
-        assert store.version().number == 1
+        assert store.registry.version().number == 1

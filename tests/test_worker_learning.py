@@ -113,8 +113,8 @@ class TestWhoseRewards:
         store.observe(traffic.next(60, embedder="B"), judge="j")
 
         assert actions(worker) == ["published"]
-        assert store.version().embedder == "B"
-        assert "learned from 60 queries" in store.version().note
+        assert store.registry.version().embedder == "B"
+        assert "learned from 60 queries" in store.registry.version().note
 
     def test_rewards_of_another_model_withdraw_nothing(self, traffic, store):
         """They support no version of their own, and say nothing of the live one, however often they are asked."""
@@ -126,7 +126,7 @@ class TestWhoseRewards:
             seen += actions(worker)
 
         assert seen == ["abstained"] * 3
-        assert store.version().number == 1
+        assert store.registry.version().number == 1
 
     def test_a_version_is_guarded_by_its_own_model(self, traffic, store):
         """Also where most queries are another one's by now."""
@@ -139,14 +139,14 @@ class TestWhoseRewards:
             seen += actions(worker)
 
         assert seen == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
-        assert store.version().served == 0
+        assert store.registry.version().served == 0
 
     @pytest.mark.parametrize(("of", "back"), [("A", True), ("", True), ("B", False)])
     def test_no_way_back_leads_to_another_model(self, of, back, traffic, store):
         """A contradicted version gives way to the good one before it if that is of its model, or of an unknown one."""
         store.observe(traffic.next(40), judge="j")
         Worker(store, scope="task").round()
-        good = store.version().offsets
+        good = store.registry.version().offsets
         bad = type(good)([replace(one, vector=-one.vector) for one in good.values()], width=good.width)
         before = store.publish(good, by="somebody", embedder=of)
         store.publish(bad, by="somebody", embedder="A")
@@ -156,7 +156,7 @@ class TestWhoseRewards:
             seen += actions(worker)
 
         assert "rolled back" in seen
-        assert (store.version().number == before.number, store.version().served > 0) == (back, back)
+        assert (store.registry.version().number == before.number, store.registry.version().served > 0) == (back, back)
 
 
 class TestWhenToLearn:

@@ -68,7 +68,7 @@ def rng():
 
 def waits(store, tenant=""):
     """Pairs of the tenant that wait."""
-    return sum(len(one.candidates) for one in store.waiting(Choosy.fingerprint, tenant=tenant))
+    return sum(len(one.candidates) for one in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
 
 
 TOO_LONG = ValueError("too long")
@@ -134,13 +134,14 @@ class TestRefusedQueries:
         """Rounds in vain leave every pair waiting, and the judge is asked as soon as it is back."""
         store.observe(served(rng, 40))
         down = Choosy(lambda _: ConnectionError("refused"))
-        worker = Worker(store, down)
+        now = [0.0]
+        worker = Worker(store, down, clock=lambda: now[0])
         for _ in range(3):
-            worker._judge_wait.over()  # as if the time had passed
+            now[0] += 3600.0
             worker.round()
         vain = waits(store)
         down.fault = lambda _: None
-        worker._judge_wait.over()
+        now[0] += 3600.0
         worker.round()
 
         assert vain == 40 * 4
@@ -190,8 +191,8 @@ class TestRefusedQueries:
             )
             worker.round()
 
-        assert store.spent().pairs <= 70
-        assert store.spent().usd <= 0.5
+        assert store.judge_queue.spent().pairs <= 70
+        assert store.judge_queue.spent().usd <= 0.5
 
     @pytest.mark.slow
     def test_a_query_that_hangs_does_not_come_first_again(self, store, rng):
@@ -205,14 +206,15 @@ class TestRefusedQueries:
 
         store.observe(served(rng, 20))
         store.observe(served(rng, 16, word="hang", at=1000))
-        worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1)
+        now = [0.0]
+        worker = Worker(store, Choosy(hangs), judge_seconds=4.0, concurrency=1, clock=lambda: now[0])
         first = worker.round()[0].steps[0].detail
         free.set()
         for thread in threading.enumerate():
             if thread.name == "tttembed-judge":
                 thread.join(20)
         free.clear()
-        worker._judge_wait.over()  # as if the time had passed
+        now[0] += 3600.0
         worker.round()
         free.set()
 
@@ -273,4 +275,4 @@ class TestTurns:
         Worker(store, judge, concurrency=1).round()
 
         assert judge.asked.count(PROBE_QUERY) <= 2 * 6
-        assert store.spent().pairs == 2 + 2 * judge.asked.count(PROBE_QUERY) + 2 * 16 + 16 * 4
+        assert store.judge_queue.spent().pairs == 2 + 2 * judge.asked.count(PROBE_QUERY) + 2 * 16 + 16 * 4

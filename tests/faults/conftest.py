@@ -21,7 +21,7 @@ from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.capture import Known
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.stores import observing, open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 
 # Trials of each fault, and the seed of the first.
 TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))
@@ -94,18 +94,12 @@ class Child:
 
     def wait(self, seconds=60.0):
         """Its exit code, negative for a signal; fails where it hangs."""
-        ends = time.monotonic() + seconds
-        while not self.exited:
-            assert time.monotonic() < ends, f"process {self.pid} hangs"
-            time.sleep(0.002)
+        eventually(lambda: self.exited, seconds=seconds)
         return self._code
 
     def until(self, true, seconds=30.0):
         """Wait until *true* of what it told."""
-        ends = time.monotonic() + seconds
-        while not true(self.told):
-            assert time.monotonic() < ends, f"waited in vain, told {self.told[-3:]}"
-            time.sleep(0.002)
+        eventually(lambda: true(self.told), seconds=seconds)
 
     def end(self):
         """Kill it where it still runs."""
@@ -176,7 +170,7 @@ def half_done(store):
         observing.update_progress(connection, queries)
         if connection.execute(counted).all() != before:
             wrong.append("progress differs from what was observed and said")
-    lines = store.audit(limit=ALL)[::-1]
+    lines = store.audit.lines(limit=ALL)[::-1]
     # Of versions that were forgotten the audit knows that they were.
     published = [int(line.detail.split()[1]) for line in lines if line.action == "publish" and line.detail]
     if published != sorted(set(published)):
@@ -184,7 +178,7 @@ def half_done(store):
     numbers = []
     for tenant in tenants:
         mine = [version.number for version in store.versions(tenant=tenant, limit=ALL)]
-        if missing := set(store.aliases(tenant=tenant).values()) - set(mine):
+        if missing := set(store.registry.aliases(tenant=tenant).values()) - set(mine):
             wrong.append(f"aliases of tenant {tenant!r} for versions {missing} that do not exist")
         numbers += mine
     if sorted(numbers) != published:
@@ -253,9 +247,9 @@ def capture():
 
 
 @pytest.fixture(scope="session")
-def world(make_world, planted):
+def world(world, planted):
     """60 queries with 8 candidates each."""
-    return make_world(planted(60, strength=0.9, dtype=np.float32))
+    return type(world)(planted(60, strength=0.9, dtype=np.float32))
 
 
 @pytest.fixture

@@ -65,13 +65,13 @@ class Day:
     @staticmethod
     def _meet(event, store, judge, tell):
         if event in ("work", "halt"):
-            store.resume(by="test", tenant="")
+            store.registry.resume(by="test", tenant="")
             asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1), timeout=5.0)
             worker = Worker(store, asks, budget=Budget(pairs=CAP), scope="task", min_new=20)
             worker.round(watch=lambda step: tell("step", step.action))
         if event == "halt":
-            store.halt(by="test", tenant="")
-        if event == "publish" and (latest := store.version()) is not None:
+            store.registry.halt(by="test", tenant="")
+        if event == "publish" and (latest := store.registry.version()) is not None:
             store.publish(latest.offsets, by="test", embedder=latest.embedder)
         if event == "rollback":
             store.rollback(by="test")
@@ -83,8 +83,8 @@ def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):
     day = Day(rng, [world, drifted])
 
     def answer(_, body, __):
-        known = next((one for one in (world, drifted) if (body["query"], body["documents"][0]) in one.table), world)
-        scores = known.scores(body["query"], body["documents"])
+        known = next((one for one in (world, drifted) if (body["query"], body["documents"][0]) in one.scores), world)
+        scores = known.judged(body["query"], body["documents"])
         if [said[1] for said in living.told if said[0] == "hour"][-1] != day.bad_hour:
             return 200, {}, world.reply(scores)
         if day.breakdown == "429":
@@ -103,8 +103,8 @@ def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):
     assert [said for said in told if said[0] == "wrong" or said == ["step", "failed"]] == []
     assert [said for said in told if said[0] == "refused" and "found none" not in said[1]] == []
     with open_store(sqlite_url) as store:
-        assert max(store.spent(date).pairs for date in dates) <= CAP
+        assert max(store.judge_queue.spent(date).pairs for date in dates) <= CAP
         assert store.counts().queries == sum(said[0] == "served" for said in told)
         given = store.rewards(judged[0][0]).values.tolist() if (judged := store.judges()) else []
-        assert set(given) <= {*world.table.values(), *drifted.table.values()}
+        assert set(given) <= {*world.scores.values(), *drifted.scores.values()}
         assert unsound(store) == []

@@ -26,7 +26,7 @@ FAULTS = [
 
 def broken(fault, world, body, rng):
     """What a judge with a *fault* answers: status, headers, body."""
-    scores = world.scores(body["query"], body["documents"])
+    scores = world.judged(body["query"], body["documents"])
     place = int(rng.integers(len(scores)))
     if fault == "slow":
         time.sleep(0.15)
@@ -81,7 +81,7 @@ def test_a_judge(store, rng, serve, world, unsound):
     actions = [action for one in rounds for action in one.actions]
     with_rewards = store.rewards(fingerprint) if store.counts().rewards else None
 
-    assert store.spent().pairs <= cap
+    assert store.judge_queue.spent().pairs <= cap
     assert "failed" not in actions
     assert unsound(store) == []
     if with_rewards is not None:
@@ -90,5 +90,5 @@ def test_a_judge(store, rng, serve, world, unsound):
             for row, name in enumerate(with_rewards.query_ids.tolist())
             for value in with_rewards.values[with_rewards.starts[row] : with_rewards.starts[row + 1]].tolist()
         }
-        true = {(f"q{query.split()[1]}", value) for (query, _), value in world.table.items()}
+        true = {(f"q{query.split()[1]}", value) for (query, _), value in world.scores.items()}
         assert given <= true

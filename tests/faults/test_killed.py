@@ -89,7 +89,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
     budget = Budget(pairs=float(rng.choice([100, 500])))
@@ -116,8 +116,10 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
     rewards = store.counts().rewards
 
-    assert store.spent().pairs == rewards + 2
+    assert store.judge_queue.spent().pairs == rewards + 2
     assert rewards == min(480, budget.pairs - 2)
     assert len(asked) - len(set(asked)) <= 8 * concurrency * kills  # on their way when the worker was killed
-    assert "live" in store.aliases() or (budget.pairs == 100 and "abstained" in [line.action for line in store.audit()])
+    assert "live" in store.registry.aliases() or (
+        budget.pairs == 100 and "abstained" in [line.action for line in store.audit.lines()]
+    )
     assert unsound(store) == []

@@ -186,7 +186,7 @@ def test_a_restarted_server(child, server, guest, rng, stamps, unsound, writing)
     assert codes == [0] * 3
     with open_store(guest.url) as store:
         assert writing.lost(store, told) == set()
-        assert stamp_of(store.version()) >= 0
+        assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
 
 
@@ -291,7 +291,7 @@ def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
     with open_store(guest.url) as store:
@@ -349,7 +349,7 @@ def test_an_answer_that_was_paid_for(guest, rng):
     """Whatever ends the statement that keeps it: it is kept, and counted once."""
     paid = {pair_key(JUDGE, PROBE_QUERY, PROBE_GOOD): Paid(0.5, 10.0, 0.25)}
     with open_store(guest.url) as store:
-        answers = store.answers()
+        answers = store.judge_queue.answers()
         with guest.superuser() as connection, guest.superuser() as locking, locking.transaction():
             locking.execute(f"LOCK TABLE {guest.name}.answers IN EXCLUSIVE MODE")
             keeping = threading.Thread(target=answers.put, args=(JUDGE, paid))
@@ -363,7 +363,7 @@ def test_an_answer_that_was_paid_for(guest, rng):
         keeping.join()
 
         assert paid == answers.get(list(paid))
-        assert Spend(1, 10.0, 0.25) == store.spent()
+        assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
 
 
 def test_a_server_with_a_full_disk(child, guest, rng, stamps, unsound, writing):
@@ -394,7 +394,7 @@ def test_a_server_with_a_full_disk(child, guest, rng, stamps, unsound, writing):
     assert [one[0] for one in told[-6:]] == ["rewarded", "published"] * 3
     with open_store(guest.url) as store:
         assert writing.lost(store, told) == set()
-        assert stamp_of(store.version()) >= 0
+        assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
 
 

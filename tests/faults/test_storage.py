@@ -54,7 +54,7 @@ def test_a_full_disk(child, sqlite_url, rng, stamps, unsound, writing):
         assert [number for what, number, _ in told if what == "published"] == [
             version.number for version in reversed(store.versions(limit=100))
         ]
-        assert stamp_of(store.version()) >= 0
+        assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
 
 
@@ -148,7 +148,7 @@ def test_a_damaged_version(store, rng, seed, stamps):
     follower.refresh(["", "other"])
     meanwhile, said = steering.apply(BASE, "q"), live.status.error
     with pytest.raises(StoreError, match=f"version {third}"):
-        _ = store.version().offsets
+        _ = store.registry.version().offsets
     store.rollback(by="test")
     follower.refresh([""])
 
@@ -195,12 +195,12 @@ def test_damaged_rows(store, rng, world, caplog):
 
     What it remembers of another tenant is damaged: it goes on with the next.
     """
-    store.set_state("worker", "{}", tenant="broken")
+    store.states.set("worker", "{}", tenant="broken")
     with store._database.write("forgetting") as connection:
         connection.execute(schema.states.update().values(value='{"looked'))
     served = list(world.served(range(60), judged=True, tenant="damaged"))
     queries = {f"q{number}" for number in rng.permutation(60)[: rng.integers(1, 8)].tolist()}
-    names = [f"d{number}" for number in rng.permutation(480).tolist()]
+    names = [f"d0-{number}" for number in rng.permutation(480).tolist()]
     documents, rewards = set(names[: rng.integers(1, 20)]), set(names[20 : rng.integers(21, 40)])
     store.observe(served, judge="j")
     spoil(store, rng, queries, documents, rewards)
@@ -221,7 +221,9 @@ def test_damaged_rows(store, rng, world, caplog):
     told = [line for line in caplog.messages if f"damaged, and left out of what is learned: {len(queries)} " in line]
 
     assert [one.actions for one in rounds if one.tenant] == [("failed",), ("published",), ("published",)]
-    assert facts(store.version(tenant="whole").offsets) == facts(store.version(tenant="damaged").offsets)
+    assert facts(store.registry.version(tenant="whole").offsets) == facts(
+        store.registry.version(tenant="damaged").offsets
+    )
     assert len(told) == 1
 
 

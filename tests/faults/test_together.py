@@ -16,7 +16,7 @@ from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
@@ -135,7 +135,7 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
                     tell(what, version.number)
                 except StoreError as error:
                     tell("refused", str(error))
-                tell("live", mine.aliases()["live"])
+                tell("live", mine.registry.aliases()["live"])
             done.set()
             reader.join()
             tell("wrong", wrong)
@@ -145,12 +145,12 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
     changers = [child(changing(who)) for who in range(len(plans))]
     codes = [one.wait() for one in changers]
     refused = [said[1] for one in changers for said in one.told if said[0] == "refused"]
-    lines = [line for line in reversed(store.audit(limit=1000)) if "is live" in line.detail]
+    lines = [line for line in reversed(store.audit.lines(limit=1000)) if "is live" in line.detail]
 
     assert codes == [0] * len(plans)
     assert [one.told[-1] for one in changers] == [["wrong", []]] * len(plans)
     assert [one for one in refused if "found none" not in one] == []
-    assert store.aliases()["live"] == int(lines[-1].detail.split()[1].rstrip(":"))
+    assert store.registry.aliases()["live"] == int(lines[-1].detail.split()[1].rstrip(":"))
     assert unsound(store) == []
 
 
@@ -160,7 +160,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
 
     def answer(_, body, __):
         time.sleep(pause)
-        return 200, {}, world.reply(world.scores(body["query"], body["documents"]))
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
     store.observe(world.served(range(60)))
@@ -178,9 +178,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     first.kill(signal.SIGSTOP)
     time.sleep(rng.uniform(0.4, 1.2))
     first.kill(signal.SIGCONT)
-    ends = time.monotonic() + 30
-    while not store.aliases().get("live") and time.monotonic() < ends:
-        time.sleep(0.02)
+    eventually(lambda: store.registry.aliases().get("live"))
     time.sleep(0.2)
     for one in pair:
         one.kill()
@@ -192,20 +190,30 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     assert done.count("published") <= 1
     assert store.counts().rewards == 480
     assert len(set(asked)) == 482
-    assert store.spent().pairs == len(asked)
+    assert store.judge_queue.spent().pairs == len(asked)
     assert unsound(store) == []
 
 
-def stopping(call, store, tell):
-    """*call*, before which this process stops until somebody lets it go on."""
+def stop_before_changes(store, tell):
+    """Let this process stop before it changes what is served, until somebody lets it go on."""
+    renew, renewing = store.leases.renew, threading.Lock()
 
-    def stopped(*arguments, **options):
-        store.renew(options["lease"], 0.3)  # after the thread that does so: stopped amid that, it would hold all up
-        tell("stops")
-        os.kill(os.getpid(), signal.SIGSTOP)
-        return call(*arguments, **options)
+    def renewed(*arguments):
+        with renewing:
+            return renew(*arguments)
 
-    return stopped
+    def stopping(call):
+        def stopped(*arguments, **options):
+            renewed(options["lease"], 0.3)
+            with renewing:  # stopped amid a renewal by the other thread, it would hold all up
+                tell("stops")
+                os.kill(os.getpid(), signal.SIGSTOP)
+            return call(*arguments, **options)
+
+        return stopped
+
+    store.leases.renew = renewed
+    store.publish, store.rollback = stopping(store.publish), stopping(store.rollback)
 
 
 def turned(offsets):
@@ -230,7 +238,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
         def works(tell):
             with open_store(store_url) as mine:
                 if stops:
-                    mine.publish, mine.rollback = (stopping(call, mine, tell) for call in (mine.publish, mine.rollback))
+                    stop_before_changes(mine, tell)
                 worker = Worker(mine, scope="task", min_new=50 if change == "publish" else 10_000, lease_seconds=0.3)
                 try:
                     while "standby" in (actions := [one for told in worker.round() for one in told.actions]):
@@ -248,7 +256,9 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
     code = second.wait()
     first.kill(signal.SIGCONT)
     codes = [first.wait(), code]
-    lines = [line.action for line in store.audit() if line.by == "worker" and line.action in ("publish", "rollback")]
+    lines = [
+        line.action for line in store.audit.lines() if line.by == "worker" and line.action in ("publish", "rollback")
+    ]
 
     assert codes == [0, 0]
     assert first.told == [["stops"], ["lost"]]
@@ -262,10 +272,10 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     store.observe(traffic(2, tenant="other"), judge=JUDGE)
     for number, alias in enumerate(["live", "live", "candidate"]):
         store.publish(stamped(number), by="test", note=str(number), alias=alias)
-    lease = store.lease("worker", "slow", 1e-3)
+    lease = store.leases.take("worker", "slow", 1e-3)
     if rng.random() < 0.5:
         time.sleep(0.002)
-        store.lease("worker", "fast", 60.0)
+        store.leases.take("worker", "fast", 60.0)
     else:  # which may have been what the worker learned from
         store.forget(tenant="other", query_id="q1", by="test")
     refused = {
@@ -275,13 +285,13 @@ def test_whoever_lost_a_lease(store, rng, stamps):
         "rollback": lambda: store.rollback(by="slow", lease=lease),
         "rollback to": lambda: store.rollback(by="slow", lease=lease, to=1),
     }
-    before = store.versions(), store.aliases(), store.audit(), store.serving()
+    before = store.versions(), store.registry.aliases(), store.audit.lines(), store.serving()
     for name in rng.permutation(list(refused)).tolist():
         with pytest.raises(LeaseLost, match="worker"):
             refused[name]()
 
-    assert before == (store.versions(), store.aliases(), store.audit(), store.serving())
-    assert (store.renew(lease, 60.0), store.release(lease)) == (None, None)
+    assert before == (store.versions(), store.registry.aliases(), store.audit.lines(), store.serving())
+    assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (None, None)
 
 
 SAME = 6
@@ -291,7 +301,7 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
     """Processes that are served the same queries, judge them and rename what they were shown lose nothing."""
     orders = [rng.permutation(SAME).tolist() for _ in range(12)]
     times = rng.permutation(len(orders) * SAME).astype(float).reshape(len(orders), SAME)
-    store.waiting(JUDGE)  # from now on it is known what waits for it
+    store.judge_queue.waiting(JUDGE)  # from now on it is known what waits for it
 
     def writing(writer):
         def work(tell):
@@ -339,7 +349,7 @@ def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
                         if what == "publish":
                             mine.publish(stamped(who), by=str(who), note=str(who))
                         else:
-                            getattr(mine, what)(by=str(who))
+                            getattr(mine.registry, what)(by=str(who))
                     except StoreError as error:
                         tell(str(error))
 

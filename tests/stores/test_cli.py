@@ -92,7 +92,7 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
         before = store.publish(learned(store), by="me", embedder="model-a", probe=probe)
         run("export", out, "--store", url)
         run("publish", out, "--store", url)
-        after = store.version()
+        after = store.registry.version()
 
     assert after is not None
     assert (2, "model-a", probe) == (after.number, after.embedder, after.probe)
@@ -142,7 +142,7 @@ def test_a_halt_is_told_by_whatever_is_asked(url: str, arguments: list[str]) -> 
     """With whom it is for, and why."""
     with open_store(url) as store:
         store.publish(learned(store), by="me")
-        store.halt(by="me", note="incident")
+        store.registry.halt(by="me", note="incident")
 
     lines = run(*arguments, "--store", url).output.splitlines()
 
@@ -155,7 +155,7 @@ def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url: str) -> Non
     with open_store(url) as store:
         store.publish(learned(store), by="me")
         store.publish(learned(store), by="me", tenant="own")
-        store.halt(by="me", tenant="", note="wrong")
+        store.registry.halt(by="me", tenant="", note="wrong")
 
     said = [run("versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")]
 
@@ -169,8 +169,8 @@ def test_resume_says_who_stays_halted(url: str) -> None:
     """A halt of all and one of a tenant are lifted each by itself."""
     with open_store(url) as store:
         store.publish(learned(store), by="me")
-        store.halt(by="me")
-        store.halt(by="me", tenant="acme")
+        store.registry.halt(by="me")
+        store.registry.halt(by="me", tenant="acme")
 
     everybody, acme = run("resume", "--store", url), run("resume", "--store", url, "--tenant", "acme")
 
@@ -230,10 +230,10 @@ def test_halt_is_told_to_those_who_serve(url: str) -> None:
     """And `resume` lifts it."""
     with open_store(url) as store:
         run("halt", "--store", url, "--by", "me", "--note", "wrong")
-        halted = store.halted(tenant="a")
+        halted = store.registry.halted(tenant="a")
         run("resume", "--store", url, "--by", "me")
 
-        assert [halted, store.halted(tenant="a")] == ["wrong", None]
+        assert [halted, store.registry.halted(tenant="a")] == ["wrong", None]
 
 
 def test_forget_says_what_is_left(url: str) -> None:
@@ -249,11 +249,11 @@ def test_forget_says_what_is_left(url: str) -> None:
 def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
     """It is halted all the same: a tenant may be served what is shared, and never have sent anything."""
     with open_store(url) as store:
-        store.halt(tenant="acme", by="me")
+        store.registry.halt(tenant="acme", by="me")
         known, unknown = (run("halt", "--store", url, "--tenant", tenant, "--by", "me") for tenant in ("acme", "acne"))
 
         assert (known.stderr, unknown.stderr) == ("", "tenant 'acne' is new to this store: is that its name?\n")
-        assert store.halted(tenant="acne") is not None
+        assert store.registry.halted(tenant="acne") is not None
 
 
 @pytest.mark.parametrize("how", [[], ["--json"]])
@@ -288,7 +288,7 @@ def test_forget_says_when_base_vectors_are_served(
         store.observe(traffic(6, tenant="acme"), judge=JUDGE)
         store.publish(learned(store), by="me", tenant=live)
         if halted:
-            store.halt(by="me")
+            store.registry.halt(by="me")
 
     said = run("forget", "--store", url, *arguments).output
 
@@ -355,7 +355,7 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
 
     assert run("import", log, "--store", sqlite_url).output == f"1 queries of {log}\n"
     with open_store(sqlite_url) as store:
-        assert [(one.query, one.task) for one in store.waiting(JUDGE)] == [("how?", "billing")]
+        assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,11 @@ def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) 
     database.close()
 
     with open_store(store_url) as store:
-        resumed = [store.resume(by="worker", tenant=tenant, yielding=True) for tenant in ("a", None)]
+        resumed = [store.registry.resume(by="worker", tenant=tenant, yielding=True) for tenant in ("a", None)]
 
         assert resumed == [True, False]
-        assert store.halted(tenant="a") == "all"
-        assert store.aliases(tenant="b") == {"live": 4, "previous": 3}
+        assert store.registry.halted(tenant="a") == "all"
+        assert store.registry.aliases(tenant="b") == {"live": 4, "previous": 3}
         assert [store.rollback(by="me", tenant="b").number for _ in range(2)] == [3, 1]
         with pytest.raises(StoreError, match="got 2"):
             store.rollback(by="me", tenant="b", to=2)
@@ -112,8 +112,8 @@ def test_rollbacks_go_on_from_what_the_first_schema_knew(
     database.close()
 
     with open_store(store_url) as store:
-        way = [store.aliases()["live"]]
-        while "previous" in store.aliases() and len(way) < 5:
+        way = [store.registry.aliases()["live"]]
+        while "previous" in store.registry.aliases() and len(way) < 5:
             way.append(store.rollback(by="me").number)
 
     assert back == way
@@ -133,8 +133,8 @@ def test_what_is_remembered_by_old_ids_goes_in_the_second_schema(store_url: str,
     with open_store(store_url) as store:
         names = ("drift", "learned", "trial")
 
-        assert [name for name in names if store.state(name) is not None] == kept
-        assert [name for name in names if store.state(name, tenant="a") is not None] == list(names)
+        assert [name for name in names if store.states.get(name) is not None] == kept
+        assert [name for name in names if store.states.get(name, tenant="a") is not None] == list(names)
 
 
 def test_query_vectors_get_checksums_in_the_second_schema(store_url: str) -> None:

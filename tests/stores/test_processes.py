@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 from threading import Event, Thread
 
 import pytest
@@ -23,14 +22,13 @@ def write(url, number, offsets, said):
 
     def read():
         last = 0
-        while not done.is_set():
+        while not done.wait(0.01):
             serving = store.serving()
             if serving.generation < last:
                 wrong.append(f"generation {serving.generation} after {last}")
             last = serving.generation
             if serving.version is not None and len(serving.version.offsets) != 2:
                 wrong.append(f"version {serving.version.number} is not whole")
-            time.sleep(0.01)
 
     with open_store(url) as store:
         threads = [Thread(target=read) for _ in range(READERS)]
@@ -67,9 +65,9 @@ def test_writers_and_readers_of_many_processes(store_url):
         assert store.judges() == [(JUDGE, 4 * len(expected))]
         numbers = sorted(number for _, published in outcomes for number in published)
         assert [version.number for version in reversed(store.versions())] == numbers
-        lines = [line.detail for line in reversed(store.audit()) if line.action == "publish"]
+        lines = [line.detail for line in reversed(store.audit.lines()) if line.action == "publish"]
         assert lines == [f"version {number} is live" for number in numbers]
-        assert store.aliases()["live"] == numbers[-1]
+        assert store.registry.aliases()["live"] == numbers[-1]
 
 
 def test_a_forked_child_has_connections_of_its_own(store_url):

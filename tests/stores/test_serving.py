@@ -17,7 +17,7 @@ def test_halting_the_shared_tenant_leaves_those_with_a_version_of_their_own(stor
     """They go on with it; all others are served base vectors."""
     store.publish(Offsets([], width=8), by="me")
     own = store.publish(Offsets([], width=8), by="me", tenant="a")
-    store.halt(by="me", tenant="", note="shared is wrong")
+    store.registry.halt(by="me", tenant="", note="shared is wrong")
 
     mine, others = store.serving(tenant="a"), store.serving(tenant="b")
     assert (mine.version, mine.halted, others.halted) == (own, None, "shared is wrong")
@@ -28,16 +28,16 @@ def test_the_generation_is_that_of_the_same_moment(store, tenant):
     """Whoever polls the generation finds the one that came with what it was served."""
     store.publish(Offsets([], width=8), by="me")
     store.publish(Offsets([], width=8), by="me", tenant="a")
-    store.halt(by="me", tenant="a")
+    store.registry.halt(by="me", tenant="a")
 
-    assert store.serving(tenant=tenant).generation == store.generation(tenant=tenant)
+    assert {tenant: store.serving(tenant=tenant).generation} == store.generations([tenant])
 
 
 def test_the_first_reason_is_told(store):
     """A halt of all comes before one of the tenant, and that before one of the shared tenant."""
     reasons = []
     for tenant, note in (("", "of shared"), ("a", "of a"), (None, "of all")):
-        store.halt(by="me", tenant=tenant, note=note)
+        store.registry.halt(by="me", tenant=tenant, note=note)
         reasons.append(store.serving(tenant="a").halted)
 
     assert reasons == ["of shared", "of a", "of all"]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from tttembed_rag.report import Report, gather
+from tttembed_rag.report import StoreReport, gather
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, learned, traffic
 
 
-def told(url: str) -> Report:
+def told(url: str) -> StoreReport:
     """What is told of a store with 30 rewarded queries, two versions, a rollback and a halt."""
     with open_store(url) as store:
         store.observe(traffic(30), judge=JUDGE)
         for _ in range(2):
             store.publish(learned(store), by="me")
         store.rollback(by="me")
-        store.halt(by="me", note="a drill")
+        store.registry.halt(by="me", note="a drill")
     return gather(url, at=100.0)
 
 

@@ -1,6 +1,5 @@
 """Two writers at the same time, and the texts of documents that both show."""
 
-import time
 from functools import partial
 from threading import Thread
 
@@ -11,8 +10,10 @@ from sqlalchemy import select, text
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import Usage
 from tttembed_rag.judging import Progress
-from tttembed_rag.stores import Candidate, Served, database, observing, open_store, schema
-from tttembed_rag.stores.observing import Batch
+from tttembed_rag.stores import Candidate, Served, Store, observing, open_store, schema
+from tttembed_rag.stores.batch import Batch
+from tttembed_rag.stores.database import Database
+from tttembed_rag.testing import eventually
 
 VECTOR = np.ones(8, np.float32)
 NOTHING = Progress(0, 0, Usage(), 0.0)
@@ -33,15 +34,15 @@ def shown(query, *documents, text=None):
 def test_a_text_that_another_writer_gives_makes_all_pairs_wait(store):
     """A query that is shown a document without a text, while somebody gives it one, is asked about too."""
     store.observe([shown("old", "d")])
-    store.waiting("judge")
+    store.judge_queue.waiting("judge")
     with store._database.write("observing") as connection:
-        observing.observe(connection, Batch([shown("a", "d")], ""), store._salt)
+        observing.write_batch(connection, Batch([shown("a", "d")], ""), store._salt)
         other = Thread(target=store.observe, args=([shown("b", "d", text="now known")],))
         other.start()
         other.join(0.3)
     other.join()
 
-    assert sorted(one.query for one in store.waiting("judge")) == ["text of a", "text of b", "text of old"]
+    assert sorted(one.query for one in store.judge_queue.waiting("judge")) == ["text of a", "text of b", "text of old"]
 
 
 def test_writers_that_change_the_same_texts_are_not_refused(store):
@@ -71,10 +72,10 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     names = [f"{letter}{digit}" for letter in ("é", "z", "_", "a", "Z", "A") for digit in range(9, 0, -1)]
     for name in names:
         store.observe([shown(name, "d", text="text")])
-    waiting = store.waiting("judge")
+    waiting = store.judge_queue.waiting("judge")
     rewards = {one.query_id: {one.candidates[0][0]: 0.5} for one in waiting}
     verdict = {
-        "judged": partial(store.judged, "judge", rewards),
+        "judged": partial(store.judge_queue.judged, "judge", rewards),
         "reward": partial(store.reward, "judge", {("", "default", name): {"d": 0.5} for name in names}),
     }
     refused = []
@@ -115,9 +116,8 @@ def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
         threads = [Thread(target=write, args=(call,)) for call in (first, second[what])]
         for waiting, thread in enumerate(threads, 1):
             thread.start()
-            until = time.monotonic() + 10
-            while connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar() < waiting:
-                assert time.monotonic() < until
+            held_up = partial(connection.execute, text("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+            eventually(lambda held_up=held_up, waiting=waiting: held_up().scalar() >= waiting)
         connection.rollback()
         for thread in threads:
             thread.join()
@@ -125,23 +125,22 @@ def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
     assert refused == []
 
 
-def test_a_process_that_is_frozen_holds_up_nobody(store_url, monkeypatch):
+def test_a_process_that_is_frozen_holds_up_nobody(store_url):
     """PostgreSQL ends its transaction, and whoever waits for what it holds goes on; the frozen one is told."""
     if store_url.startswith("sqlite"):
         pytest.skip("the file of a process that is frozen stays locked")
-    monkeypatch.setattr(database, "_SILENT_SECONDS", 1)
-    with open_store(store_url) as store, open_store(store_url) as other:
+    with open_store(store_url) as other, Store(Database(store_url, idle_seconds=1)) as store:
         store.observe([shown("q", "d")])
 
         def freeze():
             with store._database.write("publishing") as frozen:
                 frozen.execute(select(schema.tenants.c.id).with_for_update())
-                other.halt(by="me")  # would wait for ever
+                other.registry.halt(by="me")  # would wait for ever
                 frozen.execute(select(schema.tenants.c.id))
 
         with pytest.raises(StoreUnavailable):
             freeze()
-        assert other.halted() is not None
+        assert other.registry.halted() is not None
         assert store.counts().queries == 1
 
 

@@ -1,4 +1,4 @@
-"""What a log is, and what a caller may know of a served query."""
+"""`Log`, the protocol of logs of served queries, and `Known`, what a caller may know of a served query."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tttembed_rag.vectors.checks import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
-    """What a caller knows of a served query, so that nobody must find it again.
+    """What a caller knows of a served query, so that it need not be computed again.
 
     Attributes:
         vector: Its *base* vector (d,), without any offset.
 
-        document_vectors: (k, d), or (d,) for each of the k documents in order, None for one that is not known.
+        document_vectors: (k, d), or (d,) for each of the k documents in order, None where it is not known.
 
         query_id: Its id; None is the caller's ``with scope(..., query_id=...)``, else one made of its text.
 
@@ -62,10 +62,10 @@ class Log(Protocol):
         ...
 
 
-def check_judge(mine: str, judge: Judge) -> None:
-    """Refuse a log for the judge of fingerprint *mine* where *judge* is another."""
-    if judge.fingerprint != mine:
-        raise InputError(f"log: expected one for {judge.fingerprint}, got one for {mine}")
+def check_judge(fingerprint: str, judge: Judge) -> None:
+    """Refuse a log for the judge with a *fingerprint* where *judge* is another."""
+    if judge.fingerprint != fingerprint:
+        raise InputError(f"log: expected one for {judge.fingerprint}, got one for {fingerprint}")
 
 
 def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:
@@ -77,9 +77,5 @@ def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float 
     """
     if len(scores) != len(documents):
         raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
-    known = [place for place, score in enumerate(scores) if score is not None]
-    rewards: list[float | None] = [None] * len(scores)
-    found = scale.to_unit(np.array([scores[place] for place in known], dtype=np.float64))
-    for place, reward in zip(known, found.tolist(), strict=True):
-        rewards[place] = reward
-    return rewards
+    units = iter(scale.to_unit(np.array([score for score in scores if score is not None], dtype=np.float64)).tolist())
+    return [None if score is None else next(units) for score in scores]

@@ -1,7 +1,7 @@
-"""From a running application to `Rewards`: which documents were shown for a query, and what a judge said of them.
+"""From a running application to `Rewards`: which documents were shown for a query, and how a judge scored them.
 
-Texts are what every framework hands out; vectors are not. They are found when rewards are asked for:
-supplied by whoever has them, remembered by content, or embedded again.
+Every framework hands out texts, but not vectors. Vectors are found when rewards are asked for: supplied by the store
+that has them, remembered by content, or embedded again.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = ["RewardLog"]
 
 
 class RewardLog:
-    """Served queries and the verdicts of one judge on their documents, in memory, safe between threads.
+    """Served queries and the rewards of one judge for their documents, in memory, safe between threads.
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new
-    verdict replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. What is
-    served to another tenant than *tenant*, by the caller's `scope`, is left out. Of what is `Known` it
-    keeps the query vector.
+    reward replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. Queries served to
+    another tenant than *tenant*, by the caller's `scope`, are left out. Of what is `Known` the log keeps the query
+    vector.
 
     Args:
         judge: Fingerprint of the judge: rewards of two judges do not mix.
 
-        scale: What its scores mean: `Scale`, or its text.
+        scale: What the judge's scores mean: `Scale`, or its text.
 
         capacity: Queries kept, >= 1.
 
-        tenant: Whose queries are kept; empty for those without a tenant.
+        tenant: The tenant of the queries that are kept; empty for queries without a tenant.
 
     Raises:
         InputError: The capacity is below 1, or there is no such scale.
@@ -69,7 +69,7 @@ class RewardLog:
 
     @classmethod
     def of(cls, judge: Judge, *, capacity: int = 10_000, tenant: str = "") -> RewardLog:
-        """An empty log for the verdicts of *judge*."""
+        """An empty log for the scores of *judge*."""
         return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
 
     def check_is_for(self, judge: Judge) -> None:
@@ -125,14 +125,14 @@ class RewardLog:
 
             budget: Caps; None for none.
 
-            price: What its usage costs.
+            price: What the judge's usage costs.
 
             cache: Where its answers are kept between runs; None forgets them.
 
             concurrency: Calls in flight at once.
 
         Raises:
-            RewardError: Another judge's verdicts are in this log.
+            RewardError: This log is for another judge.
         """
         if judge.fingerprint != self.judge:
             raise RewardError(f"judge: expected {self.judge}, whose rewards are in this log, got {judge.fingerprint}")
@@ -167,7 +167,7 @@ class RewardLog:
 
         Args:
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
-                Not asked for a query whose vector was known when it was served.
+                Not asked for a query with a vector that was known when it was served.
 
             embed_documents: Texts to document vectors, of the model the index was built with.
 
@@ -178,9 +178,9 @@ class RewardLog:
         """
         with self._lock:
             judged = {
-                key: known
+                key: rewards
                 for key, shown in self._served.items()
-                if (known := {text: reward for text, reward in shown.items() if reward is not None})
+                if (rewards := {text: reward for text, reward in shown.items() if reward is not None})
             }
             by_query: dict[str, ArrayLike] = {**self._query_vectors}
         if not judged:
@@ -214,7 +214,7 @@ class RewardLog:
         known: Known | None = None,
     ) -> None:
         shown = [(text, reward) for text, reward in documents if text.strip()]
-        if not query.strip() or not shown:  # has no meaning to learn from
+        if not query.strip() or not shown:  # there is no meaning to learn from
             return
         vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
         with self._lock:

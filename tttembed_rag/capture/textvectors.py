@@ -19,22 +19,20 @@ _log = logging.getLogger(__name__)
 
 
 class TextVectors:
-    """Document vectors by text: supplied where possible, else remembered by content, else embedded.
-
-    One for each embedding model.
+    """Document vectors of one embedding model by text: supplied where possible, else remembered, else embedded.
 
     Args:
         known: Text to its vector in the store, or None where it has none.
 
-        stored: Ids to the vectors that a store has under them, asked once for all texts whose id was
-            noted; what it lacks is embedded, and where it fails that is logged and all are.
+        stored: Ids to the vectors that a store has under them, asked once for all texts with an id that was noted.
+            Texts that it lacks are embedded; if it fails, that is logged, and all texts are embedded.
 
-        capacity: Vectors remembered, and ids, the least recently used forgotten first.
+        capacity: Vectors that are remembered, and ids; the least recently used are forgotten first.
 
     Attributes:
         supplied: Vectors that *known* or *stored* gave.
 
-        remembered: Vectors found by content.
+        remembered: Vectors that were embedded before.
 
         embedded: Vectors that had to be embedded again.
     """
@@ -55,11 +53,11 @@ class TextVectors:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
-        """What another process starts with: the same sources, nothing remembered."""
+        """The same sources with nothing remembered: what a copy, or another process, starts with."""
         return partial(TextVectors, self._known, stored=self._stored, capacity=self._capacity), ()
 
     def note(self, ids: Iterable[tuple[str, str | None]]) -> None:
-        """Remember under which id the store has a text, of (text, id) pairs; None says nothing."""
+        """Remember under which id the store has a text, for pairs (text, id); an id of None is passed over."""
         if self._stored is None:
             return
         addresses = [(_address(text), key) for text, key in ids if key is not None]
@@ -74,33 +72,36 @@ class TextVectors:
         self, texts: Sequence[str], embed_documents: Callable[[list[str]], Sequence[ArrayLike]]
     ) -> NDArray[np.float64]:
         """Vectors (n, d) of *texts*, in order; *embed_documents* is asked for the missing ones at once."""
-        found, missing = self._found(texts)
-        return self._joined(texts, found, missing, embed_documents(missing) if missing else [])
+        vectors, missing = self._without_model(texts)
+        return self._joined(texts, vectors, missing, embed_documents(missing) if missing else [])
 
     async def aof(
         self, texts: Sequence[str], aembed_documents: Callable[[list[str]], Awaitable[Sequence[ArrayLike]]]
     ) -> NDArray[np.float64]:
         """The same with an async model."""
-        # A store may be far away, and its lookup blocks.
-        found, missing = await asyncio.to_thread(self._found, texts) if self._stored else self._found(texts)
-        return self._joined(texts, found, missing, await aembed_documents(missing) if missing else [])
+        if self._stored is None:
+            vectors, missing = self._without_model(texts)
+        else:  # a store may be far away, and its lookup blocks
+            vectors, missing = await asyncio.to_thread(self._without_model, texts)
+        return self._joined(texts, vectors, missing, await aembed_documents(missing) if missing else [])
 
-    def _found(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
-        found = self._from_store(texts)
+    def _without_model(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+        """The vectors that can be had without the model, by text, and the texts that need the model."""
+        vectors = self._from_store(texts)
         for text in dict.fromkeys(texts):
-            if text in found:
+            if text in vectors:
                 continue
             supplied = self._known(text) if self._known else None
             if supplied is not None:
-                found[text] = np.asarray(supplied, dtype=np.float64)
+                vectors[text] = np.asarray(supplied, dtype=np.float64)
                 self.supplied += 1
                 continue
             with self._lock:
                 if (kept := self._kept.get(_address(text))) is not None:
                     self._kept.move_to_end(_address(text))
-                    found[text] = kept
+                    vectors[text] = kept
                     self.remembered += 1
-        return found, [text for text in dict.fromkeys(texts) if text not in found]
+        return vectors, [text for text in dict.fromkeys(texts) if text not in vectors]
 
     def _from_store(self, texts: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         if self._stored is None:
@@ -108,18 +109,18 @@ class TextVectors:
         with self._lock:
             ids = {text: self._ids[address] for text in texts if (address := _address(text)) in self._ids}
         try:
-            vectors = self._stored(list(set(ids.values()))) if ids else {}
-            found = {text: np.asarray(vectors[key], dtype=np.float64) for text, key in ids.items() if key in vectors}
+            stored = self._stored(list(set(ids.values()))) if ids else {}
+            vectors = {text: np.asarray(stored[key], dtype=np.float64) for text, key in ids.items() if key in stored}
         except Exception:  # noqa: BLE001 - a store may raise anything, and its vectors only save time
             _log.exception("the store gave no vectors: %d documents are embedded", len(ids))
             return {}
-        self.supplied += len(found)
-        return found
+        self.supplied += len(vectors)
+        return vectors
 
     def _joined(
         self,
         texts: Sequence[str],
-        found: dict[str, NDArray[np.float64]],
+        vectors: dict[str, NDArray[np.float64]],
         missing: list[str],
         embedded: Sequence[ArrayLike],
     ) -> NDArray[np.float64]:
@@ -132,8 +133,8 @@ class TextVectors:
             while len(self._kept) > self._capacity:
                 self._kept.popitem(last=False)
         _log.info("vectors of %d documents: %d had to be embedded", len(texts), len(fresh))
-        found = found | fresh
-        return np.array([found[text] for text in texts])
+        vectors = vectors | fresh
+        return np.array([vectors[text] for text in texts])
 
 
 def _address(text: str) -> bytes:

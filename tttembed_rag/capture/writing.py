@@ -5,24 +5,23 @@ from __future__ import annotations
 import atexit
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Iterable
 from threading import Condition
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Protocol
 from weakref import WeakSet
 
+from tttembed_rag.capture.preparing import Call, Preparation
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
 from tttembed_rag.observations import Served
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 
-__all__ = ["ObservingStore", "Writer"]
-
-ItemT = TypeVar("ItemT")
+__all__ = ["ObservingStore", "Outcomes", "Writer"]
 
 _log = logging.getLogger(__name__)
-# Items in one transaction.
+# Calls that are prepared and written together, in one transaction.
 _BATCH = 200
 # Seconds between two looks at an empty queue; the shortest and the longest wait for a store that is away.
 _PAUSE, _RETRY, _LONGEST_RETRY = 0.2, 0.1, 5.0
@@ -31,7 +30,7 @@ _EXIT_SECONDS = 5.0
 
 
 class ObservingStore(Protocol):
-    """What a store must take to be written to."""
+    """The methods of a store that a log writes to."""
 
     def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
         """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
@@ -39,55 +38,73 @@ class ObservingStore(Protocol):
 
     @property
     def text_id(self) -> TextId:
-        """Gives a text's id, the same whoever asks this store."""
+        """Gives the id of a text, the same to everybody who asks this store."""
         ...
 
 
-class Writer(Generic[ItemT]):
-    """Items from any thread, in a store a moment later.
+class Outcomes:
+    """How many served queries came to which end, in this process.
 
-    A forked child starts with an empty queue: what its parent noted, its parent writes.
+    Attributes:
+        dropped: Raised by requests, in any thread: the queue was full or closed.
+
+        sampled_out: Raised by requests: left out by the share, or the day's pairs were spent.
+    """
+
+    def __init__(self) -> None:
+        self.dropped, self.sampled_out = telemetry.Tally(), telemetry.Tally()
+        # Raised by one thread alone, the writer's.
+        self._counts: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
+
+    def add(self, outcome: str, count: int) -> None:
+        """Count queries in the writer's thread."""
+        self._counts[outcome] += count
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """The queries so far: written, dropped, sampled_out, failed, forgotten."""
+        counts = self._counts
+        return {
+            "written": counts["written"],
+            "dropped": self.dropped.value,
+            "sampled_out": self.sampled_out.value + counts["sampled_out"],
+            "failed": counts["failed"],
+            "forgotten": counts["forgotten"],
+        }
+
+    def report(self) -> None:
+        """Tell telemetry of the queries since the last report."""
+        for outcome, total in self.totals.items():
+            if more := total - self._reported[outcome]:
+                telemetry.record("tttembed.capture.queries", more, outcome=outcome)
+                self._reported[outcome] = total
+
+
+class Writer:
+    """Calls of a log from any thread, prepared and in a store a moment later.
+
+    A forked child starts with an empty queue: calls that its parent took, its parent writes.
 
     Args:
         store: An open store, or its URL.
 
-        judge: Fingerprint of whose rewards are written.
+        judge: Fingerprint of the judge that gave the recorded scores.
 
-        prepare: Items to what is written, fewer where some are left out; called in the background.
+        preparation: Makes served queries of calls.
 
-        report: Called in the background before each batch.
-
-        renew: Called in a forked child.
-
-        capacity: Items that may wait.
+        capacity: Calls that may wait.
 
     Attributes:
-        dropped: Items that found the queue full or closed.
+        outcomes: How many calls came to which end.
 
-        written: Items in the store, by its own count; a query that was served again counts again.
-
-        forgotten: Items that the store left out, as their queries were forgotten since.
-
-        failed: Items that the store refused, or that were lost because it stayed away.
-
-        outage: What the store said last.
+        outage: What the store answered last.
     """
 
-    def __init__(
-        self,
-        store: ObservingStore | str,
-        judge: str,
-        *,
-        prepare: Callable[[ObservingStore, list[ItemT]], list[Served]],
-        report: Callable[[], None],
-        renew: Callable[[], None],
-        capacity: int,
-    ) -> None:
+    def __init__(self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int) -> None:
         self._reached: Reached[ObservingStore] = Reached(store, _opened)
         self._judge = judge
-        self._prepare = prepare
-        self._report = report
-        self._renew = renew
+        self._preparation = preparation
         self._capacity = capacity
         self._closed = False
         self.outage = Outage("store of served queries")
@@ -97,15 +114,15 @@ class Writer(Generic[ItemT]):
 
     @property
     def queued(self) -> int:
-        """Items that wait."""
+        """Calls that wait."""
         return self._accepted.value - self._done
 
-    def put(self, item: ItemT) -> None:
-        """Take *item*, or count it as dropped; never waits."""
+    def put(self, call: Call) -> None:
+        """Take a call, or count it as dropped; never waits."""
         if self._closed or len(self._queue) >= self._capacity:
-            self.dropped.add()
+            self.outcomes.dropped.add()
             return
-        self._queue.append(item)
+        self._queue.append(call)
         self._accepted.add()
         if self._loop.asleep:
             self._loop.start()
@@ -130,40 +147,39 @@ class Writer(Generic[ItemT]):
         self._loop.join(max(0.0, until - time.monotonic()))
         if lost := self.queued:
             _log.error("%d served queries were not written: %s", lost, self.outage.error or "the time was over")
-            self.failed += lost
-            self._finish(lost)
+            self._settle("failed", lost)
         self._reached.close()
         _writers.discard(self)
+        self.outcomes.report()
 
     def _forked(self) -> None:
         self._start_anew()
-        self._renew()
+        self._preparation.renew()
 
     def _start_anew(self) -> None:
-        self._queue: deque[ItemT] = deque()
+        self.outcomes = Outcomes()
+        self._queue: deque[Call] = deque()
+        # Served queries that the store has not answered for yet.
         self._batch: list[Served] = []
+        # Calls that were put, and those that came to an end; threads wait for the latter to progress.
         self._accepted, self._done = telemetry.Tally(), 0
         self._progress = Condition()
         self._retry = _RETRY
         self._ending = False
-        self.dropped = telemetry.Tally()
-        self.written = self.forgotten = self.failed = 0
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
-        self._report()
+        self.outcomes.report()
         try:
             store = self._reached.store()
             if not self._batch:
-                some = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
-                self._batch = self._prepare(store, some)
-                self._finish(len(some) - len(self._batch))
+                self._batch = self._prepared(store.text_id)
             if self._batch:
                 began = time.perf_counter()
                 with telemetry.span("capture", queries=len(self._batch)):
                     self._write(store)
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
-        except TTTEmbedError as error:  # the store itself: each query it refuses was counted
+        except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
             self.outage.failed(error)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
             return None if self._ending else self._retry
@@ -172,8 +188,16 @@ class Writer(Generic[ItemT]):
             return 0.0
         return None if self._ending else _PAUSE
 
+    def _prepared(self, text_id: TextId) -> list[Served]:
+        """The served queries of the next calls in the queue."""
+        calls = [self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))]
+        served, sampled_out, malformed = self._preparation.prepare(calls, text_id)
+        self._settle("sampled_out", sampled_out)
+        self._settle("failed", malformed)
+        return served
+
     def _write(self, store: ObservingStore) -> None:
-        """Write the batch in one transaction; where the store refuses it, without the queries it refuses."""
+        """Write the batch in one transaction; if the store refuses it, without the queries that it refuses."""
         try:
             self._put(store, len(self._batch))
         except StoreUnavailable:
@@ -186,25 +210,22 @@ class Writer(Generic[ItemT]):
                     raise
                 except Exception as error:  # noqa: BLE001 - it must not hold up those behind it
                     _log.warning("a served query was refused: %r", error)
-                    self.failed += 1
-                    self._settle(1)
+                    del self._batch[0]
+                    self._settle("failed", 1)
         self.outage.answered()
 
-    def _put(self, store: ObservingStore, many: int) -> None:
-        """Write the first *many* of the batch in one transaction, all but those forgotten since."""
-        written = store.observe(self._batch[:many], judge=self._judge)
-        self.written += written
-        self.forgotten += many - written
-        self._settle(many)
+    def _put(self, store: ObservingStore, count: int) -> None:
+        """Write the first *count* queries of the batch in one transaction, all but those forgotten since."""
+        written = store.observe(self._batch[:count], judge=self._judge)
+        del self._batch[:count]
+        self._settle("written", written)
+        self._settle("forgotten", count - written)
 
-    def _settle(self, many: int) -> None:
-        """The first *many* of the batch are written, or never will be."""
-        del self._batch[:many]
-        self._finish(many)
-
-    def _finish(self, many: int) -> None:
+    def _settle(self, outcome: str, count: int) -> None:
+        """Count calls that came to an end, and let the threads know that wait for them."""
+        self.outcomes.add(outcome, count)
         with self._progress:
-            self._done += many
+            self._done += count
             self._progress.notify_all()
 
 
@@ -214,7 +235,7 @@ def _opened(url: str) -> ObservingStore:
     return open_store(url)
 
 
-_writers: WeakSet[Writer[Any]] = WeakSet()
+_writers: WeakSet[Writer] = WeakSet()
 
 
 def _close_all() -> None:

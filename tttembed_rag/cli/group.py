@@ -19,7 +19,7 @@ ValueT = TypeVar("ValueT")
 
 
 class _Commands(click.Group):
-    """Turns the package's own errors, and files that cannot be used, into one line and exit code 2."""
+    """Turns the package's own errors, and those of files, into one line and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,13 +60,13 @@ def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[
 
 
 def check_target(path: Path | None) -> None:
-    """Refuse a target in a missing folder before the work starts, not after."""
+    """Refuse a target in a missing folder before the work starts."""
     if path is not None and str(path) != "-" and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise click.UsageError(f"{path}: expected a file in an existing folder")
 
 
 def say(line: str) -> None:
-    """Print a line for people: what comes from a store or a file does nothing to their terminal."""
+    """Print a line for people, without control characters that may come from a store or a file."""
     click.echo(printable(line))
 
 

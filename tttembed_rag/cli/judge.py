@@ -113,7 +113,7 @@ def judge(
 
 
 def _default_target(source: Path, spec: str) -> Path:
-    """scores/JUDGE.tsv in the folder, or beside the log."""
+    """The default file of rewards: scores/JUDGE.tsv in the folder, or beside the log."""
     name = re.sub(r"[^A-Za-z0-9.]+", "-", spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2])
     return (source if source.is_dir() else source.parent) / "scores" / f"{name.strip('-.') or 'judge'}.tsv"
 

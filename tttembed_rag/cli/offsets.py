@@ -81,13 +81,13 @@ def _of_store(url: str, judge: str | None, tenant: str, last: int | None, **_: A
         judges = [name for name, _ in store.judges(tenant=tenant)]
         if judge is None and len(judges) > 1:
             raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
-        name = judge or (judges[0] if judges else "any")
-        embedder = store.embedder(name, tenant=tenant)
-        return store.rewards(name, tenant=tenant, embedder=embedder, last=last), embedder or ""
+        judge = judge or (judges[0] if judges else "any")
+        embedder = store.embedder(judge, tenant=tenant)
+        return store.rewards(judge, tenant=tenant, embedder=embedder, last=last), embedder or ""
 
 
 def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: str, depth: int, **_: Any) -> Rewards:
-    """The rewards of a BEIR folder, for the queries of which any was judged."""
+    """The rewards of the judged queries of a BEIR folder."""
     from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
 
     if rewards is None:
@@ -136,7 +136,7 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
 
 
 def _tell(offsets: Offsets, *, as_json: bool) -> None:
-    """Print the judge of the rewards, and a line for each offset."""
+    """Print the judge that gave the rewards, and a line for each offset."""
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
     for offset in offsets.values():
@@ -144,7 +144,7 @@ def _tell(offsets: Offsets, *, as_json: bool) -> None:
 
 
 def _facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
-    """The facts of one of *offsets*, without its vector."""
+    """One of *offsets* as a JSON object, without its vector."""
     evidence = offset.evidence
     return {
         "key": offset.key,
@@ -161,7 +161,7 @@ def _facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
 
 
 def _line(offset: Offset) -> str:
-    """The facts of an offset in one line for people."""
+    """An offset in one line that a person understands."""
     noun = "query" if offset.n == 1 else "queries"
     return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class PathOrURL(click.ParamType[Path | str]):
-    """A file or folder as a path; the URL of a store as it is."""
+    """A file or folder, as a path; or the URL of a store, as it is."""
 
     name = "path or url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """A path, unless it says that it is a URL."""
+        """A path, unless the value is a URL."""
         return value if isinstance(value, Path) or "://" in value else Path(value)
 
 
@@ -55,7 +55,7 @@ def as_objects(command: CommandT) -> CommandT:
 
 
 def on_record(command: CommandT) -> CommandT:
-    """The options that the audit keeps."""
+    """The options that the audit trail keeps: who acts and why."""
     command = click.option("--note", default="", help="Why, for the audit.")(command)
     return signed(command)
 

@@ -28,10 +28,10 @@ def report(url: str, tenant: str, page: Path | None, *, as_json: bool) -> None:
     if page is None and not as_json:
         raise click.UsageError("report: expected --html OUT.html, --json, or both")
     check_target(page)
-    told = gather(url, tenant=tenant)
+    gathered = gather(url, tenant=tenant)
     if page is not None:
-        write_whole(page, page_of(told).encode())
+        write_whole(page, page_of(gathered).encode())
         if not as_json:
             click.echo(f"Report: {page}")
     if as_json:
-        click.echo(json.dumps(asdict(told), default=str))
+        click.echo(json.dumps(asdict(gathered), default=str))

@@ -12,11 +12,11 @@ import click
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
-    facts,
     named,
     own_halt,
     print_versions,
     served_now,
+    version_facts,
     when,
     with_origin,
     without_origin,
@@ -25,9 +25,9 @@ from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
-    from tttembed_rag.stores.publishing import Alias
+    from tttembed_rag.stores.versions import Alias
 
-# Tenants named in one line.
+# Tenants that one line names at most.
 _NAMED = 10
 
 
@@ -49,14 +49,14 @@ def publish(
     Whoever serves vectors of another embedding model than they were learned from keeps base vectors.
     """
     offsets = Offsets.load(file)
-    told, probe = (str(offsets.settings.get(name, "")) for name in ("embedder", "probe"))
+    learned_from, probe = (str(offsets.settings.get(name, "")) for name in ("embedder", "probe"))
     offsets = without_origin(offsets)
-    if embedder and told not in ("", embedder):
-        raise click.UsageError(f"--embedder: expected that of {file}, {told!r}, got {embedder!r}")
+    if embedder and learned_from not in ("", embedder):
+        raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
     with opened(url, create=True) as store:
         alias: Alias = "candidate" if candidate else "live"
         version = store.publish(
-            offsets, tenant=tenant, by=by, note=note, embedder=embedder or told, probe=probe, alias=alias
+            offsets, tenant=tenant, by=by, note=note, embedder=embedder or learned_from, probe=probe, alias=alias
         )
         _say(store, version, alias, as_json=as_json)
 
@@ -93,7 +93,7 @@ def export(out: Path, url: str, tenant: str, number: int | None) -> None:
     """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
     check_target(out)
     with opened(url) as store:
-        version = store.version(number if number is not None else "live", tenant=tenant)
+        version = store.registry.version(number if number is not None else "live", tenant=tenant)
         if version is None:
             which = "a live version" if number is None else f"version {number}"
             raise click.UsageError(f"export: expected {which} of tenant {tenant!r}, found none")
@@ -122,7 +122,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve base vectors, whatever is live, until `resume`."""
     with opened(url) as store:
         known = tenant is None or tenant in store.tenants()
-        store.halt(tenant=tenant, by=by, note=note)
+        store.registry.halt(tenant=tenant, by=by, note=note)
     say(f"halted: {'all tenants' if tenant is None else named(tenant)}")
     if not known:  # it may be served what is shared, and never have sent anything
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
@@ -135,7 +135,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
 def resume(url: str, tenant: str | None, by: str, note: str) -> None:
     """Serve again what is live."""
     with opened(url) as store:
-        store.resume(tenant=tenant, by=by, note=note)
+        store.registry.resume(tenant=tenant, by=by, note=note)
         say(f"resumed: {'all tenants' if tenant is None else named(tenant)}")
         left = [one for one in store.tenants() if tenant is None and own_halt(store, one) is not None]
         if left:
@@ -191,9 +191,9 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
 def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
     with opened(url) as store:
-        for line in store.audit(tenant=tenant, limit=limit):
-            whose = "all tenants" if line.tenant is None else line.tenant or "shared"
-            text = f"{when(line.at)}  {whose:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
+        for line in store.audit.lines(tenant=tenant, limit=limit):
+            tenant_name = "all tenants" if line.tenant is None else line.tenant or "shared"
+            text = f"{when(line.at)}  {tenant_name:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
             say(json.dumps(asdict(line)) if as_json else text.rstrip())
 
 
@@ -241,9 +241,9 @@ def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
-    """What became of a version, and what is served since."""
+    """Print what a version is now, and what is served."""
     if as_json:
-        click.echo(json.dumps(facts(version) | {"aliases": [alias]}))
+        click.echo(json.dumps(version_facts(version) | {"aliases": [alias]}))
         return
     say(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
     say(served_now(store, version.tenant))

@@ -17,33 +17,33 @@ if TYPE_CHECKING:
 
 
 def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
-    """A line for each version, newest first."""
+    """Print a line for each version, newest first."""
     aliases: dict[int, list[str]] = {}
-    for alias, number in store.aliases(tenant=tenant).items():
+    for alias, number in store.registry.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
-    found = store.versions(tenant=tenant, limit=limit)[::-1]
-    if not (as_json or found):
+    versions = store.versions(tenant=tenant, limit=limit)[::-1]
+    if not (as_json or versions):
         say(f"no versions of {named(tenant)}")
-    while found:
-        version = found.pop()  # lets the content of the one before go
-        mine = sorted(aliases.get(version.number, []))
+    while versions:
+        version = versions.pop()  # so that the content of the version before is let go
+        stand_for = sorted(aliases.get(version.number, []))
         if as_json:
-            click.echo(json.dumps(facts(version) | {"aliases": mine}))
+            click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
             continue
         say(
-            f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(mine):<10}"
+            f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
             f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
         )
 
 
 def served_now(store: Store, tenant: str) -> str:
-    """What *tenant* is served now, in one line: which version and whose, or why base vectors."""
+    """One line that says which version *tenant* is served now, of which tenant, or why it is served base vectors."""
     now = store.serving(tenant=tenant)
     owner = "" if now.version is None else now.version.tenant
     if now.halted is not None:
         own = ((named(one), why) for one in (tenant, owner) if (why := own_halt(store, one)) is not None)
-        whom, why = next(own, ("all tenants", now.halted))
-        what = f"base vectors, halted for {whom}{f': {why}' if why else ''}"
+        halted, why = next(own, ("all tenants", now.halted))
+        what = f"base vectors, halted for {halted}{f': {why}' if why else ''}"
     elif now.version is None:
         what = "base vectors, nothing was published"
     else:
@@ -52,28 +52,28 @@ def served_now(store: Store, tenant: str) -> str:
 
 
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:
-    """*offsets* with what `publish` tells of where they come from: the embedding model, and a probe of it."""
+    """*offsets* with the settings that `publish` reads: their embedding model, and a probe of it."""
     settings = {**offsets.settings} | {name: value for name, value in origin.items() if value}
     return Offsets(offsets.values(), width=offsets.width, settings=settings)
 
 
 def without_origin(offsets: Offsets) -> Offsets:
-    """*offsets* without what `with_origin` added."""
+    """*offsets* without the settings that `with_origin` adds."""
     settings = {name: value for name, value in offsets.settings.items() if name not in ("embedder", "probe")}
     return Offsets(offsets.values(), width=offsets.width, settings=settings)
 
 
 def named(tenant: str) -> str:
-    """*tenant* in words."""
+    """The name of a tenant in words."""
     return f"tenant {tenant!r}" if tenant else "the shared tenant"
 
 
 def own_halt(store: Store, tenant: str) -> str | None:
     """Why *tenant* itself is halted, whether or not all are."""
-    return store.halted(tenant=tenant, own=True)
+    return store.registry.halted(tenant=tenant, own=True)
 
 
-def facts(version: Version) -> dict[str, Any]:
+def version_facts(version: Version) -> dict[str, Any]:
     """A version as a JSON object."""
     names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served")
     return {name: getattr(version, name) for name in names} | {"evidence": _evidence(version)}

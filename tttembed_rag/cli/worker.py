@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tttembed_rag.worker import Step
 
 
-# Steps that say the same every round are told once.
+# Actions of steps that are printed once where they are the same every round.
 _QUIET = ("learned nothing", "standby")
 
 
@@ -77,7 +77,7 @@ def worker(
         judge, free = _open(spec)
         if free and not price:
             caps = replace(caps, usd=None)
-    told, stop = _Told(as_json=as_json), Event()
+    printed, stop = _Printed(as_json=as_json), Event()
     with open_store(url) as store:
         worker = Worker(
             store,
@@ -101,18 +101,18 @@ def worker(
         before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             if once:
-                worker.round(stop=stop, watch=told)
+                worker.round(stop=stop, watch=printed)
             else:
-                worker.run(every=every, stop=stop, watch=told)
+                worker.run(every=every, stop=stop, watch=printed)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-    if once and told.failed:
+    if once and printed.failed:
         raise click.exceptions.Exit(1)
 
 
 def _open(spec: str) -> tuple[Judge, bool]:
-    """The judge, and whether it costs nothing."""
+    """The judge that *spec* names, and whether it costs nothing."""
     from tttembed_rag.judges.specs import FREE, open_judge
 
     kind = spec.partition(":")[0]
@@ -121,8 +121,8 @@ def _open(spec: str) -> tuple[Judge, bool]:
     return open_judge(spec, queries={}, documents={}), kind in FREE
 
 
-class _Told:
-    """Writes steps as lines, and remembers whether one failed."""
+class _Printed:
+    """Prints steps as lines, and remembers whether one failed."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,7 +1,7 @@
 """What a store has learned and serves, gathered into one value and written as one HTML page."""
 
-from tttembed_rag.report.facts import Report
+from tttembed_rag.report.facts import StoreReport
 from tttembed_rag.report.gathering import gather
 from tttembed_rag.report.page import page_of
 
-__all__ = ["Report", "gather", "page_of"]
+__all__ = ["StoreReport", "gather", "page_of"]

@@ -1,7 +1,7 @@
 """Small drawings as inline SVG: gains with their intervals, their course over time, amounts per day.
 
-Colours come from the page's style by class, so that they fit a light and a dark page; each drawing says in its title
-what it shows, to those who do not see it. A filled mark is served, or beyond chance; a hollow one is not.
+Colours come from the page's style by class, so that they fit a light and a dark page. The title of each drawing says
+what it shows, for readers who do not see it. A filled mark is served, or beyond chance; a hollow mark is not.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Mark:
     """A value that is drawn.
 
     Attributes:
-        value: Where.
+        value: The value.
 
-        interval: Its whisker; None for none.
+        interval: The ends of its whisker; None draws none.
 
         filled: Whether the mark is filled.
     """
@@ -33,14 +33,14 @@ class Mark:
 
 
 def extent(marks: Sequence[Mark]) -> tuple[float, float]:
-    """The least and the greatest of all that *marks* show and of zero; never the same."""
+    """The least and the greatest number of an axis that shows all *marks* and zero; never the same."""
     numbers = [0.0, *(number for mark in marks for number in (mark.value, *(mark.interval or ())))]
     low, high = min(numbers), max(numbers)
     return (low, high) if high > low else (low - 1.0, high + 1.0)
 
 
 def whisker(title: str, mark: Mark, low: float, high: float) -> str:
-    """One value with its interval, lying, on the axis from *low* to *high* with a line at zero."""
+    """One value with its interval, on a horizontal axis from *low* to *high* with a line at zero."""
 
     def x(value: float) -> float:
         return _MARGIN + (_WHISKER_WIDTH - 2 * _MARGIN) * (value - low) / (high - low)
@@ -58,7 +58,7 @@ def whisker(title: str, mark: Mark, low: float, high: float) -> str:
 
 
 def course(title: str, marks: Sequence[Mark], first: str, last: str) -> str:
-    """Values one after the other, standing whiskers, from the *first* moment to the *last*."""
+    """Values with vertical whiskers, one after the other from the *first* moment to the *last*."""
     low, high = extent(marks)
     svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
     _axis(svg, {value: f"{value:+.3f}" if value else "0" for value in (low, 0.0, high)}, low, high)
@@ -72,7 +72,7 @@ def course(title: str, marks: Sequence[Mark], first: str, last: str) -> str:
     return _written(svg)
 
 
-def bars(title: str, values: Sequence[float], top: str, first: str, last: str) -> str:
+def bar_chart(title: str, values: Sequence[float], top: str, first: str, last: str) -> str:
     """Amounts, none below zero, from the *first* day to the *last*; *top* says how much the greatest is."""
     high = max(values)
     svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
@@ -98,7 +98,7 @@ def _canvas(title: str, width: float, height: float, kind: str) -> ET.Element:
 
 
 def _axis(svg: ET.Element, labels: dict[float, str], low: float, high: float) -> None:
-    """Lines across at labelled values; a label that would lie on that of zero is left out."""
+    """Horizontal lines at labelled values; a label that would lie on the label of zero is left out."""
     for value, label in labels.items():
         y = _y(value, low, high)
         _line(svg, "zero" if value == 0 else "grid", _LEFT, y, _WIDTH - _RIGHT, y)

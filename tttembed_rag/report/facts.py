@@ -1,4 +1,4 @@
-"""What a report tells, as values; every text is short and every list is bounded."""
+"""The facts of a report, as values; every text is short and every list is bounded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tttembed_rag.worker.drift import Drift
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OffsetFacts:
     """An offset without its vector.
 
     Attributes:
@@ -25,9 +25,9 @@ class Known:
 
         gain: Mean cross-fitted gain; None where it was not measured.
 
-        interval: Of the gain; None where it was not measured, or is unbounded.
+        interval: Interval of the gain; None where it was not measured, or is unbounded.
 
-        verdict: Of the gate.
+        verdict: Verdict of the gate.
 
         reason: The verdict in words.
 
@@ -46,7 +46,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class VersionFacts:
     """A version and what its offsets were learned from.
 
     Attributes:
@@ -54,9 +54,9 @@ class Published:
 
         at: When it was published, in Unix seconds.
 
-        by: Who published it.
+        by: The name of the one who published it.
 
-        note: Why.
+        note: The reason.
 
         aliases: ``live``, ``previous`` and ``candidate``, where they stand for it.
 
@@ -91,7 +91,7 @@ class Published:
     rewarded: int
     kept: int
     served: int
-    shared: tuple[Known, ...] = ()
+    shared: tuple[OffsetFacts, ...] = ()
     unlisted: int = 0
     private: int = 0
     private_served: int = 0
@@ -100,7 +100,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What is served.
+    """The live version and its state.
 
     Attributes:
         version: The live version; None serves base vectors.
@@ -111,12 +111,12 @@ class Live:
 
         halted: Why base vectors are served nevertheless; None if they are not.
 
-        halted_since: Since when, in Unix seconds; None if they are not.
+        halted_since: When it was halted, in Unix seconds; None if it is not.
 
         trial: How it does on queries it was not learned from; empty before the first look.
     """
 
-    version: Published | None = None
+    version: VersionFacts | None = None
     since: float | None = None
     shared: bool = False
     halted: str | None = None
@@ -125,11 +125,11 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Drifted:
+class Comparison:
     """A comparison of fresh traffic with what was learned from.
 
     Attributes:
-        at: When, in Unix seconds.
+        at: When it was made, in Unix seconds.
 
         queries: How far queries moved.
 
@@ -142,7 +142,7 @@ class Drifted:
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class MovedQuery:
     """A query, and which of its candidates an offset moved most.
 
     Attributes:
@@ -172,18 +172,18 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What the live version does to the order of stored candidates.
+    """The effect of the live version on the order of stored candidates.
 
     Attributes:
         looked: Queries looked at, the last served ones.
 
         moved: Queries of them that get another order.
 
-        better: Queries whose new first candidate has a higher reward than the old one.
+        better: Queries with a new first candidate that has a higher reward than the old one.
 
-        worse: Queries whose new first candidate has a lower one.
+        worse: Queries with a new first candidate that has a lower one.
 
-        judge: Whose rewards; empty where there are none.
+        judge: Fingerprint of the judge that gave the rewards; empty where there are none.
 
         examples: The last served queries that get another order.
     """
@@ -193,17 +193,17 @@ class Effect:
     better: int = 0
     worse: int = 0
     judge: str = ""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[MovedQuery, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StoreReport:
     """Everything that a report tells of one tenant of a store.
 
     Attributes:
         store: URL of the store, without a password.
 
-        tenant: Whose; "" is the shared tenant.
+        tenant: The tenant; "" is the shared tenant.
 
         at: When it was gathered, in Unix seconds.
 
@@ -211,7 +211,7 @@ class Report:
 
         live: What is served.
 
-        versions: The newest versions, newest first, of whom the live one is.
+        versions: The newest versions of the tenant that the live version belongs to, newest first.
 
         judges: Judges and how many rewards of theirs count for the tenant, the busiest first.
 
@@ -229,10 +229,10 @@ class Report:
     at: float
     texts: bool
     live: Live
-    versions: tuple[Published, ...]
+    versions: tuple[VersionFacts, ...]
     judges: tuple[tuple[str, int], ...]
     days: tuple[Day, ...]
-    drift: tuple[Drifted, ...]
+    drift: tuple[Comparison, ...]
     effect: Effect
     audit: tuple[AuditLine, ...]
 

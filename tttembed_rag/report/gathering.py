@@ -1,4 +1,4 @@
-"""Gathering what a report tells from a store, a bounded part of it."""
+"""Gathering the facts of a report from a store, a bounded part of it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,34 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.report.facts import Drifted, Known, Live, Published, Report
+from tttembed_rag.report.facts import Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.moving import effect_of, shortened
-from tttembed_rag.stores import AuditLine, Store, Version, history, open_store
-from tttembed_rag.stores.database import Database
+from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.states import DRIFT
 from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.memory import read_trial
 
-# What is told at most: days, versions, shared offsets of each, changes, judges.
+# How much a report tells at most: days, versions, shared offsets of each, changes, judges.
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
-# What is looked at for examples: the last served queries, and the first candidates of each.
+# How much is searched for examples: the last served queries, and the first candidates of each.
 _QUERIES, _CANDIDATES = 100, 50
 # Characters of a reason or note.
 _NOTE = 400
 
 
-def gather(url: str, *, tenant: str = "", at: float | None = None) -> Report:
-    """What the store at *url* has learned for *tenant* and serves it.
+def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreReport:
+    """The report of what the store at *url* has learned for *tenant* and serves to it.
 
     Args:
-        url: Of a store that exists.
+        url: The URL of a store that exists.
 
-        tenant: Whose; "" is the shared tenant.
+        tenant: The tenant; "" is the shared tenant.
 
         at: Unix seconds at which the last day ends; None is now, by the database's clock.
 
@@ -44,38 +42,15 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> Report:
 
         InputError: It never heard of that tenant.
     """
-    with open_store(url, create=False) as store, closing(Database(url)) as database:
+    with open_store(url, create=False) as store:
         if tenant and tenant not in store.tenants():
             raise InputError(f"tenant: expected one of the store, got {tenant!r:.80}")
         serving = store.serving(tenant=tenant)
         owner = tenant if serving.version is None else serving.version.tenant
+        live, offsets = _live(store, tenant, owner, serving)
+        at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
-        live, offsets = _live(store, tenant, serving.version)
-        with database.read() as connection:
-            at = database.now(connection) if at is None else at
-            if serving.version is not None:
-                live = replace(live, since=history.live_since(connection, serving.version))
-            if serving.halted is not None:
-                halted = shortened(serving.halted, _NOTE)
-                since = history.halted_since(connection, [tenant, owner])
-                live = replace(live, halted=halted, halted_since=since)
-            judge = judges[0][0] if judges else ""
-            recent = (
-                history.recent(
-                    connection,
-                    tenant,
-                    width=offsets.width,
-                    embedder=serving.version.embedder if serving.version is not None else "",
-                    judge=judge,
-                    limit=_QUERIES,
-                    depth=_CANDIDATES,
-                )
-                if any(offset.served for offset in offsets.values())
-                else []
-            )
-            days = history.days(connection, tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)
-            changes = history.changes(connection, tenant, _CHANGES)
-        return Report(
+        return StoreReport(
             store=store.name,
             tenant=tenant,
             at=at,
@@ -83,29 +58,43 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> Report:
             live=live,
             versions=tuple(_versions(store, owner, live.version)),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
-            days=tuple(days),
+            days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
             drift=_drift(store, tenant),
-            effect=effect_of(offsets, recent, shortened(judge), owner=owner),
-            audit=tuple(_change(line) for line in changes),
+            effect=_effect(store, tenant, serving.version, offsets, judges[0][0] if judges else ""),
+            audit=tuple(_change(line) for line in store.audit.lines(tenant=tenant, limit=_CHANGES)),
         )
 
 
-def _live(store: Store, tenant: str, version: Version | None) -> tuple[Live, Offsets]:
-    """What is live, without its times, and its offsets; none where they are damaged."""
-    if version is None:
-        return Live(), Offsets([], width=1)
-    aliases = _aliases(store, version.tenant)
-    trial = read_trial(store, version.tenant)
-    told = _published(version, aliases[version.number])
-    live = Live(
-        told,
-        shared=version.tenant != tenant,
-        trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
+def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live, Offsets]:
+    """The live version and its state, and its offsets; none where they are damaged."""
+    live, offsets = Live(), Offsets([], width=1)
+    if (version := serving.version) is not None:
+        trial = read_trial(store, owner)
+        facts = _version_facts(version, _aliases(store, owner)[version.number])
+        live = Live(
+            facts,
+            since=store.audit.live_since(version),
+            shared=owner != tenant,
+            trial=str(trial) if trial.version == version.number and trial.upper is not None else "",
+        )
+        offsets = Offsets([], width=version.width) if facts.damage else version.offsets
+    if serving.halted is not None:
+        since = store.audit.halted_since([tenant, owner])
+        live = replace(live, halted=shortened(serving.halted, _NOTE), halted_since=since)
+    return live, offsets
+
+
+def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:
+    """The effect of the live version on the last served queries of *tenant*."""
+    if version is None or not any(offset.served for offset in offsets.values()):
+        return Effect(judge=shortened(judge))
+    recent = store.history.recent(
+        tenant, width=offsets.width, embedder=version.embedder, judge=judge, limit=_QUERIES, depth=_CANDIDATES
     )
-    return live, Offsets([], width=version.width) if told.damage else version.offsets
+    return effect_of(offsets, recent, shortened(judge), owner=version.tenant)
 
 
-def _versions(store: Store, tenant: str, live: Published | None) -> Iterable[Published]:
+def _versions(store: Store, tenant: str, live: VersionFacts | None) -> Iterable[VersionFacts]:
     """The newest versions, each read and let go; *live* is read already."""
     aliases = _aliases(store, tenant)
     listed = store.versions(tenant=tenant, limit=_VERSIONS)[::-1]
@@ -114,18 +103,19 @@ def _versions(store: Store, tenant: str, live: Published | None) -> Iterable[Pub
         if live is not None and live.number == version.number:
             yield live
         else:
-            yield _published(version, aliases[version.number])
+            yield _version_facts(version, aliases[version.number])
 
 
 def _aliases(store: Store, tenant: str) -> Mapping[int, Sequence[str]]:
+    """The aliases that stand for each version, by its number."""
     aliases: dict[int, list[str]] = defaultdict(list)
-    for alias, number in sorted(store.aliases(tenant=tenant).items()):
+    for alias, number in sorted(store.registry.aliases(tenant=tenant).items()):
         aliases[number].append(alias)
     return aliases
 
 
-def _published(version: Version, aliases: Sequence[str]) -> Published:
-    told = Published(
+def _version_facts(version: Version, aliases: Sequence[str]) -> VersionFacts:
+    facts = VersionFacts(
         number=version.number,
         at=version.at,
         by=shortened(version.by),
@@ -142,12 +132,12 @@ def _published(version: Version, aliases: Sequence[str]) -> Published:
     except StoreUnavailable:
         raise
     except StoreError as exc:
-        return replace(told, damage=shortened(str(exc), _NOTE))
-    shared = [_known(offset) for offset in offsets.values() if offset.query_id is None]
+        return replace(facts, damage=shortened(str(exc), _NOTE))
+    shared = [_offset_facts(offset) for offset in offsets.values() if offset.query_id is None]
     private = [offset.served for offset in offsets.values() if offset.query_id is not None]
-    shared.sort(key=lambda known: (not known.served, -known.n, known.key))
+    shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
     return replace(
-        told,
+        facts,
         shared=tuple(shared[:_OFFSETS]),
         unlisted=max(0, len(shared) - _OFFSETS),
         private=len(private),
@@ -155,11 +145,10 @@ def _published(version: Version, aliases: Sequence[str]) -> Published:
     )
 
 
-def _known(offset: Offset) -> Known:
-    """An offset as it is told."""
+def _offset_facts(offset: Offset) -> OffsetFacts:
     evidence = offset.evidence
     bounded = evidence.interval is not None and all(map(math.isfinite, evidence.interval))
-    return Known(
+    return OffsetFacts(
         key=shortened(offset.key),
         served=offset.served,
         alpha=offset.alpha,
@@ -172,10 +161,11 @@ def _known(offset: Offset) -> Known:
     )
 
 
-def _drift(store: Store, tenant: str) -> tuple[Drifted, ...]:
-    text = store.state(DRIFT, tenant=tenant)
+def _drift(store: Store, tenant: str) -> tuple[Comparison, ...]:
+    text = store.states.get(DRIFT, tenant=tenant)
     return tuple(
-        Drifted(entry["at"], Drift(**entry["queries"]), Drift(**entry["rewards"])) for entry in json.loads(text or "[]")
+        Comparison(entry["at"], Drift(**entry["queries"]), Drift(**entry["rewards"]))
+        for entry in json.loads(text or "[]")
     )
 
 

@@ -9,29 +9,29 @@ import numpy as np
 from tttembed_rag.evaluate.explaining import Move
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
-from tttembed_rag.report.facts import Effect, Example
+from tttembed_rag.report.facts import Effect, MovedQuery
 from tttembed_rag.stores import Served
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.vectors.checks import unit
 
-# Characters of a text, and queries and candidates in each direction that are shown.
+# What is shown at most: characters of a text, queries, and candidates of a query in each direction.
 _TEXT, _EXAMPLES, _MOVES = 160, 5, 5
 
 
 def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: str) -> Effect:
-    """What *offsets* do to the order of candidates of *recent* queries, should they be asked again.
+    """The effect of *offsets* on the order of candidates of *recent* queries, should they be asked again.
 
     Args:
-        offsets: What is live.
+        offsets: The live offsets.
 
         recent: The last served queries, newest first; those with fewer than two candidates are left out.
 
-        judge: Whose rewards they come with.
+        judge: Fingerprint of the judge that gave their rewards.
 
-        owner: The tenant whose offsets they are.
+        owner: The tenant that the offsets were published for.
     """
     looked = moved = better = worse = 0
-    examples: list[Example] = []
+    examples: list[MovedQuery] = []
     for served in recent:
         if len(served.candidates) < 2 or served.vector is None:
             continue
@@ -50,7 +50,7 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: 
         if len(examples) < _EXAMPLES:
             shown = None if served.query is None else shortened(served.query)
             examples.append(
-                Example(
+                MovedQuery(
                     shortened(served.query_id),
                     shown,
                     shortened(served.task),
@@ -64,7 +64,7 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: 
 
 
 def moves_of(offsets: Offsets, served: Served, name: str) -> list[Move]:
-    """The candidates of a query that *offsets* know by *name*, in the order that they give them, all of them."""
+    """All candidates of a query that *offsets* know by *name*, in the order that the offsets give them."""
     vectors = np.array([candidate.vector for candidate in served.candidates], dtype=np.float64)
     base = np.asarray(served.vector, dtype=np.float64)
     shifted = offsets.apply(base, task=served.task, query_id=name)
@@ -87,12 +87,12 @@ def moves_of(offsets: Offsets, served: Served, name: str) -> list[Move]:
 
 
 def shortened(text: str, width: int = _TEXT) -> str:
-    """*text* on one line of at most *width* characters, none of which does anything but show."""
+    """*text* on one line of at most *width* characters, without control characters."""
     line = printable(" ".join(text[: 4 * width].split()))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _farthest(moves: Sequence[Move]) -> tuple[Move, ...]:
-    """Of *moves* those over most ranks, in their order."""
+    """The moves over most ranks, in their order."""
     kept = sorted(moves, key=lambda move: (-abs(move.rank - move.rank_before), move.rank))[:_MOVES]
     return tuple(sorted(kept, key=lambda move: move.rank))

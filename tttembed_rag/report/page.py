@@ -1,4 +1,4 @@
-"""The HTML page of a report: one file, its drawings inside, nothing loaded from elsewhere, no script."""
+"""The HTML page of a report: one file with its drawings inside, that loads nothing else and runs no script."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from tttembed_rag.errors import require
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.facts import Drifted, Known, Published, Report
+from tttembed_rag.report.facts import Comparison, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.stores.records import Day
 
-# Offsets whose course over time is drawn.
+# Offsets, at most, with a drawing of their gain over time.
 _COURSES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """One offset through the versions: its drawing, and what is drawn, newest first."""
+    """One offset through the versions: its drawing, and the drawn facts, newest first."""
 
     key: str
     svg: str
-    versions: Sequence[tuple[Published, Known]]
+    versions: Sequence[tuple[VersionFacts, OffsetFacts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class _Figure:
     svg: str
 
 
-def page_of(report: Report) -> str:
-    """The page, the same for the same report; texts are escaped, whatever they contain."""
+def page_of(report: StoreReport) -> str:
+    """The page, the same for the same report; all texts are escaped."""
     jinja2 = require("jinja2", "report")
     markup = require("markupsafe", "report").Markup
     files = resources.files("tttembed_rag.report")
@@ -55,9 +55,9 @@ def page_of(report: Report) -> str:
     return page
 
 
-def _whiskers(shared: Iterable[Known]) -> dict[str, str]:
+def _whiskers(shared: Iterable[OffsetFacts]) -> dict[str, str]:
     """A drawing for each offset by its key, all on one axis."""
-    marks = {known.key: mark for known in shared if (mark := _mark(known)) is not None}
+    marks = {offset.key: mark for offset in shared if (mark := _mark(offset)) is not None}
     low, high = drawing.extent(list(marks.values()))
     return {
         key: drawing.whisker(f"{_gain(mark.value)} {_between(mark.interval)}", mark, low, high)
@@ -65,15 +65,15 @@ def _whiskers(shared: Iterable[Known]) -> dict[str, str]:
     }
 
 
-def _courses(versions: Sequence[Published]) -> list[_Course]:
-    """How the gains of shared offsets went, for those of the newest versions first."""
-    history: dict[str, list[tuple[Published, Known]]] = {}
+def _courses(versions: Sequence[VersionFacts]) -> list[_Course]:
+    """The gains of shared offsets from version to version, offsets of the newest versions first."""
+    history: dict[str, list[tuple[VersionFacts, OffsetFacts]]] = {}
     for version in versions:
-        for known in version.shared:
-            history.setdefault(known.key, []).append((version, known))
+        for offset in version.shared:
+            history.setdefault(offset.key, []).append((version, offset))
     courses = []
     for key, course in history.items():
-        drawn = [(version, mark) for version, known in reversed(course) if (mark := _mark(known)) is not None]
+        drawn = [(version, mark) for version, offset in reversed(course) if (mark := _mark(offset)) is not None]
         if not drawn:
             continue
         title = (
@@ -85,8 +85,8 @@ def _courses(versions: Sequence[Published]) -> list[_Course]:
     return courses[:_COURSES]
 
 
-def _mark(known: Known) -> Mark | None:
-    return None if known.gain is None else Mark(known.gain, known.interval, known.served)
+def _mark(offset: OffsetFacts) -> Mark | None:
+    return None if offset.gain is None else Mark(offset.gain, offset.interval, offset.served)
 
 
 def _days(days: Sequence[Day]) -> list[_Figure]:
@@ -100,7 +100,7 @@ def _days(days: Sequence[Day]) -> list[_Figure]:
     return [
         _Figure(
             title,
-            drawing.bars(
+            drawing.bar_chart(
                 f"{title} per day from {ends[0]} to {ends[1]}: {_amount(sum(values))} in all, "
                 f"{_amount(max(values))} on the day with most",
                 values,
@@ -113,7 +113,7 @@ def _days(days: Sequence[Day]) -> list[_Figure]:
     ]
 
 
-def _drifts(entries: Sequence[Drifted]) -> list[_Figure]:
+def _drifts(entries: Sequence[Comparison]) -> list[_Figure]:
     if not entries:
         return []
     ends = [_when(entry.at)[:10] for entry in (entries[0], entries[-1])]
@@ -123,14 +123,14 @@ def _drifts(entries: Sequence[Drifted]) -> list[_Figure]:
         ("Rewards", [entry.rewards for entry in entries]),
     ):
         seen = sum(drift.seen() for drift in drifts)
-        said = f"{title}: {len(drifts)} comparisons, the last {drifts[-1].effect:.3f}; {seen} beyond chance"
+        summary = f"{title}: {len(drifts)} comparisons, the last {drifts[-1].effect:.3f}; {seen} beyond chance"
         marks = [Mark(drift.effect, filled=drift.seen()) for drift in drifts]
-        figures.append(_Figure(title, drawing.course(said, marks, *ends)))
+        figures.append(_Figure(title, drawing.course(summary, marks, *ends)))
     return figures
 
 
 def _when(at: float) -> str:
-    """A moment in UTC; one that no calendar has as it is."""
+    """A Unix second as a date and time in UTC; as a number where no calendar has it."""
     try:
         return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
     except (OverflowError, ValueError, OSError):

@@ -7,8 +7,8 @@ from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import Router, ScopeSource, Steering, checked_scope, resolve_scope
 from tttembed_rag.serving.twopass import (
-    Answers,
     FirstPass,
+    Handlers,
     Request,
     TwoPass,
     adrive,
@@ -18,9 +18,9 @@ from tttembed_rag.serving.twopass import (
 )
 
 __all__ = [
-    "Answers",
     "CentroidRouter",
     "FirstPass",
+    "Handlers",
     "LiveOffsets",
     "Published",
     "Request",

@@ -18,7 +18,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import as_floats
 
-__all__ = ["Answers", "FirstPass", "Request", "TwoPass", "adrive", "drive", "in_fused_order", "in_reward_order"]
+__all__ = ["FirstPass", "Handlers", "Request", "TwoPass", "adrive", "drive", "in_fused_order", "in_reward_order"]
 
 Document = TypeVar("Document")
 Key = TypeVar("Key", bound=Hashable)
@@ -132,8 +132,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """How an application answers the requests of one query: functions for `drive`, coroutine functions for `adrive`.
+class Handlers:
+    """An application as it answers the requests of one query: functions for `drive`, coroutine functions for `adrive`.
 
     Attributes:
         embed: Query to its base vector (d,).
@@ -205,13 +205,13 @@ class TwoPass(Generic[Document]):
             return documents
 
 
-def drive(steps: Generator[Request, Any, ResultT], answers: Answers) -> ResultT:
+def drive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
     """The result of *steps*, each request answered in turn; an answer that fails is thrown into them."""
     try:
         request = next(steps)
         while True:
             try:
-                answer = _asked(request, answers)
+                answer = _handled(request, handlers)
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
                 request = steps.throw(exc)
             else:
@@ -221,13 +221,13 @@ def drive(steps: Generator[Request, Any, ResultT], answers: Answers) -> ResultT:
         return result
 
 
-async def adrive(steps: Generator[Request, Any, ResultT], answers: Answers) -> ResultT:
-    """`drive` where the answers are awaited."""
+async def adrive(steps: Generator[Request, Any, ResultT], handlers: Handlers) -> ResultT:
+    """`drive` with coroutine functions as handlers."""
     try:
         request = next(steps)
         while True:
             try:
-                awaitable: Awaitable[Any] = _asked(request, answers)
+                awaitable: Awaitable[Any] = _handled(request, handlers)
                 answer = await awaitable
             except Exception as exc:  # noqa: BLE001 - the steps decide whether it ends them
                 request = steps.throw(exc)
@@ -238,6 +238,6 @@ async def adrive(steps: Generator[Request, Any, ResultT], answers: Answers) -> R
         return result
 
 
-def _asked(request: Request, answers: Answers) -> Any:
+def _handled(request: Request, handlers: Handlers) -> Any:
     """The answer to a request, or the awaitable of it."""
-    return getattr(answers, request.what)(request.about)
+    return getattr(handlers, request.what)(request.about)

@@ -16,18 +16,18 @@ from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.database import Database, digest
+from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.records import Spend, row_of
 from tttembed_rag.stores.rows import ids_of, in_parts, insert
 
 ResultT = TypeVar("ResultT")
 
-# Seconds before answers are tried to be kept again where the store is not available: they were paid for.
+# Seconds to wait before each further attempt to keep answers while the store is not available: they were paid for.
 _WAITS = (0.05, 0.5, 2.0)
 
 
 def _patiently(put: Callable[..., ResultT]) -> Callable[..., ResultT]:
-    """*put*, made again where the store is not available for a moment."""
+    """*put*, tried again while the store is not available for a moment."""
 
     @wraps(put)
     def again(*arguments: object) -> ResultT:
@@ -42,13 +42,13 @@ def _patiently(put: Callable[..., ResultT]) -> Callable[..., ResultT]:
 
 
 class StoredAnswers:
-    """Answers by pair; what they cost is counted on the day they came, also where they are not kept.
+    """Paid answers by pair; what an answer cost is counted on the day it came, even where it is not kept.
 
-    An answer belongs to the query it was given about, and is kept as long as that is there: what comes late,
-    after its query was forgotten, is not.
+    An answer belongs to the query it was given about, and is kept as long as the query is: an answer that comes late,
+    after its query was forgotten, is not kept.
 
     Args:
-        database: Where.
+        database: The database of the store.
 
         salt: Key of the hashes that stand for pairs.
 
@@ -59,13 +59,13 @@ class StoredAnswers:
         self._database = database
         self._salt = salt
         self._about = about
-        # By judge, the pairs that are asked about, each with the rows of its queries.
+        # By judge, the pairs that are asked about, each with the ids of its queries.
         self._asked: dict[str, dict[bytes, list[int]]] = {}
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """What is known of *pairs*."""
+        """The answers that are kept, of *pairs*."""
         with self._database.read() as connection:
-            return known(connection, self._salt, pairs)
+            return paid_answers(connection, self._salt, pairs)
 
     @_patiently
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
@@ -107,34 +107,34 @@ class StoredAnswers:
 
 
 def _there(connection: Connection, queries: Sequence[int]) -> set[int]:
-    """Which of *queries* are there; nobody forgets one while the connection's transaction writes."""
+    """Which of *queries* are there; none is forgotten while the connection's transaction writes."""
     table = schema.queries
     there = set[int]()
-    for some in in_parts(queries):
-        there.update(connection.execute(select(table.c.id).where(table.c.id.in_(some))).scalars())
+    for part in in_parts(queries):
+        there.update(connection.execute(select(table.c.id).where(table.c.id.in_(part))).scalars())
     return there
 
 
 def _keyed(salt: bytes, pair: bytes) -> bytes:
-    """What stands for a pair in this store: without its salt, nobody finds out by trying texts."""
-    return digest(pair, key=salt)
+    """The bytes that stand for a pair in this store; without its salt they cannot be found by trying texts."""
+    return keyed_digest(pair, key=salt)
 
 
-def known(connection: Connection, salt: bytes, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-    """What is known of *pairs*."""
+def paid_answers(connection: Connection, salt: bytes, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
+    """The answers that were paid for and kept, of *pairs*."""
     table = schema.answers
     names = {_keyed(salt, pair): pair for pair in pairs}
     return {
         names[bytes(pair)]: Paid(score, tokens, usd)
-        for some in in_parts(list(names))
+        for part in in_parts(list(names))
         for pair, score, tokens, usd in connection.execute(
-            select(table.c.pair, table.c.score, table.c.tokens, table.c.usd).where(table.c.pair.in_(some))
+            select(table.c.pair, table.c.score, table.c.tokens, table.c.usd).where(table.c.pair.in_(part))
         )
     }
 
 
-def spent(connection: Connection, day: date) -> Spend:
-    """What was spent on a day, by UTC."""
+def spent_on(connection: Connection, day: date) -> Spend:
+    """What judges were paid on a day, by UTC."""
     table = schema.spending
     sums = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in ("pairs", "tokens", "usd")))
     pairs, tokens, usd = connection.execute(sums.where(table.c.day == day)).one()

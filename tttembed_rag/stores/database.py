@@ -1,4 +1,4 @@
-"""A database that both kinds of store are used through: transactions, and errors in one line."""
+"""A database, SQLite or PostgreSQL: transactions, and errors in one line."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,19 +22,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
 from tttembed_rag.stores.schema import metadata
 
-# What a transaction that writes may exclude: nobody; whoever forgets; or everybody else.
+# What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "forgetting", "publishing", "migrating"]
 
-# Seconds to wait for another writer of the same SQLite file.
-BUSY_SECONDS = 30.0
-# Pages of an SQLite file that a connection keeps in memory at most: a batch of observations touches them all over.
+# KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
-# PostgreSQL: seconds after which a transaction that says nothing is ended. That of a frozen process would
-# hold up all others.
-_SILENT_SECONDS = 60
-# Keys of PostgreSQL's advisory locks, any numbers that nobody else uses.
+# Keys of PostgreSQL's advisory locks: numbers that no other program uses.
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
 _PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
@@ -61,21 +57,32 @@ class Database:
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
 
-        synchronous: SQLite's setting: FULL keeps what was acknowledged through a power cut, for one flush
-            of the disk a transaction; NORMAL through a crash of the process alone: a power cut may take the
-            last transactions, whole ones, and damages nothing.
+        synchronous: SQLite's setting. FULL keeps acknowledged transactions through a power cut, and flushes the
+            disk at each. NORMAL keeps them through a crash of the process alone: a power cut may take the last
+            transactions, whole ones, and damages nothing.
+
+        busy_seconds: How long a transaction waits for another writer of the same SQLite file.
+
+        idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
 
     Raises:
         StoreError: The URL is neither.
     """
 
-    def __init__(self, url: str | URL, *, synchronous: Literal["FULL", "NORMAL"] = "FULL") -> None:
+    def __init__(
+        self,
+        url: str | URL,
+        *,
+        synchronous: Literal["FULL", "NORMAL"] = "FULL",
+        busy_seconds: float = 30.0,
+        idle_seconds: int = 60,
+    ) -> None:
         self.url = _checked_url(url)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._synchronous = synchronous
         if self.is_sqlite:
-            self.engine = create_engine(self.url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+            self.engine = create_engine(self.url, connect_args={"timeout": busy_seconds, "check_same_thread": False})
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
         else:
@@ -83,12 +90,12 @@ class Database:
             self.engine = create_engine(
                 self.url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
             )
-            event.listen(self.engine, "connect", _limit)
+            event.listen(self.engine, "connect", partial(_limit, idle_seconds))
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
     def exists(self) -> bool:
-        """Whether there is a database: connecting to SQLite's would make one."""
+        """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""
         file = self.url.database or ""
         return not self.is_sqlite or file.startswith("file:") or Path(file).exists()
 
@@ -98,14 +105,14 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """One moment of the database: everything read inside belongs together."""
+        """A transaction that reads one moment of the database: everything read inside belongs together."""
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with self.checked(), self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
     @contextmanager
     def write(self, access: Access) -> Iterator[Connection]:
-        """One transaction: all of it is there once the block is left, or nothing."""
+        """A transaction that writes: all of it is there once the block is left, or nothing."""
         with self.checked(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if not self.is_sqlite:  # which has one writer at a time
                 _lock(connection, access)
@@ -133,7 +140,7 @@ class Database:
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
 
     def scrub(self) -> None:
-        """Leave nothing of deleted rows in the file; of PostgreSQL's files, make them free to be overwritten."""
+        """Leave nothing of deleted rows in a SQLite file; in PostgreSQL, free their space to be overwritten."""
         with self.checked(), self.engine.connect() as connection:
             if not self.is_sqlite:
                 ours = map(connection.dialect.identifier_preparer.format_table, metadata.sorted_tables)
@@ -153,7 +160,7 @@ class Database:
                 bare.close()
 
     def _prepare(self, bare: sqlite3.Connection, _: Any) -> None:
-        """Settings of a new SQLite connection; transactions begin where we say so."""
+        """Prepare a new SQLite connection; its transactions begin in `_begin`, not at the first statement."""
         bare.isolation_level = None
         settings = (
             "foreign_keys=ON",
@@ -167,8 +174,8 @@ class Database:
             bare.execute("PRAGMA journal_mode=WAL")
 
 
-def digest(*parts: bytes, key: bytes = b"") -> bytes:
-    """32 bytes that stand for *parts*, by *key*: who lacks the key cannot guess them."""
+def keyed_digest(*parts: bytes, key: bytes = b"") -> bytes:
+    """32 bytes that stand for *parts*; without the *key* they cannot be found by guessing."""
     hashed = hashlib.blake2b(key=key, digest_size=32)
     for part in parts:
         hashed.update(len(part).to_bytes(8, "big") + part)
@@ -177,13 +184,13 @@ def digest(*parts: bytes, key: bytes = b"") -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class TextIds:
-    """Text to an id, 32 characters, that nobody without the *salt* can find out."""
+    """Makes an id of 32 characters of a text; without the *salt* it cannot be found by guessing texts."""
 
     salt: bytes = field(repr=False)
 
     def __call__(self, text: str) -> str:
         """The id of *text*."""
-        return digest(text.encode("utf-8", "surrogatepass"), key=self.salt).hex()[:32]
+        return keyed_digest(text.encode("utf-8", "surrogatepass"), key=self.salt).hex()[:32]
 
 
 def _checked_url(url: str | URL) -> URL:
@@ -200,16 +207,16 @@ def _checked_url(url: str | URL) -> URL:
 
 
 def _reopen(context: ExceptionContext) -> None:
-    """A connection that may only read stays so when the database may be written again: another one is opened."""
+    """Drop a connection that may only read: it would stay so once the database may be written again."""
     cause = context.original_exception
     of_sqlite = getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY
     if of_sqlite or getattr(cause, "sqlstate", None) == _READ_ONLY:
         context.is_disconnect = True
 
 
-def _limit(bare: Any, _: Any) -> None:
-    """Let a new PostgreSQL connection end a transaction that says nothing."""
-    bare.execute(f"SET idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'")
+def _limit(idle_seconds: int, bare: Any, _: Any) -> None:
+    """Let PostgreSQL end an idle transaction of a new connection."""
+    bare.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'")
     bare.commit()
 
 
@@ -219,7 +226,10 @@ def _begin(connection: Connection) -> None:
 
 
 def _lock(connection: Connection, access: Access) -> None:
-    """PostgreSQL: those who observe share; who forgets, publishes or migrates is alone with its kind."""
+    """Take PostgreSQL's locks: many transactions observe at once, one at a time forgets, publishes or migrates.
+
+    Forgetting also excludes observing and publishing.
+    """
     if access == "observing":
         connection.execute(select(func.pg_advisory_xact_lock_shared(_DATA_LOCK)))
     if access == "migrating":
@@ -231,7 +241,7 @@ def _lock(connection: Connection, access: Access) -> None:
 
 
 def _passes(error: DBAPIError) -> bool:
-    """Whether the same call may succeed later."""
+    """Whether the same call may succeed later, without any change."""
     cause = error.orig
     if isinstance(cause, sqlite3.Error):
         return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _PASSING_SQLITE
@@ -242,13 +252,13 @@ def _passes(error: DBAPIError) -> bool:
 
 
 def _survive_fork(engine: Engine) -> None:
-    """A child starts without connections: those it inherited are the parent's."""
+    """Let a forked child start without connections: those it inherited are the parent's."""
     alive = weakref.ref(engine)
 
     def renew() -> None:
-        if (mine := alive()) is not None:
-            _inherited.append(mine.pool)
-            mine.dispose(close=False)
+        if (inherited := alive()) is not None:
+            _inherited.append(inherited.pool)
+            inherited.dispose(close=False)
 
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)

@@ -1,61 +1,104 @@
-"""Leases: who may do something alone, for how long, and a number that outs whoever lost it."""
+"""Leases: the right of one owner to do something alone for a while, and a token that tells an owner from later ones."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import Connection, select
 
+from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.records import Lease
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.records import Lease, checked_name
 from tttembed_rag.stores.rows import insert
-from tttembed_rag.stores.states import WORKER_LEASE
 
-# Seconds that a lease may last: one that ends later was taken by a clock that was wrong, and holds nobody up.
+# The lease of the one worker that learns.
+WORKER_LEASE = "worker"
+# Seconds that a lease lasts at most. A lease that seems to last longer was taken by a wrong clock, and is ignored.
 LONGEST = 3600.0
 
 _table = schema.leases
 
 
-def take(connection: Connection, name: str, owner: str, *, now: float, seconds: float) -> Lease | None:
-    """A lease that nobody else holds at *now*; None if somebody does."""
-    unheld = {"name": name, "owner": "", "token": 0, "expires": 0.0}
-    connection.execute(insert(connection, _table).values(**unheld).on_conflict_do_nothing())
-    row = connection.execute(select(_table).where(_table.c.name == name).with_for_update()).one()
-    if now < row.expires <= now + LONGEST and row.owner != owner:
-        return None
-    taken = Lease(name, owner, row.token + 1, now + seconds)
-    _write(connection, taken)
-    return taken
+class Leases:
+    """The leases of a store, by the clock of its database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take(self, name: str, owner: str, seconds: float) -> Lease | None:
+        """The right to do *name* alone for some seconds, an hour at most; None while another owner holds it.
+
+        An owner that asks again is given a new lease; the old one is lost.
+        """
+        checked_name("name", name)
+        checked_name("owner", owner)
+        _check_seconds(seconds)
+        with self._database.write("observing") as connection:
+            now = self._database.now(connection)
+            unheld = {"name": name, "owner": "", "token": 0, "expires": 0.0}
+            connection.execute(insert(connection, _table).values(**unheld).on_conflict_do_nothing())
+            row = connection.execute(select(_table).where(_table.c.name == name).with_for_update()).one()
+            if now < row.expires <= now + LONGEST and row.owner != owner:
+                return None
+            return _written(connection, Lease(name, owner, row.token + 1, now + seconds))
+
+    def renew(self, lease: Lease, seconds: float) -> Lease | None:
+        """The same lease, from now for some seconds; None if another owner has taken it over."""
+        _check_seconds(seconds)
+        with self._database.write("observing") as connection:
+            if not _is_held(connection, lease):
+                return None
+            return _written(connection, replace(lease, expires=self._database.now(connection) + seconds))
+
+    def release(self, lease: Lease) -> None:
+        """Let other owners take the lease at once; no effect if one of them has already taken it over."""
+        with self._database.write("observing") as connection:
+            if _is_held(connection, lease):
+                _written(connection, replace(lease, owner="", expires=0.0))
 
 
-def renew(connection: Connection, lease: Lease, *, now: float, seconds: float) -> Lease | None:
-    """The same lease for longer; None if somebody has taken it over."""
-    if not _is_held(connection, lease):
-        return None
-    renewed = replace(lease, expires=now + seconds)
-    _write(connection, renewed)
-    return renewed
+def check_lease(connection: Connection, lease: Lease | None) -> None:
+    """Refuse a change by the owner of a lease that was taken over; None is a caller that works under no lease.
+
+    Raises:
+        LeaseLost: Another owner has taken it over.
+    """
+    if lease is None or _is_held(connection, lease):
+        return
+    row = _row(connection, lease.name)
+    held_by = "nobody" if row is None or not row.owner else f"{row.owner!r} (token {row.token})"
+    raise LeaseLost(
+        f"lease {lease.name!r}: expected to be held by {lease.owner!r} (token {lease.token}), "
+        f"got {held_by}; nothing was changed"
+    )
 
 
-def release(connection: Connection, lease: Lease) -> None:
-    """Let others have it; nothing if somebody has taken it over."""
-    if _is_held(connection, lease):
-        _write(connection, replace(lease, owner="", expires=0.0))
-
-
-def end(connection: Connection) -> None:
-    """Revoke the worker's lease: what it is learning now can no longer be published."""
-    ended = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
-    connection.execute(_table.update().where(_table.c.name == WORKER_LEASE).values(**ended))
+def revoke_worker(connection: Connection) -> None:
+    """Revoke the worker's lease: what the worker is learning now can no longer be published."""
+    revoked = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
+    connection.execute(_table.update().where(_table.c.name == WORKER_LEASE).values(**revoked))
 
 
 def _is_held(connection: Connection, lease: Lease) -> bool:
-    held = select(_table.c.owner, _table.c.token).where(_table.c.name == lease.name).with_for_update()
-    row = connection.execute(held).first()
+    row = _row(connection, lease.name)
     return row is not None and (row.owner, row.token) == (lease.owner, lease.token)
 
 
-def _write(connection: Connection, lease: Lease) -> None:
+def _row(connection: Connection, name: str) -> Any:
+    """The owner and the token of a lease, locked until the transaction ends."""
+    return connection.execute(
+        select(_table.c.owner, _table.c.token).where(_table.c.name == name).with_for_update()
+    ).first()
+
+
+def _written(connection: Connection, lease: Lease) -> Lease:
     values = {"owner": lease.owner, "token": lease.token, "expires": lease.expires}
     connection.execute(_table.update().where(_table.c.name == lease.name).values(**values))
+    return lease
+
+
+def _check_seconds(seconds: float) -> None:
+    if not 0 < seconds <= LONGEST:
+        raise InputError(f"seconds: expected a number in (0, {LONGEST:g}], got {seconds}")

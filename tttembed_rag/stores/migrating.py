@@ -19,7 +19,7 @@ def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -
     """Make the tables of *database*, or bring them to revision *to*; nothing if they are there already.
 
     Args:
-        database: Where.
+        database: The database.
 
         to: The revision.
 
@@ -31,14 +31,13 @@ def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -
     if not (create or database.exists()):
         raise StoreError(f"{database.name}: expected a store, found no file")
     with database.read() as connection:
-        found = _revision(connection, database.name)
-    if found == to:
+        revision = _revision(connection, database.name)
+    if revision == to:
         return
-    if found is None and not create:
+    if revision is None and not create:
         raise StoreError(f"{database.name}: expected a store, found an empty database")
     with database.write("migrating") as connection:
-        found = _revision(connection, database.name)
-        if found != to:  # nobody else was faster
+        if _revision(connection, database.name) != to:  # no other process was faster
             _upgrade(connection, to)
         if fact(connection, _SALT) is None:
             set_fact(connection, _SALT, secrets.token_hex(32))
@@ -46,7 +45,7 @@ def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -
 
 
 def salt_of(connection: Connection) -> bytes:
-    """The key of a store's hashes."""
+    """The key of a store's hashes: ids made of texts cannot be guessed without it."""
     salt = fact(connection, _SALT)
     if salt is None:
         raise StoreError("store: expected the salt of its hashes, found none")
@@ -60,12 +59,12 @@ def _revision(connection: Connection, name: str) -> str | None:
         if taken := sorted(tables & set(schema.metadata.tables)):
             raise StoreError(f"{name}: expected an empty database or a store, found a foreign table {taken[0]!r}")
         return None
-    found = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
-    if found is not None and found not in _revisions():
+    revision = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
+    if revision is not None and revision not in _revisions():
         raise StoreError(
-            f"{name}: expected a store of schema {schema.HEAD} or older, found {found[:40]}; upgrade tttembed-rag"
+            f"{name}: expected a store of schema {schema.HEAD} or older, found {revision[:40]}; upgrade tttembed-rag"
         )
-    return None if found is None else str(found)
+    return None if revision is None else str(revision)
 
 
 def _revisions() -> set[str]:

@@ -1,4 +1,4 @@
-"""What goes into a store and comes out of it, as values."""
+"""The values that a store gives, and the checks of the values that it takes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,9 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores.schema import MAX_NAME
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """A day by UTC.
-
-    Attributes:
-        day: Which.
-
-        queries: Queries that were last served on it.
-
-        rewards: Rewards on them, of all judges.
-
-        spend: What the store's judges were paid on it, for all tenants.
-    """
-
-    day: date
-    queries: int
-    rewards: int
-    spend: Spend
-
-
 # Characters that a database cannot hold.
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
-# Vectors checked at once: as many as stay in a processor's cache.
+# Vectors that are checked at once: they fit into a processor's cache.
 _VECTORS = 256
 
 
@@ -53,15 +32,15 @@ class Counts:
     Attributes:
         queries: Queries observed.
 
-        documents: Documents they were shown.
+        documents: Documents that were shown for them.
 
-        pairs: Query and document together.
+        pairs: Pairs of query and document.
 
-        rewards: Verdicts on pairs, of all judges.
+        rewards: Rewards of pairs, of all judges.
 
         waiting: Pairs that no judge has answered.
 
-        bytes: Size of the whole database, whatever tenant is asked for.
+        bytes: Size of the whole database, also where one tenant is asked for.
     """
 
     queries: int
@@ -90,21 +69,41 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
+class Day:
+    """A day by UTC.
+
+    Attributes:
+        day: The date.
+
+        queries: Queries that were last served on it.
+
+        rewards: Rewards of their candidates, of all judges.
+
+        spend: What the store's judges were paid on it, for all tenants.
+    """
+
+    day: date
+    queries: int
+    rewards: int
+    spend: Spend
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """Published offsets and what is known of them.
 
     Attributes:
-        number: Rises with every version of a store, whoever's it is.
+        number: Rises with every version of a store, of any tenant.
 
-        tenant: Whose it is.
+        tenant: The tenant it was published for.
 
         at: When it was published, in Unix seconds.
 
-        by: Who published it.
+        by: The name of the one who published it.
 
-        note: Why.
+        note: The reason.
 
-        embedder: Fingerprint of the model whose vectors it was learned from; empty where it is not known.
+        embedder: Fingerprint of the model that made the vectors it was learned from; empty where it is not known.
 
         width: Width d of its vectors.
 
@@ -114,7 +113,7 @@ class Version:
 
         served: Offsets of it that are served.
 
-        probe: What the publisher wants to find again, as JSON text; empty for nothing.
+        probe: JSON text that the publisher wants to find again; may be empty.
     """
 
     number: int
@@ -152,7 +151,7 @@ class Serving:
 
         version: The live version of the tenant, else of the shared tenant; None serves base vectors.
 
-        halted: Why base vectors are served whatever is live; None if they are not.
+        halted: Why base vectors are served instead of the live version; None if they are not.
     """
 
     generation: int
@@ -165,13 +164,13 @@ class Lease:
     """The right to do something alone for a while.
 
     Attributes:
-        name: What.
+        name: The name of what is done.
 
-        owner: Who.
+        owner: The name of the owner.
 
-        token: Rises with every owner; a store refuses what an older one does.
+        token: Rises with every owner; a store refuses changes under an older token.
 
-        expires: When others may take it, in Unix seconds of the database's clock.
+        expires: When other owners may take it, in Unix seconds of the database's clock.
     """
 
     name: str
@@ -187,11 +186,11 @@ class Forgotten:
     Attributes:
         queries: Queries.
 
-        documents: Documents that no other query was shown.
+        documents: Documents that were shown for no other query.
 
-        pairs: Pairs of both.
+        pairs: Pairs of query and document.
 
-        rewards: Verdicts on them.
+        rewards: Rewards of the pairs.
 
         versions: Published versions that were learned from them, or may have been.
     """
@@ -208,15 +207,15 @@ class AuditLine:
     """One change.
 
     Attributes:
-        at: When, in Unix seconds.
+        at: When it was made, in Unix seconds.
 
-        tenant: Whose; None where it concerns all.
+        tenant: The tenant that it concerns; None concerns all.
 
-        by: Who did it.
+        by: The name of the one who made it.
 
-        action: What was done.
+        action: What was done, in one word.
 
-        detail: What else is to be known.
+        detail: The rest, in words.
     """
 
     at: float
@@ -243,7 +242,7 @@ def is_name(value: str) -> bool:
 
 
 def cleaned(text: str) -> str:
-    """*text* with what databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
+    """*text* with the characters that databases cannot hold (NUL, lone surrogates) replaced by U+FFFD."""
     return text if text.isascii() and "\0" not in text else _UNKEPT.sub("\ufffd", text)
 
 
@@ -260,28 +259,30 @@ def checked_json(argument: str, value: Any) -> str:
 
 def checked_vectors(named: Sequence[tuple[str, ArrayLike]]) -> list[bytes]:
     """Vectors (d,), each with its argument's name, as the bytes of their little-endian float32 numbers."""
-    found: list[bytes] = []
+    checked: list[bytes] = []
     vectors = [as_floats(argument, value) for argument, value in named]
-    for _, same in groupby(zip(named, vectors, strict=True), lambda pair: pair[1].shape):
-        while some := list(islice(same, _VECTORS)):
-            found += _checked_alike([argument for (argument, _), _ in some], [vector for _, vector in some])
-    return found
+    for _, of_one_shape in groupby(zip(named, vectors, strict=True), lambda pair: pair[1].shape):
+        while part := list(islice(of_one_shape, _VECTORS)):
+            checked += _checked_together([argument for (argument, _), _ in part], [vector for _, vector in part])
+    return checked
 
 
-def _checked_alike(arguments: Sequence[str], vectors: Sequence[FloatArray]) -> list[bytes]:
-    """The same of vectors of one shape."""
+def _checked_together(arguments: Sequence[str], vectors: Sequence[FloatArray]) -> list[bytes]:
+    """`checked_vectors` of vectors of one shape."""
     if vectors[0].ndim != 1 or not vectors[0].size:
         raise VectorError(f"{arguments[0]}: expected a vector (d,), got shape {vectors[0].shape}")
     with np.errstate(over="ignore", under="ignore"):
         single = np.concatenate(vectors, dtype="<f4", casting="same_kind").reshape(len(vectors), -1)
         squares = np.vecdot(single, single)
-    for row in np.flatnonzero(~((squares > 0) & (squares < np.inf))).tolist():  # say what it is, or that it is a vector
+    for row in np.flatnonzero(
+        ~((squares > 0) & (squares < np.inf))
+    ).tolist():  # raises, or the square alone is out of range
         checked_norms(arguments[row], single[row : row + 1])
     return [vector.tobytes() for vector in single]
 
 
 def checksum(vector: bytes) -> bytes:
-    """8 bytes that tell a vector's bytes from damaged ones."""
+    """8 bytes by which a damaged vector is recognised."""
     return hashlib.blake2b(vector, digest_size=8).digest()
 
 
@@ -297,7 +298,7 @@ def checked_reward(argument: str, value: Any) -> float:
 
 
 def row_of(name: str) -> int:
-    """The id of a row from the id that `Store.waiting` gave it."""
+    """The id of a row from the id that `JudgeQueue.waiting` gave it."""
     if not (name[1:].isdecimal() and name[:1] in ("q", "d")):
-        raise InputError(f"verdicts: expected ids of Store.waiting, got {name!r:.40}")
+        raise InputError(f"verdicts: expected ids of JudgeQueue.waiting, got {name!r:.40}")
     return int(name[1:])

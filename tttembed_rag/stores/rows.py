@@ -1,8 +1,7 @@
-"""Statements that several parts of a store need: rows made where they are missing, long lists in parts."""
+"""Statements that several parts of a store share: rows made where they are missing, long lists in parts."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
@@ -15,7 +14,7 @@ from sqlalchemy.dialects.postgresql import psycopg
 from tttembed_rag.stores import schema
 
 ItemT = TypeVar("ItemT")
-# Values of one statement: below the limits on bound parameters of both databases.
+# Values in one statement: below the limits on bound parameters of both databases.
 AT_ONCE = 1000
 
 
@@ -27,16 +26,16 @@ def insert(connection: Connection, table: Table) -> Any:
 def insert_all(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, replace: bool = False
 ) -> None:
-    """INSERT *rows* of numbers, texts and bytes, which drivers take as they are: half of the time is saved.
+    """INSERT *rows* past SQLAlchemy's conversions, which saves half of the time.
 
     Args:
         connection: An open transaction.
 
-        table: Where.
+        table: The table.
 
-        rows: With the same columns each.
+        rows: Numbers, texts and bytes, which drivers take as they are; all rows have the same columns.
 
-        replace: Where a row of the same primary key is there, it is replaced; else whatever conflicts stays.
+        replace: Whether a row replaces the row of the same primary key; else a row that is there stays.
     """
     if rows:
         statement, names = _insert_all(connection.dialect.name, table, tuple(rows[0]), replace=replace)
@@ -48,7 +47,7 @@ def insert_all(
 def _insert_all(
     dialect: str, table: Table, columns: tuple[str, ...], *, replace: bool
 ) -> tuple[str, Sequence[str] | None]:
-    """The statement, and the columns in order where its parameters go by place."""
+    """The statement; and its columns in order where parameters are positional, None where they are named."""
     module = sqlite if dialect == "sqlite" else postgresql
     made = module.insert(table)
     keys = [column.name for column in table.primary_key]
@@ -65,20 +64,20 @@ def in_parts(items: Sequence[ItemT], size: int = AT_ONCE) -> Iterator[Sequence[I
         yield items[start : start + size]
 
 
-def found(connection: Connection, table: Table, name: str) -> int | None:
+def id_of(connection: Connection, table: Table, name: str) -> int | None:
     """The id of a name; None where there is none."""
     return connection.execute(select(table.c.id).where(table.c.name == name)).scalar()
 
 
 def ids_of(connection: Connection, table: Table, names: Iterable[str], **new: Any) -> dict[str, int]:
     """Names with their ids; missing rows are made with the values *new*."""
-    wanted = sorted(set(names))
-    known = {name: number for name in wanted if (number := found(connection, table, name)) is not None}
-    for name in wanted:
-        if name not in known:
+    distinct = sorted(set(names))
+    ids = {name: number for name in distinct if (number := id_of(connection, table, name)) is not None}
+    for name in distinct:
+        if name not in ids:
             connection.execute(insert(connection, table).values(name=name, **new).on_conflict_do_nothing())
-            known[name] = connection.execute(select(table.c.id).where(table.c.name == name)).scalar_one()
-    return known
+            ids[name] = connection.execute(select(table.c.id).where(table.c.name == name)).scalar_one()
+    return ids
 
 
 def fact(connection: Connection, name: str) -> str | None:
@@ -94,9 +93,3 @@ def set_fact(connection: Connection, name: str, value: str | None) -> None:
         return
     made = insert(connection, facts).values(name=name, value=value)
     connection.execute(made.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
-
-
-def note(connection: Connection, by: str, action: str, detail: str = "", tenant: str | None = "") -> None:
-    """An audit line, in the transaction of what it tells of."""
-    line: Mapping[str, Any] = {"at": time.time(), "tenant": tenant, "by": by, "action": action, "detail": detail}
-    connection.execute(schema.audit.insert().values(**line))

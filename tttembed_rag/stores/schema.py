@@ -1,8 +1,8 @@
 """The tables of a store.
 
-An id of another table is called by that table's singular. What many rows share (tenants, embedders,
-judges, documents) is stored once; vectors lie apart from what they belong to, one for each embedding
-model. The first migration makes these tables, later ones change them.
+A column that refers to another table has the singular of its name. Values that many rows share (tenants, embedders,
+judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model. The first
+migration makes these tables, later ones change them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from sqlalchemy import (
     text,
 )
 
-# Names of tenants, tasks, queries, documents and the like, in bytes of UTF-8: two fit into an index entry.
+# Bytes of UTF-8 that a name (of a tenant, task, query, document) has at most: two names fit into an index entry.
 MAX_NAME = 512
-# What this package reads and writes; the newest script in migrations/versions.
+# The revision that this package reads and writes: the newest script in migrations/versions.
 HEAD = "0002"
 
 metadata = MetaData()
@@ -45,7 +45,7 @@ def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascad
     return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
 
 
-# A single fact each: the salt of keyed hashes, why and by whom everything is halted, whether texts are kept.
+# Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept.
 facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
 tenants = Table(
@@ -57,7 +57,7 @@ tenants = Table(
     Column("shares", Boolean, nullable=False, server_default=text("false")),
     Column("shared_once", Boolean, nullable=False, server_default=text("false")),
     Column("generation", BigInteger, nullable=False, server_default="0"),
-    # Why and by whom; null where it is not.
+    # Why it is halted and by whom; null where it is not.
     Column("halted", Text),
     Column("halted_by", Text),
     sqlite_autoincrement=True,
@@ -77,7 +77,7 @@ judges = Table(
     metadata,
     _key(),
     Column("name", String(MAX_NAME), nullable=False, unique=True),
-    # Whether it has asked for work: what it has not answered is then kept track of.
+    # Whether it has asked for work: pairs that it has not answered are counted from then on.
     Column("asks", Boolean, nullable=False, server_default=text("false")),
     sqlite_autoincrement=True,
 )
@@ -116,7 +116,7 @@ query_vectors = Table(
     _of("queries", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
-    # Of the vector: a damaged one is told by it.
+    # Of the vector: by it a damaged vector is recognised.
     Column("checksum", LargeBinary(8), nullable=False),
 )
 
@@ -126,7 +126,7 @@ document_vectors = Table(
     _of("documents", primary_key=True),
     _of("embedders", primary_key=True, cascade=False),
     Column("vector", LargeBinary, nullable=False),
-    # Of the vector: a damaged one is told by it, and whether it changed is seen without reading it.
+    # Of the vector: by it a damaged vector is recognised, and a changed one without reading the old one.
     Column("checksum", LargeBinary(8), nullable=False),
 )
 
@@ -152,7 +152,7 @@ rewards = Table(
     sqlite_with_rowid=False,
 )
 
-# What each judge has said of each query, and what waits for it: follows from pairs and rewards.
+# How many rewards each judge gave for each query, and how many pairs wait for it: follows from pairs and rewards.
 progress = Table(
     "progress",
     metadata,
@@ -176,7 +176,7 @@ progress = Table(
     sqlite_with_rowid=False,
 )
 
-# Paid answers by a keyed hash of judge and texts, gone with the query they were given about.
+# Paid answers by a keyed hash of judge and texts; they are deleted with the query they were given about.
 answers = Table(
     "answers",
     metadata,
@@ -231,7 +231,7 @@ aliases = Table(
     Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), nullable=False),
 )
 
-# When what was forgotten was: nothing served until then comes back, however late it is written.
+# When queries were forgotten: a query that was served before does not come back, however late it is written.
 forgotten = Table(
     "forgotten",
     metadata,
@@ -250,7 +250,7 @@ lives = Table(
     Column("replaced", _Id),
 )
 
-# One line a change; it outlives what it tells of, so it names tenants by name.
+# One line for each change; a line outlives its tenant, so it holds the name, not the id.
 audit = Table(
     "audit",
     metadata,
@@ -277,7 +277,7 @@ leases = Table(
     metadata,
     Column("name", String(MAX_NAME), primary_key=True),
     Column("owner", String(MAX_NAME), nullable=False),
-    # Counts the owners: whoever shows an older number has lost the lease.
+    # Counts the owners: an owner with an older number has lost the lease.
     Column("token", BigInteger, nullable=False),
     Column("expires", Double, nullable=False),
 )

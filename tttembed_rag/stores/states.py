@@ -1,23 +1,60 @@
-"""Names that the worker and the store share: the worker's lease, and the states that a worker keeps per tenant.
+"""States: JSON texts that a worker keeps in a store, by tenant and name.
 
-The store must know them because forgetting deletes every state that was derived from rewards, and takes the lease from
-a worker that may be learning from what was forgotten.
+The store knows their names because forgetting deletes the states that were derived from rewards.
 """
 
 from __future__ import annotations
 
-# The lease of the one worker that learns.
-WORKER_LEASE = "worker"
-# How far a worker is with a tenant: a JSON object.
+from sqlalchemy import select
+
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.leasing import check_lease
+from tttembed_rag.stores.records import Lease, checked_json, checked_name
+from tttembed_rag.stores.rows import ids_of, insert
+
+# How far the worker is with a tenant: a JSON object.
 MEMORY = "worker"
-# The rewards a worker has learned from, and the trial of the live version.
+# The queries that the worker has learned from, and the trial of the live version.
 LEARNED, TRIAL = "learned", "trial"
-# The drifts that were found, oldest first: a JSON list for reports.
+# The comparisons of fresh traffic with what was learned from, oldest first: a JSON list for reports.
 DRIFT = "drift"
 # The identity of the tenant's embedding model.
 PROBE = "probe"
 
 # States that are derived from rewards: forgetting deletes them.
 DERIVED = (LEARNED, TRIAL, DRIFT)
-# Fields of `MEMORY` that outlive forgetting: models that changed, and rollbacks.
+# Fields of `MEMORY` that outlive forgetting: when the embedding model changed, and what was rolled back.
 REMEMBERED = ("since", "contradicted", "fresh")
+
+
+class States:
+    """The states of a store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, name: str, *, tenant: str = "") -> str | None:
+        """The JSON text that is kept under a name; None where there is none."""
+        table, tenants = schema.states, schema.tenants
+        value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
+        with self._database.read() as connection:
+            return connection.execute(value.where(tenants.c.name == tenant, table.c.name == name)).scalar()
+
+    def set(self, name: str, value: str | None, *, tenant: str = "", lease: Lease | None = None) -> None:
+        """Keep a JSON text under a name; None deletes it.
+
+        Raises:
+            LeaseLost: Another owner has taken over the *lease*; nothing was changed.
+        """
+        checked_name("name", name)
+        table = schema.states
+        with self._database.write("observing") as connection:
+            check_lease(connection, lease)
+            owner = ids_of(connection, schema.tenants, [checked_name("tenant", tenant, empty=True)])[tenant]
+            if value is None:
+                connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
+                return
+            kept = {"value": checked_json("value", value)}
+            made = insert(connection, table).values(tenant=owner, name=name, **kept)
+            connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_=kept))

@@ -1,4 +1,4 @@
-"""Work beside the requests: a daemon thread that a forked child starts again, and a store that may be away."""
+"""Work in the background: a daemon thread that a forked child starts again, and a store that may be away."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tttembed_rag.errors import InputError
 StoreT = TypeVar("StoreT")
 
 _log = logging.getLogger(__name__)
-# Seconds before a round is tried again that failed in a way nobody foresaw.
+# Seconds before the next round after one that failed with an unexpected error.
 _AFTER_FAILURE = 5.0
-# Seconds that a fork waits for rounds in progress.
+# Seconds that a fork waits at most for rounds in progress.
 _FORK_SECONDS = 2.0
 
 
 def checked_interval(argument: str, seconds: float) -> float:
-    """*seconds* as a time that a thread can wait for, > 0."""
+    """*seconds* if a thread can wait so long, > 0; else an InputError that names the *argument*."""
     if not 0 < seconds <= TIMEOUT_MAX:
         raise InputError(f"{argument}: expected seconds in (0, {TIMEOUT_MAX:.1e}], got {seconds:g}")
     return seconds
@@ -32,19 +32,19 @@ def checked_interval(argument: str, seconds: float) -> float:
 class Loop:
     """Rounds of work in one daemon thread, from `start` until a round ends them.
 
-    A forked child inherits no thread: its loop is *asleep* again, to be started by whoever needs it. A
+    A forked child inherits no thread: its loop is *asleep* again, and is started where it is needed. A
     fork waits for the round in progress, a short while, so that the child finds no lock held and no
     module half imported.
 
     Args:
-        name: Of the thread.
+        name: Name of the thread.
 
         work: One round; gives the seconds until the next, or None to end.
 
         forked: Called in a forked child, where other threads' locks and work must be left behind.
 
     Attributes:
-        asleep: Whether nobody started it, or it ended.
+        asleep: Whether it was not started yet, or has ended.
 
         working: Held during a round.
     """
@@ -57,7 +57,7 @@ class Loop:
         _loops.add(self)
 
     def renew(self) -> None:
-        """In a forked child: nobody started it."""
+        """In a forked child, sleep again."""
         self._begin()
         self._forked()
 
@@ -69,7 +69,7 @@ class Loop:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Begin, where nobody did; where no thread can be had now, the next call tries again."""
+        """Begin, unless it has begun; where no thread can be had now, the next call tries again."""
         with self._starting:
             if not self.asleep:
                 return
@@ -98,7 +98,7 @@ class Loop:
             try:
                 with self.working:
                     pause = self._work()
-            except Exception:  # noqa: BLE001 - whoever's fault it is, the next round may succeed
+            except Exception:  # noqa: BLE001 - of any cause: the next round may succeed
                 _log.exception("%s: a round failed; another one in %.0f s", self._name, _AFTER_FAILURE)
                 pause = _AFTER_FAILURE
             if pause is None:
@@ -110,7 +110,7 @@ class Loop:
 _loops: WeakSet[Loop] = WeakSet()
 
 
-# The loops that a thread holds while it forks.
+# The loops that a forking thread holds, so that none of them is within a round.
 _held = local()
 
 
@@ -141,7 +141,7 @@ class Reached(Generic[StoreT]):
     Args:
         store: The store, or its URL.
 
-        opened: Opens the store at a URL; what it gives must have a ``close`` without arguments.
+        opened: Opens the store at a URL; the store must have a ``close`` without arguments.
     """
 
     def __init__(self, store: StoreT | str, opened: Callable[[str], StoreT]) -> None:
@@ -154,7 +154,7 @@ class Reached(Generic[StoreT]):
 
         Raises:
             StoreUnavailable: It cannot be reached now.
-            StoreError: It is none of ours.
+            StoreError: It is no store of this package.
         """
         if not isinstance(self.source, str):
             return self.source
@@ -170,19 +170,19 @@ class Reached(Generic[StoreT]):
 
 
 class Outage:
-    """The time since something last answered, and one line in the log when it stops and when it is back.
+    """The time since a service last answered, and one line in the log when it stops and when it is back.
 
     Args:
-        name: What answers.
+        name: Name of the service.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._contact: float | None = None
         self._error: str | None = None
-        # When it was asked what it has not answered yet, and how long that may take.
+        # When it was asked last without an answer yet, and how many seconds an answer may take.
         self._asked, self._patience = inf, 0.0
-        self._told = False
+        self._logged = False
 
     @property
     def age(self) -> float | None:
@@ -195,30 +195,30 @@ class Outage:
         return self._error or self._silence()
 
     def asked(self, patience: float) -> None:
-        """It was asked, and should say something within *patience* seconds."""
+        """It was asked, and should answer within *patience* seconds."""
         self._asked, self._patience = time.monotonic(), patience
 
     def answered(self) -> None:
         """It answered."""
-        if self._told:
+        if self._logged:
             _log.warning("%s answers again", self._name)
-        self._error, self._asked, self._told, self._contact = None, inf, False, time.monotonic()
+        self._error, self._asked, self._logged, self._contact = None, inf, False, time.monotonic()
 
     def failed(self, error: Exception) -> None:
-        """It did not."""
+        """It answered with an error."""
         self._error, self._asked = str(error), inf
-        self._tell(self._error)
+        self._log_once(self._error)
 
     def check(self) -> None:
-        """Tell where it has said nothing for too long; cheap."""
+        """Log that it has not answered for too long, if so; cheap."""
         if (why := self._silence()) is not None:
-            self._tell(why)
+            self._log_once(why)
 
     def _silence(self) -> str | None:
         waited = time.monotonic() - self._asked
         return f"nothing came back for {waited:.0f} s" if waited > self._patience else None
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
+    def _log_once(self, why: str) -> None:
+        if not self._logged:
+            self._logged = True
             _log.warning("%s: does not answer: %s", self._name, why)

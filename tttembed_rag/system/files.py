@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A file to write *path* through; whatever happens, readers see the old file or the new one."""
+    """A file that becomes *path* once the block is left: readers see the old file or the whole new one."""
     target = Path(path)
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:

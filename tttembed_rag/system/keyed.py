@@ -10,20 +10,21 @@ from typing import Any
 
 from tttembed_rag.errors import DataError
 
-_LOOK_UP_AT_ONCE = 500
+# Keys in one statement.
+_AT_ONCE = 500
 
 
 class KeyedRows:
-    """One table whose first column is its key; a row that is there stays as it is, unless `put` replaces it.
+    """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
 
     Args:
-        path: Its file, made if absent; None keeps it in memory.
+        path: The file, made if absent; None keeps the table in memory.
 
-        table: Its name.
+        table: The table's name.
 
-        columns: Its columns as SQL declares them, the key first.
+        columns: The columns as SQL declares them, the key first.
 
-        kind: What the file is called in errors, as in "a score cache".
+        kind: The name of such a file in errors, as in "a score cache".
 
     Raises:
         DataError: The file is no such thing, or cannot be written.
@@ -49,15 +50,15 @@ class KeyedRows:
         self._connection.close()
 
     def get(self, keys: Sequence[bytes]) -> Iterator[tuple[Any, ...]]:
-        """The rows that are known of *keys*."""
+        """The rows that are kept, of *keys*."""
         columns = ", ".join(self._columns)
-        for start in range(0, len(keys), _LOOK_UP_AT_ONCE):
-            some = keys[start : start + _LOOK_UP_AT_ONCE]
-            marks = ",".join("?" * len(some))
+        for start in range(0, len(keys), _AT_ONCE):
+            part = keys[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(part))
             query = f"SELECT {columns} FROM {self._table} WHERE {self._columns[0]} IN ({marks})"  # noqa: S608 (our names)
-            with self._checked(), closing(self._connection.execute(query, some)) as rows:
-                found = rows.fetchall()
-            yield from found
+            with self._checked(), closing(self._connection.execute(query, part)) as cursor:
+                rows = cursor.fetchall()
+            yield from rows
 
     def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
         """Keep *rows*, all or none; the first row of a key stays, unless *replace*."""

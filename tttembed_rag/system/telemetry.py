@@ -1,4 +1,4 @@
-"""What a process reports by OpenTelemetry: who got an offset, what was captured, how fresh the offsets are.
+"""The metrics and spans of a process for OpenTelemetry: offsets served, queries captured, age of the offsets.
 
 Only the API is used: without it nothing is recorded, without an SDK nothing is sent. A query's vector
 is counted by a `Tally`, read when an exporter asks: a counter of the SDK would cost as much as the vector.
@@ -49,12 +49,12 @@ __all__ = [
 Value: TypeAlias = str | bool | int | float
 KeyT = TypeVar("KeyT", bound=Hashable)
 
-# Keys that are told apart; an exporter pays for each.
+# Keys that are counted each by itself, at most: an exporter pays for each.
 _MOST_KEYS = 500
 
 
 class Tally:
-    """A count that threads raise at once without a lock, and without losing one.
+    """A count that threads raise at once, without a lock and without losing a step.
 
     A step of `itertools.count` is one operation of the interpreter; reading takes a step too, and is
     subtracted again.
@@ -84,7 +84,7 @@ class Tallies(Generic[KeyT]):
         self._tallies: dict[KeyT, Tally] = {}
 
     def add(self, key: KeyT) -> None:
-        """Count one *key*."""
+        """Raise the count of *key* by one."""
         tally = self._tallies.get(key)
         if tally is None:
             tally = self._tallies.setdefault(key if len(self._tallies) < _MOST_KEYS else self._rest, Tally())
@@ -95,13 +95,13 @@ class Tallies(Generic[KeyT]):
         return {key: tally.value for key, tally in list(self._tallies.items())}
 
     def clear(self) -> None:
-        """Start again from nothing."""
+        """Set every count to zero."""
         self._tallies = {}
 
 
 # Queries by (task, whether an offset was served).
 applied: Tallies[tuple[str | None, bool]] = Tallies(("(other)", False))
-# A forked process reports its own queries alone.
+# A forked process reports only its own queries.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=applied.clear)
 
@@ -110,11 +110,11 @@ class Point(NamedTuple):
     """One measured value.
 
     Attributes:
-        metric: Its name.
+        metric: Name of the metric.
 
-        value: Its value.
+        value: The value.
 
-        attributes: What it is the value of.
+        attributes: Attributes of the metric.
     """
 
     metric: str
@@ -123,7 +123,7 @@ class Point(NamedTuple):
 
 
 class Measured(Protocol):
-    """Something that can be asked for its present values."""
+    """A source of values that are measured when an exporter asks for them."""
 
     def measure(self) -> Iterable[Point]:
         """The values now."""
@@ -132,7 +132,7 @@ class Measured(Protocol):
 
 _watched: WeakSet[Measured] = WeakSet()
 
-# name: (unit, description). What `Measured` things answer is added up or listed when it is asked for.
+# name: (unit, description). Values of `Measured` sources are added up when an exporter asks for them.
 _COUNTED = {"tttembed.apply.queries": ("{query}", "Queries by task and whether an offset was served")}
 _GAUGED = {
     "tttembed.capture.queued": ("{query}", "Served queries that wait to be written"),
@@ -155,18 +155,18 @@ _ADDED = {
 
 
 def start() -> None:
-    """Offer the metrics of this process to OpenTelemetry; once, and nothing where it is not installed."""
+    """Offer the metrics of this process to OpenTelemetry, once; do nothing where it is not installed."""
     _instruments()
 
 
 def watch(source: Measured) -> None:
-    """Ask *source* for its values, as long as it lives, whenever an exporter wants them."""
+    """Ask *source* for its values whenever an exporter wants them, as long as it lives."""
     start()
     _watched.add(source)
 
 
 def record(metric: str, value: float, **attributes: Value) -> None:
-    """Add *value* to a histogram or counter named above; attributes are named without ``tttembed.``."""
+    """Add *value* to a histogram or counter of the table above; attributes are named without ``tttembed.``."""
     if (instruments := _instruments()) is not None:
         instruments[metric](value, _attributes(attributes))
 
@@ -211,19 +211,19 @@ def span(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
 
 
 def judged(judge: str, *, pairs: int, tokens: int = 0, usd: float = 0.0) -> None:
-    """Count what a judge was paid for."""
+    """Count the pairs, tokens and money of a judge's answers."""
     for unit, amount in (("pairs", pairs), ("tokens", tokens), ("cost", usd)):
         if amount:
             record(f"tttembed.judge.{unit}", amount, judge=judge)
 
 
 def decided(outcome: str) -> None:
-    """Count what became of a version: ``published``, ``abstained``, ``rolled_back``."""
+    """Count a decision on a version: ``published``, ``abstained``, ``rolled_back``."""
     record("tttembed.publish.decisions", 1, outcome=outcome)
 
 
 def _attributes(given: Mapping[str, Value]) -> dict[str, Value]:
-    """Names of our own get our prefix; ``error.type`` is OpenTelemetry's."""
+    """Attributes with the prefix ``tttembed.``, but for names of OpenTelemetry's own such as ``error.type``."""
     return {name if "." in name else f"tttembed.{name}": value for name, value in given.items()}
 
 
@@ -247,7 +247,7 @@ def _summed(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
 
 @cache
 def _instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | None:
-    """What adds to each histogram and counter; None without OpenTelemetry.
+    """The functions that add to each histogram and counter; None without OpenTelemetry.
 
     The API hands out instruments before an application has set up its SDK; they work from then on.
     """

@@ -1,10 +1,10 @@
-"""Ids and texts from elsewhere as people read them."""
+"""Ids and texts from elsewhere, made safe to print."""
 
 from __future__ import annotations
 
 import re
 
-# What a terminal obeys, or cannot encode, instead of showing it.
+# Characters that a terminal obeys or cannot encode, instead of showing them.
 _UNSHOWN = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
 
 

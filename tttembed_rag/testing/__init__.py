@@ -19,7 +19,7 @@ without tables, another for each test:
 """
 
 from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, Logged, word_overlap
-from tttembed_rag.testing.suite import JUDGE, StoreSuite, facts, learned, traffic, unrewarded
+from tttembed_rag.testing.suite import JUDGE, StoreSuite, eventually, facts, learned, traffic, unrewarded
 
 __all__ = [
     "JUDGE",
@@ -29,6 +29,7 @@ __all__ = [
     "FakeLog",
     "Logged",
     "StoreSuite",
+    "eventually",
     "facts",
     "learned",
     "traffic",

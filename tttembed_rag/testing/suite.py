@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from threading import Barrier, Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -28,7 +29,18 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Candidate, Served, Spend, Store, open_store
 
+ResultT = TypeVar("ResultT")
+
 JUDGE = "judge-a"
+
+
+def eventually(condition: Callable[[], ResultT], *, seconds: float = 30.0) -> ResultT:
+    """The result of *condition* as soon as that is true; an AssertionError if it is not within some seconds."""
+    ends = time.monotonic() + seconds
+    while not (result := condition()):
+        assert time.monotonic() < ends, f"expected within {seconds:g} s what did not come true"
+        time.sleep(0.002)
+    return result
 
 
 def traffic(count: int, *, first: int = 0, tenant: str = "", depth: int = 4, texts: bool = True) -> list[Served]:
@@ -181,14 +193,14 @@ class ObservingTests:
         """NUL and lone surrogates of a query are replaced, not refused."""
         store.observe(unrewarded([replace(traffic(1)[0], query="a\0b\ud800c")]))
 
-        assert [one.query for one in store.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
+        assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["a\ufffdb\ufffdc"]
 
     def test_what_no_database_can_look_up_is_refused(self, store: Store) -> None:
         """In one line, whoever asks."""
         for ask in (
-            lambda: store.waiting(JUDGE, tenant="\ud800"),
-            lambda: store.state("\ud800"),
-            lambda: store.version(10**30),
+            lambda: store.judge_queue.waiting(JUDGE, tenant="\ud800"),
+            lambda: store.states.get("\ud800"),
+            lambda: store.registry.version(10**30),
             lambda: store.observe([replace(traffic(1)[0], at=float("nan"))], judge=JUDGE),
         ):
             with pytest.raises(TTTEmbedError) as refused:
@@ -295,80 +307,80 @@ class LearningTests:
         store.observe(traffic(2), judge="another judge")
         store.observe(unrewarded(traffic(2, first=2)))
 
-        newest = store.waiting(JUDGE, limit=3)
+        newest = store.judge_queue.waiting(JUDGE, limit=3)
         verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in newest}
-        written = store.judged(JUDGE, verdicts)
+        written = store.judge_queue.judged(JUDGE, verdicts)
 
         assert [one.query for one in newest] == ["question 3 of ", "question 2 of ", "question 1 of "]
         assert written == 12
-        assert [one.query for one in store.waiting(JUDGE)] == ["question 0 of "]
+        assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
 
     def test_new_candidates_of_a_judged_query_wait(self, store: Store) -> None:
         """And only they."""
         store.observe(traffic(1), judge=JUDGE)
-        before = store.waiting(JUDGE)
+        before = store.judge_queue.waiting(JUDGE)
 
         store.observe([replace(traffic(1)[0], candidates=[Candidate("new", None, "text")])])
 
         assert before == []
-        assert [[text for _, text in one.candidates] for one in store.waiting(JUDGE)] == [["text"]]
+        assert [[text for _, text in one.candidates] for one in store.judge_queue.waiting(JUDGE)] == [["text"]]
 
     def test_a_text_that_comes_later_makes_its_pairs_wait(self, store: Store) -> None:
         """Also for queries that were not served again."""
         one = unrewarded(traffic(1))[0]
         store.observe([replace(one, candidates=[replace(shown, text=None) for shown in one.candidates])])
-        before = store.waiting(JUDGE)
+        before = store.judge_queue.waiting(JUDGE)
 
         store.observe([replace(one, query_id="other", candidates=[one.candidates[0]])])
 
         assert before == []
-        assert [len(waiting.candidates) for waiting in store.waiting(JUDGE)] == [1, 1]
+        assert [len(waiting.candidates) for waiting in store.judge_queue.waiting(JUDGE)] == [1, 1]
 
     def test_a_declined_pair_does_not_wait(self, store: Store) -> None:
         """A paid answer without a score is an answer."""
         store.observe(unrewarded(traffic(1)))
-        (one,) = store.waiting(JUDGE)
+        (one,) = store.judge_queue.waiting(JUDGE)
         declined = one.candidates[0][1]
 
-        store.answers([one]).put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
+        store.judge_queue.answers([one]).put(JUDGE, {pair_key(JUDGE, one.query, declined): Paid(None, 3.0, 0.5)})
 
-        assert len(store.waiting(JUDGE)[0].candidates) == 3
-        assert declined not in [text for _, text in store.waiting(JUDGE)[0].candidates]
+        assert len(store.judge_queue.waiting(JUDGE)[0].candidates) == 3
+        assert declined not in [text for _, text in store.judge_queue.waiting(JUDGE)[0].candidates]
 
     def test_tenants_wait_apart(self, store: Store) -> None:
         """What one tenant asked is not shown to the judge of another, nor judged by its ids."""
         store.observe(unrewarded(traffic(1, tenant="a")))
         store.observe(traffic(1, tenant="b"), judge=JUDGE)
-        wait = store.waiting_tenants(JUDGE)
-        (one,) = store.waiting(JUDGE, tenant="a")
+        wait = store.judge_queue.tenants(JUDGE)
+        (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
 
-        written = store.judged(JUDGE, {one.query_id: {one.candidates[0][0]: 1.0}}, tenant="b")
+        written = store.judge_queue.judged(JUDGE, {one.query_id: {one.candidates[0][0]: 1.0}}, tenant="b")
 
         assert wait == ["a"]
-        assert store.waiting(JUDGE, tenant="b") == []
+        assert store.judge_queue.waiting(JUDGE, tenant="b") == []
         assert written == 0
 
     def test_a_first_answer_stays_and_all_are_paid(self, store: Store) -> None:
         """Two processes that asked for the same pair paid twice, and know one answer."""
         store.observe(unrewarded(traffic(1)))
-        (one,) = store.waiting(JUDGE)
-        answers, key = store.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
+        (one,) = store.judge_queue.waiting(JUDGE)
+        answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
 
         answers.put(JUDGE, {key: Paid(0.5, 10.0, 0.25)})
         answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
 
         assert {key: Paid(0.5, 10.0, 0.25)} == answers.get([key, b"unknown"])
-        assert Spend(2, 20.0, 0.5) == store.spent()
-        assert Spend() == store.spent(datetime.now(UTC).date() - timedelta(days=2))
+        assert Spend(2, 20.0, 0.5) == store.judge_queue.spent()
+        assert Spend() == store.judge_queue.spent(datetime.now(UTC).date() - timedelta(days=2))
 
     def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(self, store: Store) -> None:
         """But for the probe of a judge: what is kept can be forgotten with its query."""
         probe, other = (pair_key(JUDGE, *texts) for texts in ((PROBE_QUERY, PROBE_BAD), ("query", "document")))
 
-        store.answers().put(JUDGE, {probe: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
+        store.judge_queue.answers().put(JUDGE, {probe: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
 
-        assert {probe: Paid(0.0, 1.0, 1.0)} == store.answers().get([probe, other])
-        assert store.spent().pairs == 2
+        assert {probe: Paid(0.0, 1.0, 1.0)} == store.judge_queue.answers().get([probe, other])
+        assert store.judge_queue.spent().pairs == 2
 
 
 class PublishingTests:
@@ -407,27 +419,27 @@ class PublishingTests:
     def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(self, store: Store) -> None:
         """A tenant that ends sharing ends what a worker is learning from it."""
         store.share("a", True, by="owner")
-        lease = store.lease("worker", "a worker", 60.0)
+        lease = store.leases.take("worker", "a worker", 60.0)
         assert lease is not None
 
         store.share("a", False, by="owner")
 
         with pytest.raises(LeaseLost, match="nothing was changed"):
             store.publish(Offsets([], width=8), by="a worker", lease=lease)
-        assert store.lease("worker", "the next", 60.0) is not None
+        assert store.leases.take("worker", "the next", 60.0) is not None
 
     # Versions
 
     def test_what_is_published_is_served(self, store: Store) -> None:
         """With the facts it was published with; the generation tells of it."""
         store.observe(traffic(6), judge=JUDGE)
-        before = store.generation()
+        before = store.serving().generation
 
         version = store.publish(learned(store), by="me", note="first", embedder="e", probe='{"x": 1}', rewarded=6)
         serving = store.serving()
 
-        assert (version, store.generation(), None) == (serving.version, serving.generation, serving.halted)
-        assert before < store.generation()
+        assert (version, {"": serving.generation}, None) == (serving.version, store.generations([""]), serving.halted)
+        assert before < serving.generation
         assert (
             version.by,
             version.note,
@@ -458,14 +470,14 @@ class PublishingTests:
         older = store.publish(offsets, by="me", alias="candidate")
         newer = store.publish(offsets, by="me")
         promoted = store.promote(by="me")
-        before = store.version("previous")
+        before = store.registry.version("previous")
         back = store.rollback(by="me")
         last = store.publish(offsets, by="me")
 
         assert older == promoted
         assert (newer, newer) == (before, back)
         assert [newer, first] == [store.rollback(by="me"), store.rollback(by="me")]
-        assert last.number not in store.aliases().values()
+        assert last.number not in store.registry.aliases().values()
 
     def test_going_to_a_version_keeps_what_was_before_it(self, store: Store) -> None:
         """One behind is gone back to, past those in between; any other goes live on top of what is live."""
@@ -473,10 +485,10 @@ class PublishingTests:
         first, second, third = (store.publish(offsets, by="me") for _ in range(3))
 
         assert second == store.rollback(by="me", to=second.number)
-        assert store.version("previous") == first
+        assert store.registry.version("previous") == first
         assert third == store.rollback(by="me", to=third.number)
         assert [second, first] == [store.rollback(by="me"), store.rollback(by="me")]
-        assert store.aliases() == {"live": first.number}
+        assert store.registry.aliases() == {"live": first.number}
 
     def test_what_was_never_live_is_not_gone_back_to(self, store: Store) -> None:
         """A candidate nobody promoted, or a number nobody has: one line says so, and nothing changes."""
@@ -487,7 +499,7 @@ class PublishingTests:
             with pytest.raises(StoreError, match=rf"^rollback: expected a version .* that was live, got {number}$"):
                 store.rollback(by="me", to=number)
 
-        assert store.aliases() == {"live": live.number, "candidate": candidate.number}
+        assert store.registry.aliases() == {"live": live.number, "candidate": candidate.number}
 
     def test_who_looked_before_somebody_else_acted_changes_nothing(self, store: Store) -> None:
         """A version is published or taken back in place of the one that was looked at, if that is asked for."""
@@ -501,14 +513,14 @@ class PublishingTests:
             store.rollback(by="worker", instead_of=0)
 
         assert [second, first] == store.versions()
-        assert second == store.version()
+        assert second == store.registry.version()
 
     def test_a_candidate_is_not_served(self, store: Store) -> None:
         """Until it is promoted; without one there is nothing to promote."""
         candidate = store.publish(Offsets([], width=8), by="me", alias="candidate")
 
-        assert (None, candidate) == (store.version(), store.version("candidate"))
-        assert candidate == store.promote(by="me") == store.version()
+        assert (None, candidate) == (store.registry.version(), store.registry.version("candidate"))
+        assert candidate == store.promote(by="me") == store.registry.version()
         with pytest.raises(StoreError, match="candidate"):
             store.promote(by="me")
 
@@ -518,22 +530,22 @@ class PublishingTests:
         shared = store.publish(Offsets([], width=8), by="me")
 
         assert (mine, shared) == (store.serving(tenant="a").version, store.serving(tenant="b").version)
-        assert None is store.version(mine.number, tenant="b")
+        assert None is store.registry.version(mine.number, tenant="b")
         with pytest.raises(StoreError, match=str(mine.number)):
             store.rollback(by="me", tenant="b", to=mine.number)
 
     def test_a_halt_is_told_and_lifted(self, store: Store) -> None:
         """Of all or of one tenant; readers see it in the generation."""
-        generations = [store.generation(tenant="a")]
-        store.halt(by="me", note="all wrong")
-        generations.append(store.generation(tenant="a"))
-        everywhere = [store.halted(tenant="a"), store.serving(tenant="b").halted]
-        store.resume(by="me")
-        store.halt(by="me", tenant="a", note="wrong here")
-        generations.append(store.generation(tenant="a"))
+        generations = [store.serving(tenant="a").generation]
+        store.registry.halt(by="me", note="all wrong")
+        generations.append(store.serving(tenant="a").generation)
+        everywhere = [store.registry.halted(tenant="a"), store.serving(tenant="b").halted]
+        store.registry.resume(by="me")
+        store.registry.halt(by="me", tenant="a", note="wrong here")
+        generations.append(store.serving(tenant="a").generation)
 
         assert everywhere == ["all wrong", "all wrong"]
-        assert (store.serving(tenant="a").halted, store.halted(tenant="b")) == ("wrong here", None)
+        assert (store.serving(tenant="a").halted, store.registry.halted(tenant="b")) == ("wrong here", None)
         assert sorted(set(generations)) == generations
 
     def test_generations_of_many_are_read_together(self, store: Store) -> None:
@@ -541,28 +553,30 @@ class PublishingTests:
         many = ["", "a", *(f"tenant {number}" for number in range(1500))]
         store.publish(Offsets([], width=8), by="me")
         before = store.generations(many)
-        store.halt(by="me", tenant="a")
+        store.registry.halt(by="me", tenant="a")
         after = store.generations([*many, "\0", "x" * 10_000, "\ud800"])
 
         assert many == list(before) == list(after)
         assert {"a"} == {tenant for tenant in many if before[tenant] != after[tenant]}
-        assert [store.generation(tenant=tenant) for tenant in many[:3]] == [after[tenant] for tenant in many[:3]]
+        assert [store.serving(tenant=tenant).generation for tenant in many[:3]] == [
+            after[tenant] for tenant in many[:3]
+        ]
 
     @pytest.mark.parametrize("tenant", ["a", None])
     def test_a_halt_of_somebody_else_is_yielded_to(self, store: Store, tenant: str | None) -> None:
         """Who is told to yield neither takes over another's halt nor ends it."""
-        first = store.halt(by="worker", tenant=tenant, note="first", yielding=True)
-        again = store.halt(by="worker", tenant=tenant, note="again", yielding=True)
-        store.halt(by="operator", tenant=tenant, note="stop")
-        over = store.halt(by="worker", tenant=tenant, note="mine", yielding=True)
-        ended = store.resume(by="worker", tenant=tenant, yielding=True)
-        held = store.halted(tenant="a")
-        store.resume(by="operator", tenant=tenant)
+        first = store.registry.halt(by="worker", tenant=tenant, note="first", yielding=True)
+        again = store.registry.halt(by="worker", tenant=tenant, note="again", yielding=True)
+        store.registry.halt(by="operator", tenant=tenant, note="stop")
+        over = store.registry.halt(by="worker", tenant=tenant, note="mine", yielding=True)
+        ended = store.registry.resume(by="worker", tenant=tenant, yielding=True)
+        held = store.registry.halted(tenant="a")
+        store.registry.resume(by="operator", tenant=tenant)
 
         assert (first, again, over, ended) == (True, True, False, False)
-        assert (held, store.halted(tenant="a")) == ("stop", None)
-        assert not store.resume(by="worker", tenant=tenant, yielding=True)
-        assert [line.action for line in store.audit()] == ["resume", "halt", "halt", "halt"]
+        assert (held, store.registry.halted(tenant="a")) == ("stop", None)
+        assert not store.registry.resume(by="worker", tenant=tenant, yielding=True)
+        assert [line.action for line in store.audit.lines()] == ["resume", "halt", "halt", "halt"]
 
     def test_publishing_and_rolling_back_at_once(self, store: Store) -> None:
         """Versions rise, and aliases name versions that exist, whoever was first."""
@@ -582,7 +596,7 @@ class PublishingTests:
                 store.rollback(by="guard")
             except StoreError as error:
                 assert "previous" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
-            assert set(store.aliases().values()) <= {version.number for version in store.versions()}
+            assert set(store.registry.aliases().values()) <= {version.number for version in store.versions()}
         for thread in threads:
             thread.join()
 
@@ -593,35 +607,35 @@ class PublishingTests:
 
     def test_a_lease_is_held_by_one(self, store: Store) -> None:
         """Until it is released or expires."""
-        first = store.lease("worker", "a", 60.0)
+        first = store.leases.take("worker", "a", 60.0)
         assert first is not None
 
-        assert None is store.lease("worker", "b", 60.0)
-        store.release(first)
-        second = store.lease("worker", "b", 1e-6)
+        assert None is store.leases.take("worker", "b", 60.0)
+        store.leases.release(first)
+        second = store.leases.take("worker", "b", 1e-6)
         assert second is not None
-        third = store.lease("worker", "a", 60.0)
+        third = store.leases.take("worker", "a", 60.0)
         assert third is not None
         assert first.token < second.token < third.token
 
     def test_who_lost_a_lease_cannot_publish(self, store: Store) -> None:
         """Nor renew it, nor take it from its new owner by releasing it."""
-        lost = store.lease("worker", "a", 1e-6)
+        lost = store.leases.take("worker", "a", 1e-6)
         assert lost is not None
-        held = store.lease("worker", "b", 60.0)
+        held = store.leases.take("worker", "b", 60.0)
 
         for write in (
             lambda: store.publish(Offsets([], width=8), by="a", lease=lost),
-            lambda: store.set_state("drift", "[1]", lease=lost),
-            lambda: store.halt(by="a", tenant="", lease=lost),
-            lambda: store.resume(by="a", tenant="", lease=lost),
+            lambda: store.states.set("drift", "[1]", lease=lost),
+            lambda: store.registry.halt(by="a", tenant="", lease=lost),
+            lambda: store.registry.resume(by="a", tenant="", lease=lost),
         ):
             with pytest.raises(LeaseLost, match="worker"):
                 write()
-        store.release(lost)
+        store.leases.release(lost)
 
-        assert None is store.renew(lost, 60.0)
-        assert (store.versions(), store.state("drift"), store.audit()) == ([], None, [])
+        assert None is store.leases.renew(lost, 60.0)
+        assert (store.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
         assert store.publish(Offsets([], width=8), by="b", lease=held).number == 1
 
 
@@ -661,36 +675,36 @@ class ForgettingTests:
 
         store.forget(tenant="a", query_id="q1", by="me")
 
-        assert (None, other) == (store.version(), store.version(tenant="b"))
+        assert (None, other) == (store.registry.version(), store.registry.version(tenant="b"))
 
     def test_answers_about_the_forgotten_are_gone(self, store: Store) -> None:
         """Its paid answers too; what was spent stays counted."""
         store.observe(unrewarded(traffic(2)))
-        observations = store.waiting(JUDGE)
+        observations = store.judge_queue.waiting(JUDGE)
         keys = [pair_key(JUDGE, one.query, one.candidates[0][1]) for one in observations]
-        store.answers(observations).put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
+        store.judge_queue.answers(observations).put(JUDGE, {key: Paid(1.0, 1.0, 1.0) for key in keys})
         asked_anew = replace(unrewarded(traffic(2))[1], query="the same in other words")
         store.observe([asked_anew])  # an answer about an earlier text goes as well
 
         store.forget(tenant="", query_id="q1", by="me")
 
-        assert [keys[1]] == list(store.answers().get(keys))
-        assert store.spent().pairs == 2
+        assert [keys[1]] == list(store.judge_queue.answers().get(keys))
+        assert store.judge_queue.spent().pairs == 2
 
     @pytest.mark.parametrize("query_id", ["q0", None])
     def test_what_a_judge_says_late_of_the_forgotten_is_not_kept(self, store: Store, query_id: str | None) -> None:
         """Neither answers nor verdicts, though they were asked for before; what they cost is counted."""
         store.observe(unrewarded(traffic(1, tenant="a")))
-        (one,) = store.waiting(JUDGE, tenant="a")
-        answers, key = store.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
+        (one,) = store.judge_queue.waiting(JUDGE, tenant="a")
+        answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
         store.forget(tenant="a", query_id=query_id, by="me")
 
         answers.put(JUDGE, {key: Paid(1.0, 1.0, 1.0)})
         verdicts = {one.query_id: {one.candidates[0][0]: 1.0}}
 
-        assert store.answers().get([key]) == {}
-        assert store.spent().pairs == 1
-        assert store.judged(JUDGE, verdicts, tenant="a") == 0
+        assert store.judge_queue.answers().get([key]) == {}
+        assert store.judge_queue.spent().pairs == 1
+        assert store.judge_queue.judged(JUDGE, verdicts, tenant="a") == 0
 
     @pytest.mark.parametrize("query_id", ["q0", None])
     def test_what_was_served_before_it_was_forgotten_does_not_come_late(
@@ -726,10 +740,10 @@ class ForgettingTests:
         store.share("a", True, by="owner")
         for tenant in ("", "a", "b"):
             store.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
-        before = [(line.at, line.tenant, line.by, line.action) for line in store.audit()]
+        before = [(line.at, line.tenant, line.by, line.action) for line in store.audit.lines()]
 
         store.forget(tenant="a", query_id=query_id, by="me")
-        forgotten, *older = store.audit()
+        forgotten, *older = store.audit.lines()
 
         assert before == [(line.at, line.tenant, line.by, line.action) for line in older]
         assert [line.detail for line in older] == ["version 3 is live: task:secret", "", "", ""]
@@ -757,7 +771,7 @@ class ForgettingTests:
         expired = store.forget(tenant="", query_id="q1", by="me")
 
         assert [(gone.queries, gone.versions) for gone in (unknown, expired)] == [(0, 0), (0, 1)]
-        assert None is store.version()
+        assert None is store.registry.version()
 
     def test_a_store_without_texts_keeps_none(self, store_url: str) -> None:
         """Also if it is opened as one with texts; ids that are texts become keyed hashes."""
@@ -772,7 +786,7 @@ class ForgettingTests:
             store.observe([telling], judge=JUDGE)
 
             assert not store.texts
-            assert store.waiting("another judge") == []
+            assert store.judge_queue.waiting("another judge") == []
             assert [store.text_id(telling.query_id)] == store.rewards(JUDGE).query_ids.tolist()
 
     def test_without_texts_an_id_that_was_the_text_is_found_again(self, store_url: str) -> None:
@@ -793,27 +807,31 @@ class ForgettingTests:
     def test_every_change_leaves_a_line(self, store: Store) -> None:
         """Newest first, with who did it."""
         store.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
-        store.halt(by="operator", note="stop")
-        store.note("guard", "drift", "0.3", tenant="a")
+        store.registry.halt(by="operator", note="stop")
+        store.audit.note("guard", "drift", "0.3", tenant="a")
 
-        assert [(line.by, line.action, line.detail) for line in store.audit()] == [
+        assert [(line.by, line.action, line.detail) for line in store.audit.lines()] == [
             ("guard", "drift", "0.3"),
             ("operator", "halt", "stop"),
             ("worker", "publish", "version 1 is live: why"),
         ]
-        assert [line.action for line in store.audit(tenant="a")] == ["drift", "halt", "publish"]  # all were halted
-        assert [line.action for line in store.audit(tenant="b")] == ["halt"]
+        assert [line.action for line in store.audit.lines(tenant="a")] == [
+            "drift",
+            "halt",
+            "publish",
+        ]  # all were halted
+        assert [line.action for line in store.audit.lines(tenant="b")] == ["halt"]
 
     def test_state_is_kept_by_tenant_and_name(self, store: Store) -> None:
         """Until it is deleted; only JSON is taken."""
-        store.set_state("drift", '{"mean": 0.5}', tenant="a")
-        store.set_state("drift", "[1]", tenant="a")
+        store.states.set("drift", '{"mean": 0.5}', tenant="a")
+        store.states.set("drift", "[1]", tenant="a")
 
-        assert (store.state("drift", tenant="a"), store.state("drift")) == ("[1]", None)
-        store.set_state("drift", None, tenant="a")
-        assert None is store.state("drift", tenant="a")
+        assert (store.states.get("drift", tenant="a"), store.states.get("drift")) == ("[1]", None)
+        store.states.set("drift", None, tenant="a")
+        assert None is store.states.get("drift", tenant="a")
         with pytest.raises(InputError, match="JSON"):
-            store.set_state("drift", "not JSON")
+            store.states.set("drift", "not JSON")
 
     def test_all_of_it_is_there_after_reopening(self, store: Store, store_url: str) -> None:
         """Another process finds what this one was told is written."""
@@ -823,7 +841,7 @@ class ForgettingTests:
         with open_store(store_url) as other:
             assert (store.counts(), version, facts(version.offsets)) == (
                 other.counts(),
-                other.version(),
+                other.registry.version(),
                 facts(learned(other)),
             )
 

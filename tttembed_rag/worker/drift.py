@@ -1,4 +1,4 @@
-"""Whether queries and rewards are still like those that were learned from."""
+"""Drift: whether fresh queries and rewards are still like those that were learned from."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, unit
 
-# Vectors of each side a drift is measured on: bounds time (a tenth of a second) and memory (8 MB).
+# Vectors of each side that are compared at most: bounds time (a tenth of a second) and memory (8 MB).
 _SAMPLE = 512
-# Drawings a drift is compared with; beating all of them has p = .001.
-_DRAWINGS = 999
+# Random splits that an energy distance is compared with; one that is larger than all of theirs has p = .001.
+_SPLITS = 999
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far what is seen now is from what was learned from.
+    """How far fresh traffic is from the traffic that was learned from.
 
     Attributes:
         what: What was compared, in words.
 
-        before: How many of what was learned from.
+        before: The number of queries learned from.
 
-        now: How many of what is seen now.
+        now: The number of fresh queries.
 
-        p: Chance of so large a difference where there is none.
+        p: Probability of so large a difference between queries of the same kind.
 
-        effect: Its size, in the unit that `what` names.
+        effect: The size of the difference, in the unit that `what` names.
     """
 
     what: str
@@ -39,7 +39,7 @@ class Drift:
     effect: float
 
     def seen(self, *, level: float = 0.002, effect: float = 0.05) -> bool:
-        """Whether it is beyond chance at *level* and large enough to matter."""
+        """Whether the difference is beyond chance at *level* and large enough to matter."""
         return self.p <= level and self.effect >= effect
 
     def __str__(self) -> str:
@@ -47,18 +47,18 @@ class Drift:
 
 
 def query_drift(before: FloatArray, now: FloatArray, *, seed: int = 0) -> Drift:
-    """Whether query vectors *now* come from where those *before* came from.
+    """A permutation test of whether query vectors *now* have the distribution of those *before*.
 
     The energy distance E = 2 mean|x - y| - mean|x - x'| - mean|y - y'| of unit vectors is 0 only for equal
     distributions. It is compared with that of random splits of all vectors together, which are as likely where
-    nothing drifted: exact at any number. The effect is E / (2 mean|x - y|), from 0 to 1.
+    nothing drifted: the test is exact for any number of vectors. The effect is E / (2 mean|x - y|), from 0 to 1.
 
     Args:
         before: (n, d) vectors that an offset was learned from, n >= 2.
 
-        now: (m, d) vectors of late, m >= 2.
+        now: (m, d) fresh vectors, m >= 2.
 
-        seed: Which `_SAMPLE` of each are compared where there are more, and which splits.
+        seed: Seed of the splits, and of the `_SAMPLE` vectors of each side that are compared where there are more.
     """
     rng = np.random.default_rng(seed)
     sides = []
@@ -74,22 +74,23 @@ def query_drift(before: FloatArray, now: FloatArray, *, seed: int = 0) -> Drift:
     n, m = map(len, sides)
     both = np.concatenate(sides)
     distance = np.sqrt(np.maximum(2.0 - 2.0 * both @ both.T, 0.0))
-    # With a = 1/n on one side and -1/m on the other, E = -a' D a; each drawing deals the signs anew.
+    # With a = 1/n on one side and -1/m on the other, E = -a' D a; each split permutes a.
     observed = np.concatenate([np.full(n, 1 / n), np.full(m, -1 / m)])
-    signs = np.concatenate([observed[None], rng.permuted(np.tile(observed, (_DRAWINGS, 1)), axis=1)])
-    energy = -np.vecdot(signs @ distance, signs)
-    reached = int((energy[1:] >= energy[0] - 1e-9).sum())
+    splits = np.concatenate([observed[None], rng.permuted(np.tile(observed, (_SPLITS, 1)), axis=1)])
+    energy = -np.vecdot(splits @ distance, splits)
+    as_large = int((energy[1:] >= energy[0] - 1e-9).sum())
     across = 2.0 * float(distance[:n, n:].mean())
     effect = max(0.0, float(energy[0])) / across if across > 0 else 0.0
-    return Drift("queries moved by", len(before), len(now), (reached + 1) / (_DRAWINGS + 1), effect)
+    return Drift("queries moved by", len(before), len(now), (as_large + 1) / (_SPLITS + 1), effect)
 
 
 def reward_drift(before: Rewards, now: Rewards) -> Drift:
-    """Whether one judge's rewards *now* have another mean or spread than *before*, a query being one observation.
+    """A test of whether one judge's rewards *now* have another mean or spread than *before*.
 
-    Kolmogorov and Smirnov's test of the mean rewards of queries and of their spreads within a query, the smaller p
-    of both doubled; the effect is the larger change of the two averages, in units of reward. A better offset brings
-    better candidates: a mean that rises after publication is no fault.
+    A query is one observation. The two-sample Kolmogorov-Smirnov test compares the mean reward of queries, and the
+    spread of rewards within a query; the smaller p of both is doubled. The effect is the larger change of the two
+    averages, in units of reward. A better offset brings better candidates: a mean that rises after publication is no
+    fault.
 
     Raises:
         InputError: The rewards are of two judges.

@@ -1,4 +1,4 @@
-"""A lease that is kept while work goes on: a thread renews it, and says when it is lost."""
+"""A lease that is kept while work goes on: a thread renews it and notices when it is lost."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Holding:
     """A lease, renewed in the background until it is left.
 
     Args:
-        store: Where it is held.
+        store: The store of the lease.
 
         lease: The lease.
 
-        seconds: For how long it is renewed, three times as often.
+        seconds: How long the lease lasts after each renewal; there are three renewals in that time.
     """
 
     def __init__(self, store: Store, lease: Lease, seconds: float) -> None:
@@ -34,8 +34,8 @@ class Holding:
 
     @classmethod
     def take(cls, store: Store, name: str, owner: str, seconds: float) -> Holding | None:
-        """The lease *name*; None while another owner holds it."""
-        lease = store.lease(name, owner, seconds)
+        """The lease *name*, held by *owner* for *seconds* at a time; None while another owner holds it."""
+        lease = store.leases.take(name, owner, seconds)
         return None if lease is None else cls(store, lease, seconds)
 
     def __enter__(self) -> Self:
@@ -48,13 +48,13 @@ class Holding:
         self._left.set()
         self._thread.join(self._seconds)
         try:
-            self._store.release(self._lease)
+            self._store.leases.release(self._lease)
         except StoreError as exc:
             _log.warning("the lease was not given back, it ends by itself in %g s: %s", self._seconds, exc)
 
     @property
     def lease(self) -> Lease:
-        """The lease, to be shown with what is published under it.
+        """The lease, to be handed to the store with every change that is made under it.
 
         Raises:
             LeaseLost: Another worker has it.
@@ -67,7 +67,7 @@ class Holding:
         renewed = time.monotonic()
         while not self._left.wait(self._seconds / 3):
             try:
-                lease = self._store.renew(self._lease, self._seconds)
+                lease = self._store.leases.renew(self._lease, self._seconds)
             except StoreError as exc:
                 _log.warning("the lease was not renewed: %s", exc)
                 lease = self._lease if time.monotonic() - renewed < self._seconds else None

@@ -1,48 +1,51 @@
-"""What a worker must know again after it was killed, kept in the store for each tenant.
+"""What the worker keeps of each tenant in a store, to go on where it was after it was killed.
 
-It is written under the worker's lease only: nothing of one that lost it comes after what the next one wrote.
+It is written under the worker's lease: nothing from a worker that lost it comes after what the next one wrote.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import time
 from dataclasses import asdict, dataclass, fields, replace
+from typing import Self
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores import Store, Version
 from tttembed_rag.stores.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.trial import Trial
 
-# Entries of `DRIFT` that are kept.
+# Comparisons of traffic that are kept for reports.
 _DRIFTS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """How far a tenant is.
+    """How far the worker is with a tenant.
 
     Attributes:
-        judge: Whose rewards were learned from last.
+        judge: Fingerprint of the judge that gave the rewards learned from last.
 
         rewards: How many there were, beyond *base*, when something was learned last.
 
-        looked: How many there were at the last pass, of those before *base* too.
+        looked: How many there were at the last pass, those before *base* included.
 
-        doubted: Whether the gate withheld at the last fit all of what is live.
+        doubted: Whether the gate withheld at the last fit everything that is live.
 
         since: Nothing served before this Unix second is learned from: its vectors are of another model.
 
-        base: Rewards that there were then; they do not count as known or new.
+        base: Rewards that there were then; they count neither as learned from nor as new.
 
         contradicted: Rewarded queries behind the version that was rolled back; 0 where none was.
 
-        fresh: From when on rewards contradicted it, in Unix seconds.
+        fresh: When rewards began to contradict that version, in Unix seconds.
     """
 
     judge: str = ""
@@ -60,9 +63,9 @@ class Memory:
         return self.looked - self.base - self.rewards
 
     def counted(self, judge: str, count: int) -> Memory:
-        """What is known once *judge* has given *count* rewards; of another judge nothing is.
+        """The memory once *judge* has given *count* rewards; from another judge than before nothing was learned.
 
-        Fewer than before: some have expired, the oldest, which are those before *base*, then known ones.
+        Fewer than before: some have expired, the oldest, which are those before *base*, then those learned from.
         """
         if judge != self.judge:
             return replace(self, judge=judge, rewards=0, looked=count, doubted=False, base=0)
@@ -71,83 +74,117 @@ class Memory:
         rewards = max(0, self.rewards + self.base - base - expired)
         return replace(self, rewards=rewards, looked=count, base=base)
 
-    def known(self) -> Memory:
-        """What is known once all there is was learned from."""
+    def learned(self) -> Memory:
+        """The memory once all rewards there are were learned from."""
         return replace(self, rewards=self.looked - self.base)
 
+    def to_json(self) -> str:
+        """The memory as text."""
+        return json.dumps(asdict(self))
+
     @classmethod
-    def read(cls, store: Store, tenant: str) -> Memory:
-        """What is known of *tenant*."""
-        known = json.loads(store.state(MEMORY, tenant=tenant) or "{}")
-        return cls(**{one.name: known[one.name] for one in fields(cls) if one.name in known})
-
-    def write(self, store: Store, tenant: str, lease: Lease) -> None:
-        """Keep it."""
-        store.set_state(MEMORY, json.dumps(asdict(self)), tenant=tenant, lease=lease)
-
-
-def read_trial(store: Store, tenant: str) -> Trial:
-    """The trial of what is live; version 0 before the first."""
-    text = store.state(TRIAL, tenant=tenant)
-    return Trial.from_json(text) if text else Trial(0)
-
-
-def write_trial(store: Store, tenant: str, lease: Lease, trial: Trial) -> None:
-    """Keep it."""
-    store.set_state(TRIAL, trial.to_json(), tenant=tenant, lease=lease)
-
-
-def read_probe(store: Store, tenant: str) -> Probe | None:
-    """The embedding model as it was at the last round; None before the first."""
-    text = store.state(PROBE, tenant=tenant)
-    return Probe.from_json(text) if text else None
-
-
-def write_probe(store: Store, tenant: str, lease: Lease, probe: Probe) -> None:
-    """Keep it."""
-    store.set_state(PROBE, probe.to_json(), tenant=tenant, lease=lease)
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` gave, by this release or another one: fields that this one lacks are left aside."""
+        record = json.loads(text)
+        return cls(**{field.name: record[field.name] for field in fields(cls) if field.name in record})
 
 
 class Learned:
-    """Which queries count no more in a trial: what is live was learned from them.
+    """The queries that count no more in a trial: the live version was learned from them.
 
-    Four bytes a query: one in four billion is left out of a trial by mistake.
+    It holds four bytes a query: one query in four billion is left out of a trial by mistake.
     """
 
-    def __init__(self, numbers: NDArray[np.uint32]) -> None:
-        self._numbers = numbers
+    def __init__(self, hashes: NDArray[np.uint32]) -> None:
+        self._hashes = hashes
 
     @classmethod
-    def of(cls, rewards: Rewards) -> Learned:
+    def of(cls, rewards: Rewards) -> Self:
         """The queries of *rewards*."""
-        return cls(np.unique(_numbers(rewards)))
-
-    @classmethod
-    def read(cls, store: Store, tenant: str) -> Learned:
-        """What was kept; nothing before."""
-        text = store.state(LEARNED, tenant=tenant)
-        return cls(np.frombuffer(base64.b64decode(json.loads(text) if text else ""), dtype="<u4"))
-
-    def write(self, store: Store, tenant: str, lease: Lease) -> None:
-        """Keep it."""
-        text = base64.b64encode(self._numbers.astype("<u4").tobytes()).decode()
-        store.set_state(LEARNED, json.dumps(text), tenant=tenant, lease=lease)
+        return cls(np.unique(_hashes(rewards)))
 
     def split(self, rewards: Rewards) -> tuple[Rewards | None, Rewards | None]:
-        """The queries of *rewards* that it holds, and those that it does not; None for none."""
-        held = np.isin(_numbers(rewards), self._numbers)
-        parts = [np.flatnonzero(held), np.flatnonzero(~held)]
-        mine, others = [rewards.take(rows) if len(rows) else None for rows in parts]
-        return mine, others
+        """The queries of *rewards* that were learned from, and the fresh ones; None for none."""
+        held = np.isin(_hashes(rewards), self._hashes)
+        old, fresh = [rewards.take(rows) if len(rows) else None for rows in map(np.flatnonzero, (held, ~held))]
+        return old, fresh
+
+    def to_json(self) -> str:
+        """The queries as text."""
+        return json.dumps(base64.b64encode(self._hashes.astype("<u4").tobytes()).decode())
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """What `to_json` gave."""
+        return cls(np.frombuffer(base64.b64decode(json.loads(text)), dtype="<u4"))
 
 
-def _numbers(rewards: Rewards) -> NDArray[np.uint32]:
+def _hashes(rewards: Rewards) -> NDArray[np.uint32]:
     keys = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
     return np.array([crc32(f"{task}\0{query}".encode()) for task, query in keys], dtype=np.uint32)
 
 
-def add_drift(store: Store, tenant: str, lease: Lease, entry: dict[str, object]) -> None:
-    """Append an entry to the tenant's record of drift."""
-    text = store.state(DRIFT, tenant=tenant)
-    entries = [*(json.loads(text) if text else []), entry]
-    store.set_state(DRIFT, json.dumps(entries[-_DRIFTS:]), tenant=tenant, lease=lease)
+class Notes:
+    """The states of one tenant as values.
+
+    Args:
+        store: The store.
+
+        tenant: The tenant's name.
+
+        holding: The worker's lease.
+    """
+
+    def __init__(self, store: Store, tenant: str, holding: Holding) -> None:
+        self._store, self._tenant, self._holding = store, tenant, holding
+
+    def memory(self) -> Memory:
+        """How far the worker is."""
+        return Memory.from_json(self._get(MEMORY) or "{}")
+
+    def set_memory(self, memory: Memory) -> None:
+        """Write how far the worker is."""
+        self._set(MEMORY, memory.to_json())
+
+    def trial(self) -> Trial:
+        """The trial of the live version; version 0 before the first."""
+        return read_trial(self._store, self._tenant)
+
+    def set_trial(self, trial: Trial) -> None:
+        """Write the trial of the live version."""
+        self._set(TRIAL, trial.to_json())
+
+    def begin_trial(self, live: Version, rewards: Rewards, trial: Trial | None = None) -> None:
+        """Begin the trial of what is live now, or go on with *trial*; no query of *rewards* will count in it."""
+        self._set(LEARNED, Learned.of(rewards).to_json())
+        self.set_trial(trial or Trial(live.number, time.time()))
+
+    def learned(self) -> Learned:
+        """The queries that the live version was learned from."""
+        return Learned.from_json(self._get(LEARNED) or '""')
+
+    def probe(self) -> Probe | None:
+        """The embedding model as it was at the last pass; None before the first."""
+        text = self._get(PROBE)
+        return Probe.from_json(text) if text else None
+
+    def set_probe(self, probe: Probe) -> None:
+        """Write the embedding model as it is."""
+        self._set(PROBE, probe.to_json())
+
+    def add_drift(self, comparison: dict[str, object]) -> None:
+        """Append a comparison of fresh traffic with what was learned from."""
+        comparisons = [*json.loads(self._get(DRIFT) or "[]"), comparison]
+        self._set(DRIFT, json.dumps(comparisons[-_DRIFTS:]))
+
+    def _get(self, state: str) -> str | None:
+        return self._store.states.get(state, tenant=self._tenant)
+
+    def _set(self, state: str, text: str) -> None:
+        self._store.states.set(state, text, tenant=self._tenant, lease=self._holding.lease)
+
+
+def read_trial(store: Store, tenant: str) -> Trial:
+    """The trial of what is live for *tenant*; version 0 before the first."""
+    text = store.states.get(TRIAL, tenant=tenant)
+    return Trial.from_json(text) if text else Trial(0)

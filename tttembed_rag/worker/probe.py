@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, unit
 
-# Texts short and long, in several scripts, with signs and digits. The last has about 1000 tokens, another matter in
-# each sentence: a model that reads more or less of it than before gives another vector.
+# Sentences of the longest probe text, which has about 1000 tokens: each has another matter, so that a model that reads
+# more or less of the text than before gives another vector.
 _MATTERS = (
     "The harbour master closes the northern quay when the wind turns.",
     "Bring the dough to room temperature before shaping it.",
@@ -25,6 +25,7 @@ _MATTERS = (
     "Her brother tunes pianos in three cities and never takes a train.",
     "Set the timeout to thirty seconds and try again after a longer wait.",
 )
+# Texts short and long, in several scripts, with signs and digits.
 PROBE_TEXTS = (
     "refund",
     "How do I reset my password?",
@@ -41,10 +42,10 @@ SAME_MODEL = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
-    """What an embedding model says of `PROBE_TEXTS`: its identity, whatever it is called.
+    """The vectors of `PROBE_TEXTS` by an embedding model: its identity, under any name.
 
     Attributes:
-        name: What the model is declared to be.
+        name: The declared name of the model.
 
         queries: (texts, d) float32 vectors of the texts as queries.
 
@@ -70,7 +71,7 @@ class Probe:
 
             embed_documents: Texts to their vectors (n, d).
 
-            name: What the model is declared to be: its name and revision.
+            name: The declared name of the model, with its revision.
 
         Raises:
             VectorError: A vector is NaN, infinite, zero or of another width.
@@ -91,33 +92,29 @@ class Probe:
 
     @property
     def fingerprint(self) -> str:
-        """``embedder:name@`` and a hash of the vectors; two answers of one model may differ in it."""
+        """``embedder:name@`` and a hash of the vectors; two probes of one model may differ in it, by rounding."""
         digest = hashlib.sha256(self.queries.tobytes() + (b"" if self.documents is None else self.documents.tobytes()))
         return f"embedder:{self.name}@{digest.hexdigest()[:16]}"
 
     def difference(self, other: Probe) -> str:
-        """Why *other* is another model, in words; empty where it is the same within `SAME_MODEL`."""
+        """Why *other* is of another model, prompt or truncation, in words; empty if equal within `SAME_MODEL`."""
         if self.name != other.name:
             return f"the embedder is declared as {other.name!r}, it was {self.name!r}"
-        for what, mine, theirs in (
+        for what, before, now in (
             ("queries", self.queries, other.queries),
             ("documents", self.documents, other.documents),
         ):
-            if mine is None or theirs is None:
-                continue  # documents that were probed once only say nothing
-            if mine.shape != theirs.shape:
-                return f"{what} have {theirs.shape[1]} dimensions, they had {mine.shape[1]}"
-            apart = 1.0 - np.vecdot(unit(mine.astype(np.float64)), unit(theirs.astype(np.float64)))
+            if before is None or now is None:
+                continue  # documents that were probed only once cannot be compared
+            if before.shape != now.shape:
+                return f"{what} have {now.shape[1]} dimensions, they had {before.shape[1]}"
+            apart = 1.0 - np.vecdot(unit(before.astype(np.float64)), unit(now.astype(np.float64)))
             if (worst := float(apart.max())) > SAME_MODEL:
                 return (
                     f"vectors of fixed {what} have moved, the worst by 1 - cosine = {worst:.1e} "
                     f"({SAME_MODEL:.0e} is the most that rounding explains)"
                 )
         return ""
-
-    def same_model(self, other: Probe) -> bool:
-        """Whether *other* comes from the same model with the same prompts and truncation."""
-        return not self.difference(other)
 
     def to_json(self) -> str:
         """The probe as text, to be kept with a version."""

@@ -1,8 +1,9 @@
-"""The worker: rounds over all tenants under one lease, as long as it is wanted."""
+"""The worker: rounds over all tenants under one lease, until it is told to end."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import socket
@@ -18,22 +19,24 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.states import WORKER_LEASE
+from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.learning import Habits, Pass
+from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
+from tttembed_rag.worker.tenant import Habits, Tenant
 
 _log = logging.getLogger(__name__)
 
-# Seconds between attempts while the store or the judge is out of order: from the first to the longest, doubling.
+# Seconds between attempts, doubling from the first to the longest, while the store is out of order.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
-_LONGEST_JUDGE_WAIT = 3600.0
-# Turns of each tenant with the judge before what is new is learned from, and seconds after which none begins: both give
-# way where learning took longer the last time, so that judging has half of the time.
+# The same for a judge that broke down.
+_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT = 30.0, 3600.0
+# Before what is new is learned from, a tenant has so many turns with the judge at most, and the last turn begins within
+# so many seconds; or as many as learning took the last time, if that is longer: judging has half of the time.
 _TURNS = 4
 _LONGEST_TURNS = 60.0
 
@@ -42,18 +45,18 @@ class Worker:
     """Judges what waits, learns from what is new and publishes what the gate supports, for every tenant of a store.
 
     One worker is active per store; others stand by and take over when it ends or its lease does. It may
-    be killed at any moment: every verdict and version is there or not, and the next worker goes on.
+    be killed at any moment: every reward and version is there or not, and the next worker goes on.
 
     Args:
-        store: What it works on.
+        store: The store that it works on.
 
-        judge: Who scores what waits. None judges nothing: rewards come with observations or from elsewhere.
+        judge: The judge that scores what waits. None judges nothing: rewards come with observations or from elsewhere.
 
-        rewards_of: Fingerprint of the judge whose rewards are learned from; None is *judge*, and without
+        rewards_of: Fingerprint of the judge that gave the rewards to learn from; None is *judge*, and without
             one, per tenant, the judge of most of the last 100 rewarded queries (of *last*, if that is less), of
             two the newer. Rewards of two judges never mix.
 
-        tenants: Whom it works for; None is everybody.
+        tenants: The tenants that it works for; None is all.
 
         scope: What is fitted: ``auto``, ``global``, ``task`` or ``query``.
 
@@ -61,22 +64,24 @@ class Worker:
 
         price: What the judge's usage costs; needed where the budget caps money.
 
-        min_new: Rewards that must be new before something is learned again, >= 1; also a tenth of those known,
-            and of those of the *last* queries.
+        min_new: Rewards that must be new before something is learned again, >= 1; but never fewer than a tenth of
+            those learned from before, or of those of the *last* queries if these are fewer.
 
         last: Queries learned from at most, the last served ones.
 
-        embedder: Fingerprint of the embedding model whose vectors are learned from; None is that of most of the
-            last 100 rewarded queries.
+        embedder: Fingerprint of the embedding model that made the vectors to learn from; None is the model of most
+            of the last 100 rewarded queries.
 
-        probe: Asks the embedding model who it is, once a round: ``lambda: Probe.of(embed_query, ...)``.
-            Where it is another one than before, offsets are halted until enough of the new one is learned.
+        probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query, ...)``. Where it is
+            another one than before, offsets are halted until enough of the new one is learned.
 
         concurrency: Calls of the judge in flight at once.
 
         judge_seconds: How long 16 queries may take to be judged before the judge counts as broken.
 
         lease_seconds: How long others wait for a worker that was killed.
+
+        clock: Gives the seconds by which turns, and waits for a broken judge or store, are measured.
 
     Raises:
         InputError: An option is not what was expected.
@@ -99,6 +104,7 @@ class Worker:
         concurrency: int = 8,
         judge_seconds: float = 600.0,
         lease_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if min_new < 1 or last < 2 or not lease_seconds > 0:
             got = f"{min_new}, {last} and {lease_seconds:g}"
@@ -121,14 +127,15 @@ class Worker:
             last=last,
         )
         self._probe = probe
+        self._clock = clock
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-        self._last: str | None = None  # tenant that was judged for
-        self._learning = 0.0  # seconds that it took the last time
-        self._judge_wait = Backoff(_FIRST_WAIT * 30, _LONGEST_JUDGE_WAIT)
+        self._judged_last: str | None = None  # the tenant that was judged for last
+        self._learning = 0.0  # seconds that learning took the last time
+        self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
-        """One pass over all tenants; returns what was done.
+        """One pass over all tenants; gives what was done.
 
         Args:
             stop: Once it is set, the current step is finished and no other begun.
@@ -142,7 +149,7 @@ class Worker:
         """
         holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
         if holding is None:
-            return _gathered([_told(watch, Step("standby", "another worker is at work"))])
+            return _by_tenant([_announced(watch, Step("standby", "another worker is at work"))])
         with holding:
             return self._round(holding, stop or Event(), watch)
 
@@ -164,12 +171,12 @@ class Worker:
         """
         checked_interval("every", every)
         stop = stop or Event()
-        trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT)
+        trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT, self._clock)
         while not stop.is_set():
             try:
                 holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
                 if holding is None:
-                    _told(watch, Step("standby", "another worker is at work"))
+                    _announced(watch, Step("standby", "another worker is at work"))
                     stop.wait(min(every, self._lease_seconds / 2))
                     continue
                 with holding:
@@ -179,14 +186,14 @@ class Worker:
                         stop.wait(every)
             except StoreUnavailable as exc:
                 wait = trouble.wait()
-                _told(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
+                _announced(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
                 stop.wait(wait)
             except LeaseLost as exc:
-                _told(watch, Step("standby", str(exc)))
+                _announced(watch, Step("standby", str(exc)))
 
     def _round(self, holding: Holding, stop: Event, watch: Callable[[Step], None] | None) -> list[Round]:
         with telemetry.step("round"):
-            return _gathered([_told(watch, step) for step in self._steps(holding, stop)])
+            return _by_tenant([_announced(watch, step) for step in self._steps(holding, stop)])
 
     def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
         """Judging and learning in turns, until nothing waits that the budget still pays for."""
@@ -197,9 +204,9 @@ class Worker:
             if tenants is None:
                 tenants = sorted({"", *self._store.tenants()})
             more = yield from self._judged(tenants, spent_out, holding, stop)
-            begun = time.monotonic()
+            begun = self._clock()
             yield from self._learned(tenants, holding, stop)
-            self._learning = time.monotonic() - begun
+            self._learning = self._clock() - begun
 
     def _learned(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
         """Guard what is live, and learn from what is new."""
@@ -207,7 +214,7 @@ class Worker:
         if self._probe is not None and not stop.is_set():
             try:
                 probe = self._probe()
-            except Exception as exc:  # noqa: BLE001 (whatever an embedding client raises; the reason is told)
+            except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
                 return
@@ -215,7 +222,7 @@ class Worker:
             if stop.is_set():
                 return
             try:
-                yield from Pass(self._store, tenant, self._habits, holding, probe).steps()
+                yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
             except (StoreUnavailable, LeaseLost):
                 raise
             except Superseded as exc:  # by a person; looked at again in the next round
@@ -227,30 +234,30 @@ class Worker:
     def _judged(
         self, tenants: Sequence[str], spent_out: set[str], holding: Holding, stop: Event
     ) -> Generator[Step, None, bool]:
-        """Have the judge score some of what waits for each tenant in turn; returns whether there is more.
+        """Have the judge score some of what waits for each tenant in turn; gives whether there is more.
 
-        A judge that broke down is left alone for a while, a tenant whose next answer could exceed a cap is added to
-        *spent_out* and left out.
+        A judge that broke down is left alone for a while. A tenant is added to *spent_out*, and left out, when its next
+        answer could exceed a cap.
         """
         if self._asking is None:
             return False
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        wait = set(self._store.waiting_tenants(self._asking.fingerprint)) - spent_out
+        wait = set(self._store.judge_queue.tenants(self._asking.fingerprint)) - spent_out
         turns = deque((tenant, 1) for tenant in self._in_turns(sorted(wait.intersection(tenants))))
         done: dict[str, Asked] = {}
-        begun, broken = time.monotonic(), False
+        begun, broken = self._clock(), False
         while turns and not broken and not stop.is_set():
             tenant, turn = turns[0]
-            since = time.monotonic() - begun
+            since = self._clock() - begun
             if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
                 break
             turns.popleft()
             asked = self._asked(self._asking, tenant, stop, holding)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.scored or asked.more:
-                self._last = tenant
+                self._judged_last = tenant
             if asked.more:
                 turns.append((tenant, turn + 1))
         for tenant, asked in done.items():
@@ -264,55 +271,57 @@ class Worker:
         return bool(turns)
 
     def _in_turns(self, tenants: list[str]) -> list[str]:
-        """Sorted *tenants* from the one after the last that was judged for; in a new process another one each day."""
-        if self._last is None:
+        """Sorted *tenants*, beginning after the one judged for last; a new process begins with another one each day."""
+        if self._judged_last is None:
             first = int(time.time() // 86_400) % max(1, len(tenants))
         else:
-            first = bisect_right(tenants, self._last)
+            first = bisect_right(tenants, self._judged_last)
         return tenants[first:] + tenants[:first]
 
     def _asked(self, asking: Asking, tenant: str, stop: Event, holding: Holding) -> Asked:
-        before = self._store.spent()
+        before = self._store.judge_queue.spent()
         with telemetry.step("judge", tenant=tenant) as note:
-            asked = asking.judge(tenant, stop, lambda: holding.lease)  # who lost it has another worker asking already
+            asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more
             note(pairs=asked.scored)
-        spent = self._store.spent()
+        spent = self._store.judge_queue.spent()
         tokens, usd = max(0.0, spent.tokens - before.tokens), max(0.0, spent.usd - before.usd)  # a day may have ended
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
         return asked
 
 
 class Backoff:
-    """How long to wait after one failure after another.
+    """The wait after each of several failures in a row, twice as long as the one before.
 
     Args:
-        first: Seconds after the first.
+        first: Seconds after the first failure.
 
-        longest: Seconds at most; each wait is twice the one before.
+        longest: Seconds at most.
+
+        clock: Gives the seconds by which a wait is measured.
     """
 
-    def __init__(self, first: float, longest: float) -> None:
-        self._first, self._longest = first, longest
-        self._next, self._until = first, 0.0
+    def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
+        self._first, self._longest, self._clock = first, longest, clock
+        self._next, self._until = first, -math.inf
 
     @property
     def left(self) -> float:
         """Seconds that are still to be waited."""
-        return self._until - time.monotonic()
+        return self._until - self._clock()
 
     def wait(self) -> float:
-        """Count a failure; returns the seconds to wait, up to a fifth less so that many do not come at once."""
+        """Count a failure; gives the seconds to wait, up to a fifth less so that many workers do not come at once."""
         seconds = self._next * random.uniform(0.8, 1.0)
         self._next = min(2 * self._next, self._longest)
-        self._until = time.monotonic() + seconds
+        self._until = self._clock() + seconds
         return seconds
 
     def over(self) -> None:
         """Count a success."""
-        self._next, self._until = self._first, 0.0
+        self._next, self._until = self._first, -math.inf
 
 
-def _told(watch: Callable[[Step], None] | None, step: Step) -> Step:
+def _announced(watch: Callable[[Step], None] | None, step: Step) -> Step:
     _log.info("%s", step)
     if step.action in DECISIONS:
         telemetry.decided(step.action.replace(" ", "_"))
@@ -321,6 +330,6 @@ def _told(watch: Callable[[Step], None] | None, step: Step) -> Step:
     return step
 
 
-def _gathered(steps: Sequence[Step]) -> list[Round]:
+def _by_tenant(steps: Sequence[Step]) -> list[Round]:
     tenants = dict.fromkeys(step.tenant for step in steps)
     return [Round(tenant, tuple(step for step in steps if step.tenant == tenant)) for tenant in tenants]

@@ -1,4 +1,4 @@
-"""What a worker did, as values a person can read."""
+"""The steps of a worker, as values a person can read; the docstring of `tttembed_rag.worker` shows their order."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Action: TypeAlias = Literal[
-    "judged",  # pairs were scored, or there is nothing left to spend today
-    "not judged",  # the judge broke down; what it said before is kept
+    "judged",  # pairs were scored, or nothing is left to spend today
+    "not judged",  # the judge broke down; its earlier answers are kept
     "learned nothing",  # too little is new, or there is nothing to learn from
     "published",  # a new version is served
-    "abstained",  # the gate withholds what was learned, and nothing was served before
-    "kept",  # the gate withholds what was learned for the first time: the live version stays
-    "withdrawn",  # the gate withholds what was learned again: base vectors are served
-    "looked",  # the live version was tried on queries it was not learned from
+    "abstained",  # the gate withholds every offset, and none was served before
+    "kept",  # the gate withholds every offset for the first time: the live version stays
+    "withdrawn",  # the gate withholds every offset again: base vectors are served
+    "looked",  # the live version was tried on queries that it was not learned from
     "rolled back",  # fresh rewards contradict the live version
-    "drifted",  # queries or rewards are not what they were
-    "halted",  # the embedding model is another one: base vectors are served
+    "drifted",  # queries or rewards have changed since the live version was learned
+    "halted",  # the embedding model has changed: base vectors are served
     "resumed",  # offsets are served again
-    "not probed",  # the embedding model could not be asked who it is
+    "not probed",  # the embedding model did not answer its probe
     "failed",  # something of this tenant is broken; the others go on
     "standby",  # another worker is at work
 ]
 
-# What concerns what is served.
+# Actions that decide what is served; telemetry counts them.
 DECISIONS = ("published", "abstained", "kept", "withdrawn", "rolled back", "halted", "resumed")
 
 
@@ -32,11 +32,11 @@ class Step:
     """One thing that a worker did.
 
     Attributes:
-        action: What.
+        action: What was done.
 
-        detail: Why, and with which figures, in words.
+        detail: The reason and the figures, in words.
 
-        tenant: For whom; None where it concerns all.
+        tenant: The tenant; None where it concerns all.
 
         version: The version that is live after it, where that changed.
     """
@@ -56,9 +56,9 @@ class Round:
     """One pass over one tenant.
 
     Attributes:
-        tenant: Whose; None for what concerns all.
+        tenant: The tenant; None for the steps that concern all.
 
-        steps: What was done, in order.
+        steps: The steps, in order.
     """
 
     tenant: str | None
@@ -66,10 +66,10 @@ class Round:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What was done, without the reasons."""
+        """The actions, without the reasons."""
         return tuple(step.action for step in self.steps)
 
     @property
     def version(self) -> int | None:
-        """The version that went live; None if none did."""
+        """The version that went live last; None if none did."""
         return next((step.version for step in reversed(self.steps) if step.version is not None), None)

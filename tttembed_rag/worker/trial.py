@@ -1,8 +1,4 @@
-"""Guards of a served version: is the embedder still the same, are queries and rewards still alike, does it still help?
-
-An offset is right for one embedding model and for traffic like that it was learned from. Each guard compares what
-was learned from with what is seen now, on arrays: who acts on the answer is not decided here.
-"""
+"""The trial of a served version: does it help queries that it was not learned from?"""
 
 from __future__ import annotations
 
@@ -20,25 +16,25 @@ from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
-# Fresh rewarded queries a version is judged on, and by how much they must have grown before it is judged again.
+# Fresh rewarded queries that the first look needs, and the factor by which they must have grown before the next look.
 FIRST_LOOK = 20
 _NEXT_LOOK = 1.25
-# After so many queries that speak for it, a new trial begins: old merits must not hide new harm.
+# Queries after which a version that is not contradicted gets a new trial: old merits must not hide new harm.
 LAST_LOOK = 1000
-# How often a version that does neither good nor harm may be taken back, over all looks together.
+# Probability that a version that does neither good nor harm is taken back, over all looks together: an upper bound.
 _FALSE_ALARMS = 0.05
-# Looks in a row that must contradict a version.
+# Looks in a row that must contradict a version before it is taken back.
 LOOKS_IN_A_ROW = 2
 
 
 def live_gains(offsets: Offsets, fresh: Rewards) -> tuple[Float64, Float64]:
-    """Gains in reward-weighted nDCG@10 of *fresh* queries under what serves them, and a number per query.
+    """Gains in reward-weighted nDCG@10 of *fresh* queries under the offsets that serve them.
 
     Queries that no offset serves are left out. The candidates are those that the served vectors found: documents
-    that an offset pushed out of sight are not among them, those it pushed in are.
+    that an offset pushed out of sight are not among them, documents that it pushed in are.
 
     Returns:
-        (n,) gains, and (n,) numbers, the same for the same query vector: together one observation.
+        (n,) gains, and (n,) numbers of groups: queries with the same vector are one observation.
     """
     served = [
         offsets.find(task, name) for task, name in zip(fresh.tasks.tolist(), fresh.query_ids.tolist(), strict=True)
@@ -48,8 +44,8 @@ def live_gains(offsets: Offsets, fresh: Rewards) -> tuple[Float64, Float64]:
         if offset is not None:
             by_key.setdefault(offset.key, (offset, []))[1].append(row)
     gains, groups = np.full(len(fresh), np.nan), fresh.same_queries
-    for offset, some in by_key.values():
-        rows = np.array(some)
+    for offset, of_offset in by_key.values():
+        rows = np.array(of_offset)
         part = fresh.take(rows)
         grid = Grid.of(part)
         moved = grid.base + offset.alpha * part.documents.times(offset.vector.astype(np.float64))[grid.slots]
@@ -60,25 +56,25 @@ def live_gains(offsets: Offsets, fresh: Rewards) -> tuple[Float64, Float64]:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """How what is served does on queries that it was not learned from.
+    """The gains of queries that the live version was not learned from, looked at again and again.
 
     A query counts under the version that was live when its rewards came, so versions may follow each other within
-    one trial. It is looked at again and again, so look k has the level `_FALSE_ALARMS` / (k (k + 1)): these sum to
-    `_FALSE_ALARMS` over all looks there may ever be. A look needs `FIRST_LOOK` queries and a quarter more than the
-    one before; `LOOKS_IN_A_ROW` looks in a row whose gain is below zero at their level contradict the version.
-    Simulated with gains spread by .1: of versions without any effect at most 3 % are taken back, however long one
-    looks; of those that lose .1, .05 or .02, nine in ten are gone after 30, 120 or 1000 rewarded queries.
+    one trial. Look k has the level `_FALSE_ALARMS` / (k (k + 1)): the levels sum to `_FALSE_ALARMS` over all looks
+    there may ever be. A look needs `FIRST_LOOK` queries, and a quarter more than the look before. A gain below zero at
+    the level of its look speaks against the version; `LOOKS_IN_A_ROW` such looks in a row contradict it.
+    Simulated with gains spread by .1: of versions without any effect at most 3 % are taken back, however many looks
+    there are; of versions that lose .1, .05 or .02, nine in ten are gone after 30, 120 or 1000 rewarded queries.
 
     Attributes:
         version: Number of the version that is live.
 
         since: When the trial began, in Unix seconds.
 
-        looks: How often it was looked at.
+        looks: Looks so far.
 
         queries: Queries at the last look.
 
-        against: Looks in a row that contradicted it.
+        against: Looks in a row that speak against the version.
 
         gain: Mean gain at the last look.
 
@@ -98,12 +94,12 @@ class Trial:
 
     @property
     def contradicted(self) -> bool:
-        """Whether fresh rewards say that what is served harms."""
+        """Whether fresh rewards say that the live version harms."""
         return self.against >= LOOKS_IN_A_ROW
 
     @property
     def over(self) -> bool:
-        """Whether it has cleared what is served, so that a new trial may begin."""
+        """Whether it has cleared the live version, so that a new trial may begin."""
         return self.queries >= LAST_LOOK and not self.against
 
     @property
@@ -112,12 +108,12 @@ class Trial:
         return max(FIRST_LOOK, math.ceil(_NEXT_LOOK * self.queries))
 
     def look(self, gains: ArrayLike, groups: ArrayLike) -> Trial:
-        """The trial after a look at all fresh *gains* so far; unchanged where there are too few new ones.
+        """The trial after a look at all fresh *gains* so far; unchanged where too few are new.
 
         Args:
             gains: (n,) gain of each fresh query under the live version.
 
-            groups: (n,) queries of the same group are one observation.
+            groups: (n,) number of each query's group; queries of one group are one observation.
         """
         group = np.unique(np.asarray(groups), return_inverse=True)[1]
         count = len(np.unique(group))

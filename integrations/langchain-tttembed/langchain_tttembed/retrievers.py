@@ -20,7 +20,7 @@ from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, rewards_of
-from tttembed_rag.serving import Answers, TwoPass, adrive, drive
+from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -83,26 +83,26 @@ class RewardRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        answers = Answers(
+        handlers = Handlers(
             embed=self.embeddings.embed_query_base,
             search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(self.judge.score, query),
             vectors=partial(self.embeddings.document_vectors, vectors=self.vectors),
         )
         with _scope_of(run_manager.metadata):
-            return drive(self._loop.steps(query), answers)[: k or self.k]
+            return drive(self._loop.steps(query), handlers)[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        answers = Answers(
+        handlers = Handlers(
             embed=self.embeddings.aembed_query_base,
             search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
             judge=partial(self.judge.ascore, query),
             vectors=partial(self.embeddings.adocument_vectors, vectors=self.vectors),
         )
         with _scope_of(run_manager.metadata):
-            return (await adrive(self._loop.steps(query), answers))[: k or self.k]
+            return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
 
     def _many(self, k: int | None) -> int:
         """Documents that each search finds: as many as are returned or judged."""

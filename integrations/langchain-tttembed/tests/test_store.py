@@ -104,7 +104,7 @@ async def test_retrievals_reach_the_store(store, log, found):
         await retriever.ainvoke("r", config)
     log.flush()
 
-    waiting = store.waiting("judge", tenant="acme")
+    waiting = store.judge_queue.waiting("judge", tenant="acme")
     assert sorted((one.query, one.task, len(one.candidates)) for one in waiting) == [
         ("q", "billing", 3),
         ("r", "billing", 3),

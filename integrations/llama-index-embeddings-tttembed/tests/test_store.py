@@ -103,7 +103,7 @@ async def test_retrievals_reach_the_store(store, log, retriever):
     handler.enabled = False
     log.flush()
 
-    waiting = store.waiting("judge", tenant="acme")
+    waiting = store.judge_queue.waiting("judge", tenant="acme")
     assert sorted((one.query, one.task, len(one.candidates)) for one in waiting) == [
         ("q", "billing", 5),
         ("r", "billing", 5),

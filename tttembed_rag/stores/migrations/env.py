@@ -1,4 +1,4 @@
-"""What Alembic runs for a migration: on the connection, and in the transaction, that it was given."""
+"""The script that Alembic runs for a migration, on the connection and in the transaction that it was given."""
 
 from alembic import context
 

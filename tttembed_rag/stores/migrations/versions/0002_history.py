@@ -1,4 +1,4 @@
-"""The way back, whose halts are whose, which query an answer is about, what was forgotten when, and checksums."""
+"""The way back, the owners of halts, the queries of answers, the times of forgetting, and checksums of vectors."""
 
 import hashlib
 
@@ -12,7 +12,7 @@ _id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add them; answers kept so far go, as nobody knows their queries: what still waits is asked about again."""
+    """Add them; delete the answers kept so far, as their queries are not known: judges are asked again."""
     op.create_table(
         "lives",
         sa.Column("version", _id, nullable=False),
@@ -69,9 +69,9 @@ def upgrade() -> None:
 
 
 def _keep_previous() -> None:
-    """What a live version replaced is known, while the order of numbers only guesses it.
+    """Write down which version each live one replaced: the alias ``previous`` knows it, the order of numbers guesses.
 
-    Where that is a version of a higher number, the one that followed the live one by number goes back past it.
+    Where the replaced version has a higher number, the version that followed the live one by number goes back past it.
     """
     connection = op.get_bind()
     lives = sa.table("lives", sa.column("version"), sa.column("replaced"))
@@ -89,7 +89,7 @@ def _keep_previous() -> None:
 
 
 def _drop_stale_states() -> None:
-    """What the shared tenant remembers by query ids: those of sharing tenants are others now."""
+    """Delete what the shared tenant remembers by query ids, as the ids of sharing tenants have changed."""
     op.execute(
         "DELETE FROM states WHERE name IN ('learned', 'trial') "
         "AND tenant IN (SELECT id FROM tenants WHERE name = '') AND EXISTS (SELECT 1 FROM tenants WHERE shared_once)"
@@ -97,7 +97,7 @@ def _drop_stale_states() -> None:
 
 
 def _add_checksums() -> None:
-    """The table of query vectors anew, each with 8 bytes that tell it from a damaged one, a thousand at a time."""
+    """Make the table of query vectors anew, each with a checksum of 8 bytes; a thousand rows at a time."""
     connection = op.get_bind()
     columns = (
         sa.Column("query", _id, nullable=False),

@@ -18,7 +18,7 @@ from llama_index.postprocessor.tttembed.base import read_text
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, rewards_of
-from tttembed_rag.serving import Answers, TwoPass, adrive, drive
+from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -79,23 +79,23 @@ class RewardRetriever(BaseRetriever):
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model = query_bundle.query_str, self._embed_model
-        answers = Answers(
+        handlers = Handlers(
             embed=model.embed_query_base,
             search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
             judge=partial(self._judge.score, query),
             vectors=partial(model.document_vectors, vectors=self.vectors),
         )
-        return drive(self._loop.steps(query), answers)[: self._top_n]
+        return drive(self._loop.steps(query), handlers)[: self._top_n]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         query, model = query_bundle.query_str, self._embed_model
-        answers = Answers(
+        handlers = Handlers(
             embed=model.aembed_query_base,
             search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
             judge=partial(self._judge.ascore, query),
             vectors=partial(model.adocument_vectors, vectors=self.vectors),
         )
-        return (await adrive(self._loop.steps(query), answers))[: self._top_n]
+        return (await adrive(self._loop.steps(query), handlers))[: self._top_n]
 
     @property
     def _loop(self) -> TwoPass[NodeWithScore]:

@@ -1,0 +1,186 @@
+"""From calls of a log to served queries that a store takes: rewards, ids, and the vectors that callers did not know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tttembed_rag.capture.log import Known, unit_rewards
+from tttembed_rag.capture.textvectors import TextVectors
+from tttembed_rag.errors import InputError
+from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.offsets.values import TextId
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import FloatArray, as_floats
+
+_log = logging.getLogger(__name__)
+DAY_SECONDS = 86_400
+
+
+class Call(NamedTuple):
+    """The arguments of one call of a log, and its time, tenant and query id: all that a request has to put together."""
+
+    query: str
+    documents: tuple[str, ...]
+    scores: Sequence[float | None] | None
+    task: str | None
+    tenant: str
+    at: float
+    known: Known
+    query_id: str
+
+
+class Prepared(NamedTuple):
+    """Served queries of some calls, and how many calls were left out for which reason."""
+
+    served: list[Served]
+    sampled_out: int
+    malformed: int
+
+
+class DailyPairs:
+    """A budget of pairs for each UTC day.
+
+    Args:
+        limit: Pairs of a day; None is no limit.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._day, self._pairs = 0, 0
+        # When the day ends that has no pairs left.
+        self._spent_until = 0.0
+
+    def is_spent(self, at: float) -> bool:
+        """Whether the day of *at* has no pairs left; cheap, from any thread."""
+        return self._spent_until - DAY_SECONDS <= at < self._spent_until  # a clock may have been ahead
+
+    def admits(self, call: Call) -> bool:
+        """Whether the pairs of a call fit into its day, and count them; the first that do not fit end the day."""
+        if self._limit is None:
+            return True
+        day = int(call.at // DAY_SECONDS)
+        if day != self._day:
+            self._day, self._pairs = day, 0
+        if self._pairs + len(call.documents) > self._limit:
+            self._spent_until = (day + 1) * float(DAY_SECONDS)
+            return False
+        self._pairs += len(call.documents)
+        return True
+
+
+class Preparation:
+    """Makes served queries of calls, in the background; the arguments are those of `StoreLog`."""
+
+    def __init__(
+        self,
+        *,
+        scale: Scale,
+        embedder: str,
+        embed_query: Callable[[str], ArrayLike] | None,
+        embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None,
+        vectors: TextVectors,
+        pairs: DailyPairs,
+    ) -> None:
+        self._scale = scale
+        self._embedder = embedder
+        self._embed_queries = None if embed_query is None else partial(_each, embed_query)
+        self._embed_documents = embed_documents
+        self._query_vectors, self._document_vectors = TextVectors(), vectors
+        self._pairs = pairs
+
+    def renew(self) -> None:
+        """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
+        self._query_vectors, self._document_vectors = copy(self._query_vectors), copy(self._document_vectors)
+
+    def prepare(self, calls: Sequence[Call], text_id: TextId) -> Prepared:
+        """Served queries for *calls*, with the vectors that can be found.
+
+        Calls over the budget and malformed calls are left out; the latter are logged.
+        """
+        within = [call for call in calls if self._pairs.admits(call)]
+        served = []
+        for call in within:
+            try:
+                served.append(self._served(call, text_id))
+            except Exception as error:  # noqa: BLE001 - a caller's arguments: anything may be wrong with them
+                _log.warning("a served query was malformed: %r", error)
+        queries = _vectors(
+            self._query_vectors, self._embed_queries, (one.query for one in served if one.vector is None)
+        )
+        candidates = (candidate for one in served for candidate in one.candidates)
+        documents = _vectors(
+            self._document_vectors,
+            self._embed_documents,
+            (candidate.text for candidate in candidates if candidate.vector is None),
+        )
+        filled = [_filled(one, queries, documents) for one in served]
+        return Prepared(filled, len(calls) - len(within), len(within) - len(served))
+
+    def _served(self, call: Call, text_id: TextId) -> Served:
+        """One call as a store takes it, with the vectors that its caller knew; blank documents are left out."""
+        known, none = call.known, [None] * len(call.documents)
+        rewards = none if call.scores is None else unit_rewards(self._scale, call.documents, call.scores)
+        vectors = none if known.document_vectors is None else known.document_vectors
+        candidates = [
+            Candidate(doc_id or text_id(text), _floats(vector), text, reward)
+            for text, doc_id, vector, reward in zip(
+                call.documents, known.doc_ids or none, vectors, rewards, strict=True
+            )
+            if text.strip()
+        ]
+        if not call.query.strip():
+            raise InputError(f"query: expected a text, got {call.query!r}")
+        return Served(
+            known.query_id or call.query_id or text_id(call.query),
+            _floats(known.vector),
+            candidates,
+            call.query,
+            call.task or DEFAULT_TASK,
+            call.tenant,
+            call.at,
+            self._embedder,
+        )
+
+
+def _each(embed: Callable[[str], ArrayLike], texts: list[str]) -> list[ArrayLike]:
+    return [embed(text) for text in texts]
+
+
+def _floats(vector: ArrayLike | None) -> FloatArray | None:
+    return None if vector is None else as_floats("vector", vector)
+
+
+def _vectors(
+    vectors: TextVectors,
+    embed: Callable[[list[str]], Sequence[ArrayLike]] | None,
+    texts: Iterable[str | None],
+) -> dict[str, FloatArray]:
+    """Vectors by text, as far as they can be found; a failure of the model is logged."""
+    distinct = list(dict.fromkeys(text for text in texts if text is not None))
+    if embed is None or not distinct:
+        return {}
+    try:
+        rows = vectors.of(distinct, embed)
+        return {text: row for text, row in zip(distinct, rows, strict=True) if np.isfinite(row).all() and row.any()}
+    except Exception:  # noqa: BLE001 - the caller's model: a text that it cannot embed is written all the same
+        _log.exception("%d texts are written without vectors", len(distinct))
+        return {}
+
+
+def _filled(served: Served, queries: Mapping[str, FloatArray], documents: Mapping[str, FloatArray]) -> Served:
+    """A served query with the vectors that were found."""
+    candidates = [
+        candidate if candidate.vector is not None else replace(candidate, vector=documents.get(candidate.text or ""))
+        for candidate in served.candidates
+    ]
+    vector = queries.get(served.query or "") if served.vector is None else served.vector
+    return replace(served, vector=vector, candidates=candidates)

@@ -1,0 +1,66 @@
+"""The audit trail: one line for each change of a store, written in the transaction of the change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import ColumnElement, Connection, or_, select
+
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.records import AuditLine, Version, checked_name, cleaned
+
+_table = schema.audit
+
+
+class AuditTrail:
+    """Who changed what in a store, and when."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def lines(self, *, tenant: str | None = None, limit: int = 100) -> list[AuditLine]:
+        """The newest changes, newest first: those of all tenants, or those that concern one tenant."""
+        chosen = select(_table.c.at, _table.c.tenant, _table.c.by, _table.c.action, _table.c.detail)
+        if tenant is not None:
+            chosen = chosen.where(_concerns([checked_name("tenant", tenant, empty=True)]))
+        with self._database.read() as connection:
+            return [AuditLine(*row) for row in connection.execute(chosen.order_by(_table.c.id.desc()).limit(limit))]
+
+    def note(self, by: str, action: str, detail: str = "", *, tenant: str = "") -> None:
+        """Write a line of the caller's own."""
+        checked_name("by", by)
+        checked_name("action", action)
+        checked_name("tenant", tenant, empty=True)
+        with self._database.write("observing") as connection:
+            write_line(connection, by, action, cleaned(detail), tenant)
+
+    def live_since(self, version: Version) -> float:
+        """When *version* went live last, in Unix seconds."""
+        what = f"version {version.number} is live"
+        at = self._last(
+            _table.c.tenant == version.tenant,
+            _table.c.action.in_(("publish", "promote", "rollback")),
+            or_(_table.c.detail == what, _table.c.detail.startswith(f"{what}:")),
+        )
+        return version.at if at is None else at
+
+    def halted_since(self, tenants: Sequence[str]) -> float | None:
+        """When one of *tenants*, or all tenants, were halted last, in Unix seconds; None if they never were."""
+        return self._last(_table.c.action == "halt", _concerns(tenants))
+
+    def _last(self, *conditions: ColumnElement[bool]) -> float | None:
+        newest = select(_table.c.at).where(*conditions).order_by(_table.c.id.desc()).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(newest).scalar()
+
+
+def write_line(connection: Connection, by: str, action: str, detail: str = "", tenant: str | None = "") -> None:
+    """Write a line in the transaction of the change that it tells of; tenant None concerns all tenants."""
+    line = {"at": time.time(), "tenant": tenant, "by": by, "action": action, "detail": detail}
+    connection.execute(_table.insert().values(**line))
+
+
+def _concerns(tenants: Sequence[str]) -> ColumnElement[bool]:
+    return or_(_table.c.tenant.in_(tenants), _table.c.tenant.is_(None))

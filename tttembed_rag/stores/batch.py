@@ -1,0 +1,137 @@
+"""Served queries of one transaction, checked and merged: each query and each document once."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from numpy.typing import ArrayLike
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.observations import Served
+from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
+
+# The tenant, task and id of a query; the tenant and id of a document.
+QueryKey = tuple[str, str, str]
+DocumentKey = tuple[str, str]
+# A vector that is still to be checked: its argument's name, the vector, and where its bytes go under which embedder.
+_Unchecked = tuple[str, ArrayLike, dict[str, bytes], str]
+
+
+@dataclass(slots=True)
+class DocumentEntry:
+    """What a batch says of one document: its text, and the bytes of its vectors by embedder."""
+
+    text: str | None = None
+    vectors: dict[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class QueryEntry:
+    """What a batch says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
+
+    It has the bytes of its base vectors by embedder, and the places and the rewards of its candidates.
+    """
+
+    embedder: str
+    at: float
+    first: float
+    text: str | None = None
+    seen: int = 0
+    vectors: dict[str, bytes] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    rewards: dict[str, float] = field(default_factory=dict)
+
+
+class Batch:
+    """Served queries, checked and merged.
+
+    Args:
+        served: What was served.
+
+        judge: Fingerprint of the judge that gave the candidates' rewards; empty where they carry none.
+
+    Raises:
+        InputError: An id, vector or reward is not what was expected; the message names it.
+    """
+
+    def __init__(self, served: Iterable[Served], judge: str) -> None:
+        self.judge = judge
+        self.queries: dict[QueryKey, QueryEntry] = {}
+        self.documents: dict[DocumentKey, DocumentEntry] = {}
+        unchecked: list[_Unchecked] = []
+        for one in served:
+            self._add(one, unchecked)
+        checked = checked_vectors([(argument, vector) for argument, vector, _, _ in unchecked])
+        for (_, _, vectors, embedder), vector in zip(unchecked, checked, strict=True):
+            vectors[embedder] = vector
+
+    def _add(self, served: Served, unchecked: list[_Unchecked]) -> None:
+        """Merge a served query; its vectors are only listed, as checking all of a batch at once is faster."""
+        tenant = checked_name("tenant", served.tenant, empty=True)
+        key = (tenant, checked_name("task", served.task), checked_name("query_id", served.query_id))
+        embedder = checked_name("embedder", served.embedder, empty=True)
+        at = time.time() if served.at is None else float(served.at)
+        if not math.isfinite(at):
+            raise InputError(f"at: expected Unix seconds, got {at}")
+        query = self.queries.setdefault(key, QueryEntry(embedder, at, at))
+        query.seen += 1
+        query.first = min(query.first, at)
+        if at >= query.at:
+            query.at, query.embedder = at, embedder
+        if served.query is not None:
+            query.text = cleaned(served.query)
+        if served.vector is not None:
+            unchecked.append(("vector", served.vector, query.vectors, embedder))
+        for place, candidate in enumerate(served.candidates):
+            doc_id = checked_name("doc_id", candidate.doc_id)
+            query.places.setdefault(doc_id, place)
+            if (document := self.documents.get((tenant, doc_id))) is None:
+                document = self.documents[tenant, doc_id] = DocumentEntry()
+            if candidate.text is not None:
+                document.text = cleaned(candidate.text)
+            if candidate.vector is not None:
+                unchecked.append(("candidates", candidate.vector, document.vectors, embedder))
+            if candidate.reward is not None:
+                if not self.judge:
+                    raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
+                query.rewards[doc_id] = checked_reward("reward", candidate.reward)
+
+    def without_texts(self, text_id: Callable[[str], str]) -> None:
+        """Drop every text; an id that is the text itself becomes its *text_id*."""
+        ids = {
+            (tenant, name): text_id(name) if name == document.text else name
+            for (tenant, name), document in self.documents.items()
+        }
+        for (tenant, _, _), query in self.queries.items():
+            query.places = {ids[tenant, name]: place for name, place in query.places.items()}
+            query.rewards = {ids[tenant, name]: reward for name, reward in query.rewards.items()}
+        self.documents = {(key[0], ids[key]): document for key, document in self.documents.items()}
+        self.queries = {
+            (tenant, task, text_id(name) if name == query.text else name): query
+            for (tenant, task, name), query in self.queries.items()
+        }
+        for query in self.queries.values():
+            query.text = None
+        for document in self.documents.values():
+            document.text = None
+
+    def leave_out(self, queries: AbstractSet[QueryKey]) -> None:
+        """Drop *queries*, and the documents that no other query was shown."""
+        self.queries = {key: query for key, query in self.queries.items() if key not in queries}
+        shown = {(tenant, name) for (tenant, _, _), query in self.queries.items() for name in query.places}
+        self.documents = {key: document for key, document in self.documents.items() if key in shown}
+
+
+def with_text_ids(
+    rewards: Mapping[QueryKey, Mapping[str, float]], text_id: Callable[[str], str]
+) -> dict[QueryKey, Mapping[str, float]]:
+    """*rewards* under the ids as given and, for ids that were texts in a store without texts, under their *text_id*."""
+    both: dict[QueryKey, Mapping[str, float]] = {}
+    for (tenant, task, query), given in rewards.items():
+        values = {**{text_id(document): value for document, value in given.items()}, **given}
+        both |= {(tenant, task, name): values for name in (text_id(query), query)}
+    return both

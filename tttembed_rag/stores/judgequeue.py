@@ -1,0 +1,154 @@
+"""The queue of a judge: pairs that it has neither scored nor declined, the answers it was paid for, and the spend."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime
+
+from sqlalchemy import Connection, and_, exists, select
+
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.observations import Observation
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.answers import StoredAnswers, paid_answers, spent_on
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.observing import reward_rows, update_progress
+from tttembed_rag.stores.records import Spend, checked_name, checked_reward, row_of
+from tttembed_rag.stores.rows import id_of, ids_of, in_parts
+
+
+class JudgeQueue:
+    """What judges have to score, and what they answered.
+
+    Queries and documents have plain ids here, the store's own: `judged` takes rewards by the ids that `waiting` gave.
+    """
+
+    def __init__(self, database: Database, salt: bytes) -> None:
+        self._database = database
+        self._salt = salt
+
+    def waiting(self, judge: str, *, tenant: str = "", limit: int = 1000) -> list[Observation]:
+        """Pairs with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
+
+        The newest queries come first.
+        """
+        number = self._number(judge)
+        while True:
+            with self._database.read() as connection:
+                waiting = _waiting(connection, number, tenant, limit)
+                declined = self._declined(connection, judge, waiting)
+            if not declined:
+                return waiting
+            self._write(judge, declined, tenant)
+
+    def tenants(self, judge: str) -> list[str]:
+        """Tenants for which `waiting` of *judge* may find pairs, sorted; one look-up."""
+        number = self._number(judge)
+        t, progress = schema.tenants, schema.progress
+        waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
+        with self._database.read() as connection:
+            return sorted(connection.execute(select(t.c.name).where(waits)).scalars())
+
+    def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
+        """Write the rewards of `waiting` pairs of *tenant*; gives how many were written.
+
+        Pairs that the judge declined are known from `answers`, and do not wait any more.
+
+        Args:
+            judge: Fingerprint of the judge that gave them.
+
+            rewards: In [0, 1], by query id and document id as `waiting` gave them.
+
+            tenant: As for `waiting`.
+        """
+        checked_name("judge", judge)
+        given = {
+            row_of(query): {row_of(document): checked_reward("rewards", value) for document, value in shown.items()}
+            for query, shown in rewards.items()
+        }
+        return self._write(judge, given, tenant)
+
+    def answers(self, about: Sequence[Observation] = ()) -> StoredAnswers:
+        """A place that keeps the paid answers of judges for all processes.
+
+        Args:
+            about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: an
+                answer about a query that was forgotten meanwhile, or about anything else but the probe of a judge,
+                is counted as spent and not kept.
+        """
+        return StoredAnswers(self._database, self._salt, about)
+
+    def spent(self, day: date | None = None) -> Spend:
+        """What judges were paid on a day by UTC, today if none is named."""
+        with self._database.read() as connection:
+            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            return spent_on(connection, day or today)
+
+    def _number(self, judge: str) -> int:
+        """The id of a judge; pairs wait for it from now on."""
+        checked_name("judge", judge)
+        asks = select(schema.judges.c.id).where(schema.judges.c.name == judge, schema.judges.c.asks)
+        with self._database.read() as connection:
+            number: int | None = connection.execute(asks).scalar()
+        if number is not None:
+            return number
+        with self._database.write("forgetting") as connection:
+            return _start_asking(connection, judge)
+
+    def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
+        with self._database.write("observing") as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            return reward_rows(connection, judge, rewards, tenant=owner)
+
+    def _declined(
+        self, connection: Connection, judge: str, observations: Iterable[Observation]
+    ) -> dict[int, dict[int, float | None]]:
+        """The pairs that *judge* answered without a score, by the ids of rows."""
+        pairs = {
+            pair_key(judge, one.query, text): (row_of(one.query_id), row_of(document))
+            for one in observations
+            for document, text in one.candidates
+        }
+        declined: dict[int, dict[int, float | None]] = {}
+        for key, paid in paid_answers(connection, self._salt, list(pairs)).items():
+            if paid.score is None:
+                query, document = pairs[key]
+                declined.setdefault(query, {})[document] = None
+        return declined
+
+
+def _start_asking(connection: Connection, judge: str) -> int:
+    """The id of a judge that asks for work; the pairs that wait for it are counted from now on."""
+    number = ids_of(connection, schema.judges, [judge])[judge]
+    if not connection.execute(select(schema.judges.c.asks).where(schema.judges.c.id == number)).scalar_one():
+        connection.execute(schema.judges.update().where(schema.judges.c.id == number).values(asks=True))
+        queries = connection.execute(select(schema.queries.c.id).order_by(schema.queries.c.id)).scalars().all()
+        update_progress(connection, queries, judge=number)
+    return number
+
+
+def _waiting(connection: Connection, judge: int, tenant: str, limit: int) -> list[Observation]:
+    """The newest queries with pairs that *judge* has not answered, both texts known."""
+    q, p, d, r, progress = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.progress
+    newest = (
+        select(q.c.id, q.c.text, q.c.task)
+        .join(progress, progress.c.query == q.c.id)
+        .where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
+        .where(progress.c.judge == judge, progress.c.waiting > 0)
+        .order_by(progress.c.at.desc(), progress.c.query.desc())
+        .limit(limit)
+    )
+    queries = connection.execute(newest).all()
+    texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for numbers in in_parts([query for query, _, _ in queries]):
+        rows = connection.execute(
+            select(p.c.query, d.c.id, d.c.text)
+            .join(d, d.c.id == p.c.document)
+            .outerjoin(r, and_(r.c.query == p.c.query, r.c.judge == judge, r.c.document == p.c.document))
+            .where(p.c.query.in_(numbers), d.c.text.is_not(None), r.c.query.is_(None))
+            .order_by(p.c.query, p.c.place, d.c.id)
+        )
+        for query, document, text in rows:
+            texts[query].append((f"d{document}", text))
+    return [Observation(f"q{query}", text, texts[query], task) for query, text, task in queries]

@@ -1,0 +1,313 @@
+"""The registry: publish, promote and roll back versions of offsets, and halt or resume what is served."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from tttembed_rag.errors import InputError, StoreError, Superseded
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.audittrail import write_line
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.leasing import check_lease
+from tttembed_rag.stores.records import Lease, Version, checked_json, checked_name, cleaned
+from tttembed_rag.stores.rows import id_of, ids_of
+from tttembed_rag.stores.versions import (
+    ALIASES,
+    Alias,
+    Load,
+    aliased,
+    go_live,
+    halt_reason,
+    halted_by,
+    set_alias,
+    set_halted,
+    version_of_row,
+    versions_of,
+    way_back,
+)
+
+
+class Registry:
+    """The versions of offsets in a store: what was published for each tenant, what is live, and what is halted.
+
+    A version never changes. Three aliases stand for versions of a tenant: ``live`` is served, ``candidate`` waits for
+    `promote`, and ``previous`` is what the live one replaced. Every change leaves a line in the audit trail.
+    """
+
+    def __init__(self, database: Database, load: Load) -> None:
+        self._database = database
+        self._load = load
+
+    def publish(
+        self,
+        offsets: Offsets,
+        *,
+        by: str,
+        tenant: str = "",
+        note: str = "",
+        embedder: str = "",
+        probe: str = "",
+        rewarded: int | None = None,
+        lease: Lease | None = None,
+        instead_of: int | None = None,
+        alias: Alias = "live",
+    ) -> Version:
+        """Keep *offsets* as a new version and serve them, at once for every reader.
+
+        Args:
+            offsets: What was learned.
+
+            by: The name of the one who publishes.
+
+            tenant: The tenant that is served; "" serves every tenant without a live version of its own.
+
+            note: The reason.
+
+            embedder: Fingerprint of the model that made the vectors they were learned from.
+
+            probe: JSON text to find again with the version.
+
+            rewarded: Rewarded queries they were learned from; None takes the most that one offset, or the
+                private ones together, were learned from.
+
+            lease: The lease that the caller works under; the change is refused if another owner has taken it over.
+
+            instead_of: Number of the version that must still be live, 0 for none; None replaces any.
+
+            alias: ``live``, or ``candidate`` to wait for `promote`.
+
+        Raises:
+            LeaseLost: Another owner has the lease; nothing was changed.
+
+            Superseded: Another version is live; nothing was changed.
+        """
+        if alias not in ("live", "candidate"):
+            raise InputError(f"alias: expected live or candidate, got {alias!r}")
+        content, note = offsets.to_bytes(), cleaned(note)
+        facts = {
+            "by": checked_name("by", by),
+            "note": note,
+            "embedder": checked_name("embedder", embedder, empty=True),
+            "width": offsets.width,
+            "rewarded": _rewarded(offsets) if rewarded is None else int(rewarded),
+            "kept": len(offsets),
+            "served": sum(offset.served for offset in offsets.values()),
+            "probe": checked_json("probe", probe) if probe else "",
+            "digest": hashlib.sha256(content).digest(),
+            "content": content,
+        }
+        table = schema.versions
+        with self._changing(tenant, lease, instead_of) as (connection, owner):
+            made = table.insert().values(tenant=owner, at=time.time(), **facts).returning(table.c.number)
+            number = connection.execute(made).scalar_one()
+            if alias == "live":
+                go_live(connection, owner, number)
+            else:
+                set_alias(connection, owner, alias, number)
+            return self._recorded(connection, tenant, owner, number, "publish", by=by, note=note, alias=alias)
+
+    def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
+        """Serve the candidate.
+
+        Raises:
+            StoreError: There is no candidate.
+
+            LeaseLost: As for `publish`.
+        """
+        checked_name("by", by)
+        with self._changing(tenant, lease) as (connection, owner):
+            number = aliased(connection, owner, "candidate")
+            if number is None:
+                raise StoreError(f"promote: expected a candidate of tenant {tenant!r}, found none")
+            go_live(connection, owner, number)
+            set_alias(connection, owner, "candidate", None)
+            return self._recorded(connection, tenant, owner, number, "promote", by=by, note=cleaned(note))
+
+    def rollback(
+        self,
+        *,
+        by: str,
+        tenant: str = "",
+        note: str = "",
+        to: int | None = None,
+        lease: Lease | None = None,
+        instead_of: int | None = None,
+    ) -> Version:
+        """Serve again the version that the live one replaced, or version *to*; called twice, it goes back twice.
+
+        A version that was rolled back is on no way back any more, unless it goes live again.
+
+        Args:
+            by: The name of the one who rolls back.
+
+            tenant: The tenant that is served.
+
+            note: The reason.
+
+            to: A version that was live before.
+
+            lease: As for `publish`.
+
+            instead_of: As for `publish`.
+
+        Raises:
+            StoreError: There is none before it, or *to* was never live.
+
+            LeaseLost: As for `publish`.
+
+            Superseded: As for `publish`.
+        """
+        checked_name("by", by)
+        with self._changing(tenant, lease, instead_of) as (connection, owner):
+            number = aliased(connection, owner, "previous") if to is None else to
+            if number is None:
+                raise StoreError(f"rollback: expected a previous version of tenant {tenant!r}, found none")
+            if number not in way_back(connection, owner):
+                raise StoreError(f"rollback: expected a version of tenant {tenant!r} that was live, got {number}")
+            go_live(connection, owner, number)
+            return self._recorded(connection, tenant, owner, number, "rollback", by=by, note=cleaned(note))
+
+    def version(self, which: str | int = "live", *, tenant: str = "") -> Version | None:
+        """The version of an alias (``live``, ``candidate``, ``previous``) or number; None if there is none."""
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            number = which if isinstance(which, int) else aliased(connection, owner, which)
+            chosen = versions_of(owner).where(schema.versions.c.number == number)
+            row = connection.execute(chosen).first()
+        return None if row is None else version_of_row(row, self._load)
+
+    def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
+        """The newest versions of a tenant, newest first."""
+        with self._database.read() as connection:
+            chosen = versions_of(id_of(connection, schema.tenants, tenant))
+            newest = connection.execute(chosen.order_by(schema.versions.c.number.desc()).limit(limit)).all()
+        return [version_of_row(row, self._load) for row in newest]
+
+    def aliases(self, *, tenant: str = "") -> dict[str, int]:
+        """Aliases of a tenant with the numbers of the versions they stand for."""
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            numbers = {alias: aliased(connection, owner, alias) for alias in ALIASES}
+        return {alias: number for alias, number in numbers.items() if number is not None}
+
+    def halt(
+        self,
+        *,
+        by: str,
+        tenant: str | None = None,
+        note: str = "",
+        lease: Lease | None = None,
+        yielding: bool = False,
+    ) -> bool:
+        """Serve base vectors, to one tenant or (None) to all, until `resume`; gives whether that was written.
+
+        Args:
+            by: The name of the one who halts.
+
+            tenant: The tenant that is halted; None halts all.
+
+            note: The reason.
+
+            lease: As for `publish`.
+
+            yielding: Whether a halt by another name is left as it is.
+
+        Raises:
+            LeaseLost: As for `publish`.
+        """
+        return self._switch("halt", by, tenant, note, lease, yielding=yielding)
+
+    def resume(
+        self,
+        *,
+        by: str,
+        tenant: str | None = None,
+        note: str = "",
+        lease: Lease | None = None,
+        yielding: bool = False,
+    ) -> bool:
+        """Serve again what is live; gives whether that was written.
+
+        A halt of all tenants and a halt of one tenant are resumed each by itself. The arguments are those of `halt`.
+        """
+        return self._switch("resume", by, tenant, note, lease, yielding=yielding)
+
+    def halted(self, *, tenant: str = "", own: bool = False) -> str | None:
+        """Why base vectors are served to *tenant*, maybe empty; None if they are not.
+
+        With *own* a halt of all tenants is left aside, and only a halt of this tenant counts.
+        """
+        with self._database.read() as connection:
+            if not own and (why := halt_reason(connection, None)) is not None:
+                return why
+            return halt_reason(connection, tenant)
+
+    @contextmanager
+    def _changing(
+        self, tenant: str, lease: Lease | None, instead_of: int | None = None
+    ) -> Iterator[tuple[Connection, int]]:
+        """A transaction that changes what *tenant* is served, with the id of the tenant, if the caller still may."""
+        checked_name("tenant", tenant, empty=True)
+        with self._database.write("publishing") as connection:
+            check_lease(connection, lease)
+            owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+            live = aliased(connection, owner, "live") or 0
+            if instead_of not in (None, live):
+                raise Superseded(
+                    f"version: expected {instead_of or 'none'} of tenant {tenant!r} to be live, "
+                    f"found {live or 'none'}; nothing was changed"
+                )
+            yield connection, owner
+
+    def _recorded(
+        self,
+        connection: Connection,
+        tenant: str,
+        owner: int,
+        number: int,
+        action: str,
+        *,
+        by: str,
+        note: str,
+        alias: Alias = "live",
+    ) -> Version:
+        """The version that a change was about, once the audit trail tells of the change."""
+        write_line(connection, by, action, f"version {number} is {alias}{f': {note}' if note else ''}", tenant)
+        row = connection.execute(versions_of(owner).where(schema.versions.c.number == number)).one()
+        return version_of_row(row, self._load)
+
+    def _switch(
+        self,
+        action: Literal["halt", "resume"],
+        by: str,
+        tenant: str | None,
+        note: str,
+        lease: Lease | None,
+        *,
+        yielding: bool,
+    ) -> bool:
+        checked_name("by", by)
+        if tenant is not None:
+            checked_name("tenant", tenant, empty=True)
+        why = cleaned(note)
+        with self._database.write("publishing") as connection:
+            check_lease(connection, lease)
+            holder = halted_by(connection, tenant)
+            if yielding and holder != by and not (action == "halt" and holder is None):
+                return False
+            set_halted(connection, tenant, *((why, by) if action == "halt" else (None, None)))
+            write_line(connection, by, action, why, tenant)
+        return True
+
+
+def _rewarded(offsets: Offsets) -> int:
+    """The most rewarded queries that one offset, or the private ones together, were learned from."""
+    private = sum(offset.scope == "query" for offset in offsets.values())
+    return max([private, *(offset.n for offset in offsets.values())])

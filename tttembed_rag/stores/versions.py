@@ -1,0 +1,175 @@
+"""Versions as rows: reading them and their offsets, the aliases that point to them, and what a process must serve."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+
+from tttembed_rag.errors import OffsetFileError, StoreError
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.records import Serving, Version
+from tttembed_rag.stores.rows import fact, ids_of, in_parts, insert, set_fact
+
+Alias = Literal["live", "candidate", "previous"]
+# The offsets of a version, by its number.
+Load = Callable[[int], Offsets]
+
+ALIASES: tuple[Alias, ...] = ("live", "candidate", "previous")
+# Names of the facts that say why all tenants are halted, and who halted them.
+_HALTED, _HALTED_BY = "halted", "halted_by"
+_v, _t, _a = schema.versions, schema.tenants, schema.aliases
+# The columns of a version without its content.
+_FACTS = (
+    *(_v.c.number, _t.c.name.label("tenant"), _v.c.at, _v.c.by, _v.c.note, _v.c.embedder),
+    *(_v.c.width, _v.c.rewarded, _v.c.kept, _v.c.served, _v.c.probe),
+)
+# Built once, as followers ask it again and again: building a statement takes longer than answering it.
+_SERVING = (
+    select(
+        _t.c.generation,
+        _t.c.halted,
+        select(schema.facts.c.value).where(schema.facts.c.name == _HALTED).scalar_subquery().label("everywhere"),
+        *_FACTS,
+    )
+    .outerjoin(_a, and_(_a.c.tenant == _t.c.id, _a.c.alias == "live"))
+    .outerjoin(_v, and_(_v.c.number == _a.c.version, _v.c.tenant == _t.c.id))
+    .where(or_(_t.c.name == bindparam("tenant"), _t.c.name == ""))
+)
+_CONTENT = select(_v.c.content, _v.c.digest).where(_v.c.number == bindparam("number"))
+
+
+def load_offsets(database: Database, number: int) -> Offsets:
+    """The offsets of a version, checked.
+
+    Raises:
+        StoreError: They are damaged, or gone.
+    """
+    with database.read() as connection:
+        row = connection.execute(_CONTENT, {"number": number}).first()
+    if row is None:
+        raise StoreError(f"version {number}: expected its offsets, found none (forgotten since)")
+    content = bytes(row.content)
+    if hashlib.sha256(content).digest() != bytes(row.digest):
+        raise StoreError(f"version {number}: expected the offsets that were published, got damaged ones")
+    try:
+        return Offsets.from_bytes(content, f"version {number}")
+    except OffsetFileError as exc:
+        raise StoreError(str(exc)) from exc
+
+
+def versions_of(tenant: int | None) -> Select[Any]:
+    """The statement that reads the versions of a tenant; `version_of_row` makes a `Version` of each row."""
+    return select(*_FACTS).join(_t, _t.c.id == _v.c.tenant).where(_v.c.tenant == tenant)
+
+
+def version_of_row(row: Any, load: Load) -> Version:
+    """The version that a row of `versions_of` describes; *load* reads its offsets when they are asked for."""
+    facts: dict[str, Any] = {column.name: getattr(row, column.name) for column in _FACTS}
+    return Version(**facts, _load=load)
+
+
+def aliased(connection: Connection, tenant: int | None, alias: str) -> int | None:
+    """The number of the version that an alias stands for; None where it stands for none."""
+    table, lives = schema.aliases, schema.lives
+    chosen = select(table.c.version)
+    if alias == "previous":  # the version that the live one replaced
+        chosen, alias = select(lives.c.replaced).join(table, table.c.version == lives.c.version), "live"
+    return connection.execute(chosen.where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
+
+
+def set_alias(connection: Connection, tenant: int, alias: str, number: int | None) -> None:
+    """Let an alias stand for a version; None removes the alias."""
+    table = schema.aliases
+    if number is None:
+        connection.execute(table.delete().where(table.c.tenant == tenant, table.c.alias == alias))
+        return
+    made = insert(connection, table).values(tenant=tenant, alias=alias, version=number)
+    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "alias"], set_={"version": number}))
+
+
+def way_back(connection: Connection, tenant: int) -> dict[int, int | None]:
+    """The versions of a tenant that were ever live, each with the version that it replaced."""
+    lives, v = schema.lives, schema.versions
+    chosen = select(lives.c.version, lives.c.replaced).join(v, v.c.number == lives.c.version)
+    return {row.version: row.replaced for row in connection.execute(chosen.where(v.c.tenant == tenant))}
+
+
+def go_live(connection: Connection, tenant: int, number: int) -> None:
+    """Serve a version instead of the live one.
+
+    A version that lies on the way back from the live one keeps the version that it replaced itself.
+    """
+    replaced, live = way_back(connection, tenant), aliased(connection, tenant, "live")
+    behind, step = set[int](), live
+    while step is not None and step not in behind:
+        behind.add(step)
+        step = replaced[step]
+    if number not in behind:
+        made = insert(connection, schema.lives).values(version=number, replaced=live)
+        connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))
+    set_alias(connection, tenant, "live", number)
+    _raise_generation(connection, tenant)
+
+
+def announce(connection: Connection, tenant: str) -> None:
+    """Raise the generation of *tenant*: what it is served has changed."""
+    _raise_generation(connection, ids_of(connection, schema.tenants, [tenant])[tenant])
+
+
+def _raise_generation(connection: Connection, tenant: int) -> None:
+    table = schema.tenants
+    connection.execute(table.update().where(table.c.id == tenant).values(generation=table.c.generation + 1))
+
+
+def generations(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
+    """By tenant, a number that rises whenever what the tenant is served may change."""
+    table = schema.tenants
+    own: dict[str, int] = {}
+    for names in in_parts(sorted({"", *tenants})):
+        rows = connection.execute(select(table.c.name, table.c.generation).where(table.c.name.in_(names)))
+        own |= {row.name: row.generation for row in rows}
+    shared = own.get("", 0)
+    return {tenant: shared + own.get(tenant, 0) if tenant else shared for tenant in tenants}
+
+
+def serving(connection: Connection, load: Load, tenant: str) -> Serving:
+    """What *tenant* is served now: its own live version, else that of the shared tenant."""
+    rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
+    asked = [rows[name] for name in dict.fromkeys((tenant, "")) if name in rows]
+    if asked and asked[0].number is not None:
+        asked = asked[:1]
+    # The shared tenant has a row whenever all tenants are halted: `set_halted` makes it.
+    reasons = [*(row.everywhere for row in asked), *(row.halted for row in asked)]
+    why = next((reason for reason in reasons if reason is not None), None)
+    live = next((version_of_row(row, load) for row in asked if row.number is not None), None)
+    return Serving(sum(row.generation for row in rows.values()), live, why)
+
+
+def halt_reason(connection: Connection, tenant: str | None) -> str | None:
+    """Why *tenant* itself, or (None) all tenants, are served base vectors; None if they are not."""
+    if tenant is None:
+        return fact(connection, _HALTED)
+    return connection.execute(select(_t.c.halted).where(_t.c.name == tenant)).scalar()
+
+
+def halted_by(connection: Connection, tenant: str | None) -> str | None:
+    """The one who has halted *tenant*, or (None) all tenants; None if they are not halted."""
+    if tenant is None:
+        return fact(connection, _HALTED_BY)
+    return connection.execute(select(_t.c.halted_by).where(_t.c.name == tenant)).scalar()
+
+
+def set_halted(connection: Connection, tenant: str | None, why: str | None, by: str | None) -> None:
+    """Halt *tenant*, or (None) all tenants, for a reason; without a reason, end that halt."""
+    if tenant is None:
+        set_fact(connection, _HALTED, why)
+        set_fact(connection, _HALTED_BY, by)
+    else:
+        owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+        connection.execute(_t.update().where(_t.c.id == owner).values(halted=why, halted_by=by))
+    announce(connection, tenant or "")

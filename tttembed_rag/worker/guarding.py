@@ -1,0 +1,148 @@
+"""Guarding what is served: is the embedding model still the same, and does the live version still help?
+
+Offsets are halted while the model is another one than they were learned for. The live version is tried on queries that
+it was not learned from, and taken back where they contradict it. Rewards speak for or against versions of their own
+embedding model only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import asdict
+
+import numpy as np
+
+from tttembed_rag.errors import RewardError
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.stores import Version
+from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.worker.drift import query_drift, reward_drift
+from tttembed_rag.worker.probe import Probe
+from tttembed_rag.worker.steps import Step
+from tttembed_rag.worker.tenant import BY, Tenant, same_model
+from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
+
+
+def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
+    """Halt if the live version was learned for another embedding model than *probe*, resume if it was learned for it.
+
+    Where the model has changed, the *count* rewards so far are learned from no more.
+    """
+    live = tenant.live
+    before = tenant.notes.probe()
+    of_live = Probe.from_json(live.probe) if live is not None and live.probe else None
+    reference = before or of_live
+    changed = "" if reference is None else reference.difference(probe)
+    foreign = changed if of_live is None else of_live.difference(probe)
+    if changed:
+        tenant.remember(since=time.time(), base=count, rewards=0, looked=count)
+    # Not only at the change: since then another version may have gone live, or a person may have resumed.
+    registry = tenant.store.registry
+    halts = tenant.serves and bool(foreign) and (bool(changed) or registry.halted(tenant=tenant.name, own=True) is None)
+    why = f"another embedding model: {foreign}"
+    if halts:
+        registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease, yielding=True)
+    if before is None or changed:  # last: a worker that is killed before it sees the change again
+        tenant.notes.set_probe(probe)
+    if of_live is not None and not foreign:
+        yield from tenant.resume("the embedding model is again the one that the live version was learned for")
+    elif halts:
+        yield tenant.step("halted", f"{why}; base vectors are served until enough new is learned")
+    elif changed:
+        yield tenant.step("learned nothing", f"{changed}; what was served before is learned from no more")
+
+
+def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, None, Float64]:
+    """Look at how the live version does on fresh queries; *rewards* are those that are learned from.
+
+    Returns:
+        (n,) gains of fresh queries, with which its trial goes on under the next version; empty if it begins anew.
+    """
+    none = np.empty(0)
+    own, offsets = _of_own_model(tenant, live, rewards), tenant.offsets_of(live)
+    if own is None or offsets is None:
+        return none
+    trial = tenant.notes.trial()
+    if trial.version != live.number:  # published by a person, or by a worker that was killed right after
+        tenant.notes.begin_trial(live, own)
+        return none
+    old, fresh = tenant.notes.learned().split(own)
+    if fresh is None:
+        return none
+    gains, groups = live_gains(offsets, fresh)
+    looked = trial.look(gains, groups)
+    if looked == trial:
+        return gains
+    yield tenant.step("looked", f"version {live.number}: {looked}")
+    if old is not None and min(len(old), len(fresh)) >= FIRST_LOOK:
+        yield from _compare(tenant, old, fresh)
+    if looked.contradicted:
+        yield from _take_back(tenant, live, looked, own)
+        return none
+    if looked.over:
+        tenant.notes.begin_trial(live, own)
+    else:
+        tenant.notes.set_trial(looked)
+    return gains
+
+
+def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | None:
+    """The rewards of the live version's own embedding model, if not *rewards*; None where there are none."""
+    if not same_model(live.embedder, tenant.embedder):
+        try:
+            rewards = tenant.rewards(rewards.judge, live.embedder)
+        except RewardError:
+            return None
+    return rewards if rewards.width == live.width else None
+
+
+def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
+    """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
+    drifts = {
+        "queries": query_drift(old.query_vectors, fresh.query_vectors),
+        "rewards": reward_drift(old, fresh),
+    }
+    tenant.notes.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
+    for drift in drifts.values():
+        if drift.seen():
+            tenant.store.audit.note(BY, "drift", str(drift), tenant=tenant.name)
+            yield tenant.step("drifted", str(drift))
+
+
+def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) -> Iterator[Step]:
+    """Serve the version before, if the rewards that contradict this one speak for that one; else base vectors."""
+    why = f"version {live.number} is contradicted: {trial}"
+    before = tenant.store.registry.version("previous", tenant=tenant.name)
+    if before is not None and _speaks_for(tenant, before, trial, rewards.judge, live.embedder or tenant.embedder):
+        now = tenant.store.rollback(
+            by=BY, tenant=tenant.name, to=before.number, note=why, lease=tenant.lease, instead_of=live.number
+        )
+    else:
+        now = tenant.store.publish(
+            Offsets([], width=rewards.width),
+            by=BY,
+            tenant=tenant.name,
+            note=f"base vectors: {why}",
+            lease=tenant.lease,
+            instead_of=live.number,
+        )
+    tenant.live = now
+    tenant.notes.begin_trial(now, rewards)
+    tenant.remember(contradicted=max(live.rewarded, 1), fresh=trial.since, doubted=False)
+    what = f"version {now.number}" if now.served else "base vectors"
+    yield tenant.step("rolled back", f"{why}; {what} now", now)
+
+
+def _speaks_for(tenant: Tenant, version: Version, trial: Trial, judge: str, embedder: str | None) -> bool:
+    """Whether recent rewards for an embedding model speak for a version, which must be of the same model."""
+    if not same_model(version.embedder, embedder):
+        return False
+    try:
+        fresh = tenant.rewards(judge, embedder, since=max(trial.since, version.at))
+    except RewardError:
+        return False
+    offsets = tenant.offsets_of(version)
+    gains = np.empty(0) if offsets is None or offsets.width != fresh.width else live_gains(offsets, fresh)[0]
+    return len(gains) >= FIRST_LOOK and float(gains.mean()) > 0
