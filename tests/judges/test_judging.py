@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tttembed_rag import DataError, InputError, RewardError, Scale
 from tttembed_rag.judges import Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
-from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
+from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, report_usage
 from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
 from tttembed_rag.judging.running import ajudge_all, forecast
 from tttembed_rag.observations import Observation
@@ -155,7 +155,7 @@ class TestCaps:
         class Odd(Lengths):
             def score(self, query, documents):
                 self.asked += documents
-                record(Usage(1, 10))
+                report_usage(Usage(1, 10))
                 return [0.5] * len(documents)
 
             def forecast(self, query, documents):
@@ -231,10 +231,10 @@ class TestCaps:
     def test_meters_hear_threads_and_not_each_other(self):
         """Usage in one block is no usage of the next."""
         with metered() as first:
-            record(Usage(1, 5))
+            report_usage(Usage(1, 5))
         with metered() as second:
-            record(Usage(1, 7))
-        record(Usage(1, 9))
+            report_usage(Usage(1, 7))
+        report_usage(Usage(1, 9))
 
         assert [first.usage.tokens, second.usage.tokens] == [5, 7]
 

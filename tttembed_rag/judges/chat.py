@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.judges.spending import Usage, record
+from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.models.local import EXTRA, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
 
 # The paper's settings for its local judges: the official ones without thinking.
@@ -78,7 +78,7 @@ class LocalChat:
                 max_new_tokens=self._new_tokens,
                 pad_token_id=self._tokenizer.eos_token_id,
             )[0, ids.shape[1] :]
-        record(Usage(1, ids.shape[1], len(written)))
+        report_usage(Usage(1, ids.shape[1], len(written)))
         ends = self._model.generation_config.eos_token_id
         ends = {self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
         if not len(written) or int(written[-1]) not in ends:

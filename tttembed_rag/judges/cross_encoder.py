@@ -9,11 +9,11 @@ from typing import Any, Literal
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.local import (
-    CHARACTERS_PER_TOKEN,
     EXTRA,
+    MOST_CHARACTERS_PER_TOKEN,
     Batches,
     PlainTokenizer,
     load,
@@ -95,14 +95,14 @@ class CrossEncoderJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""
-        limit = self._tokens * CHARACTERS_PER_TOKEN
+        limit = self._tokens * MOST_CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         if not screened.texts:
             return [None] * screened.total
         with self._one_at_a_time:
             pairs = self._text.pairs(readable(query, limit), screened.texts, tokens=self._tokens)
             logits = self._batches.run([len(ids) for ids, _ in pairs], lambda rows: self._logits(pairs, rows))
-        record(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
+        report_usage(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
         return screened.spread(logits, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tttembed_rag.errors import require
-from tttembed_rag.judges.spending import Usage, record
+from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 
@@ -79,7 +79,7 @@ class Gemini:
             answer = self._client.models.generate_content(model=self.name, contents=contents, config=self._config)
         if (used := answer.usage_metadata) is not None:
             written = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
-            record(Usage(1, used.prompt_token_count or 0, written))
+            report_usage(Usage(1, used.prompt_token_count or 0, written))
         candidate = answer.candidates[0] if answer.candidates else None
         if candidate is None or candidate.finish_reason is None or candidate.finish_reason.name != "STOP":
             return None

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
 from tttembed_rag.scales import Scale
@@ -222,7 +222,7 @@ class HttpJudge(Blocking):
             used = _used(answer, self.forecast(query, documents))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as exc:
             raise JudgeError(f"{self._url}: expected an index and a score per document, got {shown}") from exc
-        record(used)
+        report_usage(used)
         return _by_index(self._url, items, len(documents))
 
 

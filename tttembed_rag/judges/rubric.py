@@ -16,7 +16,7 @@ from typing import Any, cast
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.scales import Scale
 
@@ -166,7 +166,7 @@ class RubricJudge:
         if answer is not None and not isinstance(answer, str):
             raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
-        record(meter.usage if meter.heard else estimate)
+        report_usage(meter.usage if meter.heard else estimate)
 
     def prompt(self, query: str, document: str) -> str:
         """The prompt of the model: the rubric around both texts, fenced by a hash of them."""

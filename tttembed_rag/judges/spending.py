@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from tttembed_rag.errors import InputError
 
 # A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
-CHARACTERS_PER_TOKEN = 3
+_LEAST_CHARACTERS_PER_TOKEN = 3
 _WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
 
 
@@ -53,7 +53,7 @@ def estimated_tokens(*texts: str) -> int:
 
 def _estimated(text: str) -> int:
     signs = len(text.translate(_WITHOUT_PROSE))
-    return signs + math.ceil((len(text) - signs) / CHARACTERS_PER_TOKEN)
+    return signs + math.ceil((len(text) - signs) / _LEAST_CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def metered() -> Iterator[Meter]:
         _METER.reset(token)
 
 
-def record(usage: Usage) -> None:
+def report_usage(usage: Usage) -> None:
     """Report *usage* to the meter around this call, if there is one. Judges call this."""
     if (meter := _METER.get()) is not None:
         meter.add(usage)

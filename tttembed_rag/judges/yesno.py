@@ -15,11 +15,11 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.local import (
-    CHARACTERS_PER_TOKEN,
     EXTRA,
+    MOST_CHARACTERS_PER_TOKEN,
     Batches,
     PlainTokenizer,
     load,
@@ -117,7 +117,7 @@ class YesNoJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
-        limit = self._room * CHARACTERS_PER_TOKEN
+        limit = self._room * MOST_CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         query = readable(query, limit)
         head, *bodies = self._text.ids(
@@ -136,7 +136,7 @@ class YesNoJudge(Blocking):
                 lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
                 shared=shared,
             )
-        record(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
+        report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
         return screened.spread(scores, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:

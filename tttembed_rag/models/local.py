@@ -13,7 +13,7 @@ from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
 from tttembed_rag.models.hub import first_line, without_bars
 
 # The most characters of a token; a text is cut to so many per token before it is tokenised.
-CHARACTERS_PER_TOKEN = 16
+MOST_CHARACTERS_PER_TOKEN = 16
 # Tokens of a batch, padding included, where the caller names no number: enough to keep the machine busy.
 _BATCH_TOKENS_CPU = 4_096
 _BATCH_TOKENS_ACCELERATOR = 32_768

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Judge, Scores
-from tttembed_rag.judges.spending import Usage, record
+from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, unit
 
@@ -77,7 +77,7 @@ class FakeJudge(Blocking):
             self.asked += [(query, text) for text in documents]
         if self.error is not None:
             raise self.error
-        record(Usage(1, self.tokens * len(documents)))
+        report_usage(Usage(1, self.tokens * len(documents)))
         return [self._score_of(query, text) for text in documents]
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:  # noqa: ARG002 (every judge is asked alike)
