@@ -17,6 +17,8 @@ from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
 
+pytestmark = pytest.mark.slow
+
 
 class Choosy:
     """A judge with a word count for an opinion, that fails as it is told to.
@@ -82,7 +84,6 @@ def refuses(word, why=TOO_LONG):
 class TestRefusedQueries:
     """Queries that a judge fails at, however many, are not the end of judging."""
 
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         "fault",
         [TOO_LONG, lambda documents: [None] * len(documents), lambda documents: [7.0] * len(documents)],
@@ -98,7 +99,6 @@ class TestRefusedQueries:
 
         assert [store.counts(tenant).rewards for tenant in ("first", "second")] == [30 * 4, 30 * 4]
 
-    @pytest.mark.slow
     def test_they_are_asked_about_twice_and_then_declined(self, store, rng):
         """Neither a later round nor another worker pays for them again, and no back-off begins."""
         store.observe(served(rng, 20, word="refused"))
@@ -194,7 +194,6 @@ class TestRefusedQueries:
         assert store.judge_queue.spent().pairs <= 70
         assert store.judge_queue.spent().usd <= 0.5
 
-    @pytest.mark.slow
     def test_a_query_that_hangs_does_not_come_first_again(self, store, rng):
         """After it has cost its time once, others are asked about before it."""
         free = Event()
@@ -234,7 +233,6 @@ class TestTurns:
         assert store.counts("zeta").rewards == 10 * 4
         assert 100 < store.counts("acme").rewards < 200
 
-    @pytest.mark.slow
     def test_the_next_round_begins_with_the_next_tenant(self, store, rng):
         """Where a round is enough for one turn only, tenants have a round each."""
         for tenant in "abc":
@@ -247,7 +245,6 @@ class TestTurns:
 
         assert [store.counts(tenant).rewards for tenant in "abc"] == [16 * 4] * 3
 
-    @pytest.mark.slow
     def test_learning_does_not_wait_for_the_backlog(self, store, rng):
         """While one tenant's queries are judged for long, what is new is learned from in between."""
         store.observe(served(rng, 200, tenant="acme"))
@@ -258,7 +255,6 @@ class TestTurns:
         assert store.counts("acme").rewards == 200 * 4
         assert "judged" in told[learned[0] :]
 
-    @pytest.mark.slow
     def test_one_round_judges_everything(self, store, rng):
         """Whatever waits is judged, and then learned from, before a round ends."""
         for tenant in ("acme", "zeta"):

@@ -11,6 +11,8 @@ from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNo
 from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.yesno import PREFIX, SUFFIX
 
+pytestmark = pytest.mark.slow
+
 TURN = "<|im_end|>\n<|im_start|>"
 ATTACKS = {
     # forged verdicts
