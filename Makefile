@@ -4,13 +4,25 @@ BIN := .venv/bin
 INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo test test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
 
 test: .venv/dev
 	$(BIN)/python -m pytest
+
+# Two lanes that take about as long; one of them loads the models.
+test-quick: .venv/dev
+	$(MAKE) --jobs=2 --output-sync=target quick-parts quick-rest
+
+PARTS := tests/stores tests/judges $(addprefix tests/test_,worker.py embedders.py mteb.py) $(addsuffix /tests,$(INTEGRATIONS))
+
+quick-parts:
+	$(BIN)/python -m pytest -m "not slow" $(PARTS)
+
+quick-rest:
+	$(BIN)/python -m pytest -m "not slow" tests $(addprefix --ignore ,$(PARTS))
 
 faults: .venv/dev
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest

@@ -29,9 +29,9 @@ from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.embeddings.tttembed import TTTEmbedding
 
 from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.evaluate.baselines import direct_rerank
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.measures import Evaluator, mean_interval
+from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.evaluate.measures import Graded
 from tttembed_rag.serving import FirstPass, in_reward_order
 from tttembed_rag.vectors.checks import unit
 
@@ -147,7 +147,8 @@ def answers(base: np.ndarray, units: np.ndarray, rewards: dict[int, float], dept
     found = np.argsort(-(units @ base), kind="stable")[: max(K, depth)]
     judged = np.array([row for row in found[:depth] if row in rewards])
     said = np.array([rewards[row] for row in judged])
-    raw, rerank = found[:K], direct_rerank(found, judged, said)[:K]
+    by_row = dict(zip(judged.tolist(), said.tolist(), strict=True))
+    raw, rerank = found[:K], in_reward_order(found.tolist(), by_row)[:K]
     first = FirstPass(judged.tolist(), said, key=int)
     if not first.informative:
         return {"raw": raw, "rerank": rerank, "by reward": rerank, "two passes": rerank}, 0.0
@@ -155,7 +156,7 @@ def answers(base: np.ndarray, units: np.ndarray, rewards: dict[int, float], dept
     turned = np.array(first.turned(base, units[judged]))
     seconds = time.perf_counter() - started
     again = np.argsort(-(units @ turned), kind="stable")[: max(K, depth)].tolist()
-    by_reward = in_reward_order(again, dict(zip(judged.tolist(), said.tolist(), strict=True)))
+    by_reward = in_reward_order(again, by_row)
     return {"raw": raw, "rerank": rerank, "by reward": by_reward[:K], "two passes": first.merged(again)[:K]}, seconds
 
 
@@ -171,15 +172,15 @@ def second_search(folders: Sequence[Path], name: str, depth: int) -> list[dict[s
         documents, queries = load_vectors(folder, "minilm", data)
         units, keys = unit(documents), list(data.documents)
         place = {key: row for row, key in enumerate(keys)}
-        lists: dict[str, dict[str, list[str]]] = {}
+        lists: dict[str, list[Sequence[int]]] = {}
         seconds = []
         for query, base in zip(data.queries, queries, strict=True):
             ways, spent = answers(base, units, {place[key]: score for key, score in scores[query].items()}, depth)
             seconds.append(spent)
             for way, found in ways.items():
-                lists.setdefault(way, {})[query] = [keys[one] for one in found]
-        measured = Evaluator(data.qrels)
-        ndcg = {way: measured(some)["nDCG@10"] for way, some in lists.items()}
+                lists.setdefault(way, []).append(found)
+        graded = Graded.of(data.qrels, list(data.queries), keys)
+        ndcg = {way: graded(np.arange(len(ranked)), np.array(ranked)) for way, ranked in lists.items()}
         over = ndcg["two passes"] - ndcg["rerank"]
         low, high = mean_interval(over)
         raw = float(ndcg["raw"].mean())

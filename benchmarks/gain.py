@@ -16,7 +16,7 @@ import numpy as np
 
 from tttembed_rag import Scale
 from tttembed_rag.evaluate.collection import Collection, open_collection
-from tttembed_rag.evaluate.experiment import Baseline, Plan, Row, run
+from tttembed_rag.evaluate.experiment import Baseline, ExperimentPlan, Row, run
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.offsets import AnyScope
 
@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 
 def shared_scopes(data: Path, first: int | None) -> list[Row]:
     """Task scope and auto on held-out queries, rewards simulated by the labels; the *first* queries or all."""
-    plan = Plan(rewarded=BUDGETS, seeds=(0, 1, 2, 3), scopes=("task", "auto"), baselines=())
+    plan = ExperimentPlan(rewarded=BUDGETS, seeds=(0, 1, 2, 3), scopes=("task", "auto"), baselines=())
     rows = []
     print("Held-out nDCG@10 change, mean of 4 seeds (worst); simulated judge (qrels), depth 10")
     print(f"{'set':<12}{'rule':<14}" + "".join(f"{budget:>18}" for budget in BUDGETS))
@@ -61,7 +61,9 @@ def private_scope(data: Path) -> list[Row]:
         for depth in (10, 50):
             scopes: tuple[AnyScope, ...] = ("query", "auto")
             baselines: tuple[Baseline, ...] = ("rerank", "fused")
-            plan = Plan(rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=baselines)
+            plan = ExperimentPlan(
+                rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=baselines
+            )
             mine = [row for row in run([collection], plan) if row.population == "rewarded"]
             by = {(row.scope, row.gated): row for row in mine}
             values = [by["rerank", False], by["query", False], by["query", True], by["auto", True], by["fused", True]]

@@ -1,4 +1,4 @@
-"""Two agents with the same skills learn which of them work where they live.
+"""Two agents with the same skills learn which skills work in their own office suite.
 
 A folder of SKILL.md cards and a list of tool schemas become one retriever. The agents never say which office suite
 they work in, yet only the skills of that suite succeed. Every task they try comes back as a reward, each agent has an
@@ -29,7 +29,7 @@ from tttembed_rag.judges import Judge, rewards_of
 HERE = Path(__file__).resolve().parent / "agent"
 SUITES = ("Microsoft 365", "Google Workspace")
 AGENTS = dict(zip(("northwind", "acme"), SUITES, strict=True))
-# What is asked for, and the skill or tool that does it in each suite.
+# Tasks, each with the skill or tool that does it in each suite.
 TASKS = {
     "write a letter to the landlord": ("word", "google-docs"),
     "add a row to the budget table": ("excel", "google-sheets"),
@@ -47,7 +47,7 @@ TRIED, UNSEEN = REQUESTS[:30], REQUESTS[30:]
 
 
 def cards(skills: Path, tools: Path) -> Iterator[str]:
-    """What is embedded of every skill of a folder and every tool of a file."""
+    """The text to embed of every skill of a folder and every tool of a file."""
     for file in sorted(skills.glob("*/SKILL.md")):
         head = yaml.safe_load(file.read_text("utf-8").split("---")[1])
         yield f"{head['name']}: {head['description']}"
@@ -56,8 +56,8 @@ def cards(skills: Path, tools: Path) -> Iterator[str]:
         yield f"{tool['name']}: {tool['description']}"
 
 
-class World:
-    """Where a task succeeds with the right skill of the right suite, and with no other."""
+class Outcomes:
+    """A judge by success: a task succeeds with the right skill of the right suite, and with no other."""
 
     fingerprint = "task success"
     scale = Scale("probability")
@@ -74,9 +74,9 @@ class World:
 
 
 def outcome_judge(name: str | None) -> Judge:
-    """The chat model of that name, or the world itself."""
+    """The chat model of that name, or the outcomes themselves."""
     if name is None:
-        return World()
+        return Outcomes()
     from langchain.chat_models import init_chat_model
 
     return chat_judge(init_chat_model(name), name=name, instruction="The tool does the task, in the named suite")
@@ -112,8 +112,8 @@ def main() -> None:
         for request in TRIED:
             with tttembed_rag.scope(agent):
                 found = [one.page_content for one in retriever.invoke(request)]
-            # All of them: where an agent stops at its first success, every failure stands above it, whatever the
-            # skills are worth, and the gate refuses such rewards.
+            # Every skill is tried: where an agent stops at its first success, failures stand above it by their rank
+            # alone, and the gate refuses such rewards.
             log.record(request, found, [works(agent, request, skill) for skill in found], task=agent)
     live.publish(fit(embeddings.rewards(log, vectors=vectors)))
     for agent in AGENTS:

@@ -35,8 +35,8 @@ class StandIn(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer as Gemini does."""
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        said = embeddings(asked) if self.path.endswith("Contents") else answer(asked)
-        data = json.dumps(said).encode()
+        reply = embeddings(asked) if self.path.endswith("Contents") else answer(asked)
+        data = json.dumps(reply).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))

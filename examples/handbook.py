@@ -1,4 +1,4 @@
-"""What the examples share: the handbook of a product with two versions, its users' questions, and a real small model.
+"""The common parts of the examples: a handbook of a product with two versions, its users' questions, a small model.
 
 Every topic has a passage for version 1 and one for version 2. The users of these examples run version 2 and never say
 so; their feedback does: an answer for version 2 helped, one for version 1 did not.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from langchain_core.embeddings import Embeddings
 
 from tttembed_rag import Scale
-from tttembed_rag.demo.embedding import embed
+from tttembed_rag.embedders import minilm
 
 TOPICS = (
     "reset a password",
@@ -40,7 +40,8 @@ class MiniLM(Embeddings):
     """all-MiniLM-L6-v2, each text embedded once; *texts* at the start."""
 
     def __init__(self, texts: Sequence[str] = (*PASSAGES, *QUESTIONS)) -> None:
-        self._vectors = dict(zip(texts, embed(texts).tolist(), strict=True))
+        self._model = minilm()
+        self._vectors = dict(zip(texts, self._model.embed_documents(texts).tolist(), strict=True))
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Their vectors."""
@@ -49,7 +50,7 @@ class MiniLM(Embeddings):
     def embed_query(self, text: str) -> list[float]:
         """Its vector."""
         if text not in self._vectors:
-            self._vectors[text] = embed([text])[0].tolist()
+            self._vectors[text] = self._model.embed_queries([text])[0].tolist()
         return self._vectors[text]
 
 

@@ -1,4 +1,4 @@
-"""An LLM judge collects rewards while the application serves, under a budget; what it taught is published.
+"""An LLM judge collects rewards while the application serves, under a budget; the learned offsets are published.
 
 python examples/llm_judge_feedback.py                # offline: a stand-in that reads which version a passage is for
 python examples/llm_judge_feedback.py --model NAME   # a real judge, by its name in langchain's init_chat_model

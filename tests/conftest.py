@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import tempfile
 import threading
@@ -19,6 +18,21 @@ from tttembed_rag import Rewards
 from tttembed_rag.stores import Candidate, Served, open_store
 
 pytest.register_assert_rewrite("tttembed_rag.testing")
+from tttembed_rag.testing import word_overlap  # noqa: E402 (its assertions are rewritten as it is imported)
+
+# Fixtures that build wheels, start PostgreSQL, measure every experiment, or load a real model in another process.
+SLOW_FIXTURES = {"postgres", "server", "wheels", "results", "embedded"}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what needs a slow fixture as slow, and the trials of tests/faults as slow and faults."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        on_server = any(isinstance(value, str) and value == "postgresql" for value in parameters.values())
+        if "faults" in item.path.parts:
+            item.add_marker("faults")
+        if on_server or "faults" in item.path.parts or SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker("slow")
 
 
 def unit_rows(vectors):
@@ -293,12 +307,7 @@ class World:
 
     def judged(self, query, documents):
         """The judge's scores; of texts that are not of this world, such as a probe, the share of the query's words."""
-
-        def overlap(document):
-            words, others = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
-            return len(words & others) / len(words)
-
-        return [self.scores.get((query, document), overlap(document)) for document in documents]
+        return [self.scores.get((query, document), word_overlap(query, document)) for document in documents]
 
     @staticmethod
     def reply(scores):

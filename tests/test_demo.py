@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Offsets, Scale
-from tttembed_rag.demo.run import Move, _example, run_demo, standard_library
+from tttembed_rag.demo.report import is_answer, sentence
+from tttembed_rag.demo.run import _example, run_demo, standard_library
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.explaining import Move
 
 NAME = "tools & <b>toys"
 PARAPHRASES = [
@@ -284,9 +287,11 @@ def moved_to(fan: Collection, degrees: float) -> np.ndarray:
     return np.array([[np.cos(np.radians(degrees)), np.sin(np.radians(degrees))]])
 
 
-def ranks(moves: tuple[Move, ...]) -> list[tuple[str, int | None, int | None]]:
-    """Moves as (document, rank before, rank after)."""
-    return [(move.document, move.before, move.after) for move in moves]
+def ranks(moves: Sequence[Move]) -> list[tuple[str, int | None, int | None]]:
+    """Moves as (document, rank before, rank after), None beyond the first ten."""
+    return [
+        (move.document, *(rank if rank <= 10 else None for rank in (move.rank_before, move.rank))) for move in moves
+    ]
 
 
 def test_moves_of_a_reversed_list(fan: Collection) -> None:
@@ -319,7 +324,7 @@ def test_only_documents_of_positive_grade_are_answers(fan: Collection) -> None:
 
     example = _example("Turned", fan, 0, shifted, fan.measure(shifted, np.array([0])))
 
-    assert [move.document for move in example.rose + example.fell if move.relevant] == ["l"]
+    assert [move.document for move in example.rose + example.fell if is_answer(move)] == ["l"]
 
 
 def test_an_example_has_both_measures(fan: Collection) -> None:
@@ -342,13 +347,14 @@ def test_documents_that_stay_do_not_move(fan: Collection) -> None:
 
 def test_moves_read_as_a_sentence() -> None:
     """A move names the document, its ranks and whether it is an answer."""
-    assert str(Move("d7", None, 3, relevant=True)) == "d7 beyond 10 -> #3 (an answer)"
-    assert str(Move("d8", 2, None, relevant=False)) == "d8 #2 -> beyond 10"
+    assert sentence(Move("d7", "", 11, 3, 0.5, 0.6, 1.0)) == "d7 beyond 10 -> #3 (an answer)"
+    assert sentence(Move("d8", "", 2, 12, 0.6, 0.5, None)) == "d8 #2 -> beyond 10"
 
 
 # The real thing
 
 
+@pytest.mark.slow
 def test_the_built_in_requests_have_answers() -> None:
     """Every request of the built-in demo has an answer among the documents."""
     dataset = standard_library()
@@ -361,8 +367,8 @@ def test_the_built_in_requests_have_answers() -> None:
 def embedded() -> tuple[np.ndarray, str]:
     """Ten pairs of paraphrases embedded by all-MiniLM-L6-v2, and what that wrote to a piped stderr."""
     code = (
-        "import sys, numpy; from tttembed_rag.demo.embedding import embed\n"
-        "numpy.save(sys.stdout.buffer, embed(sys.stdin.read().splitlines()))"
+        "import sys, numpy; from tttembed_rag.embedders import minilm\n"
+        "numpy.save(sys.stdout.buffer, minilm().embed_documents(sys.stdin.read().splitlines()))"
     )
     texts = "\n".join(text for pair in PARAPHRASES for text in pair).encode()
     done = subprocess.run([sys.executable, "-c", code], check=True, input=texts, capture_output=True)

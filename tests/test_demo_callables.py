@@ -117,6 +117,7 @@ def test_collecting_is_deterministic(corpus: Callables) -> None:
     assert list(again.texts.items()) == list(corpus.texts.items())
 
 
+@pytest.mark.slow
 def test_collecting_is_silent() -> None:
     """A fresh interpreter that shows every warning collects without a word."""
     code = "from tttembed_rag.demo.callables import collect_callables; collect_callables()"

@@ -143,6 +143,7 @@ def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest
     run_python(*block, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
 def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the README runs as printed."""
@@ -154,6 +155,7 @@ def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pyt
     run_command(command[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_guides_run(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a guide, Python and commands, run one after another in one folder."""

@@ -24,6 +24,7 @@ from tttembed_rag.embedders import (
     sentence_transformer,
 )
 from tttembed_rag.judges import Patience
+from tttembed_rag.testing import FakeEmbedder
 
 TEXTS = ["the old mill", "wash a wool jumper in cold water with a little soap", "river", "é 水 yes"]
 INSTRUCTION = "Given a question, find the river"
@@ -277,29 +278,9 @@ class TestFingerprint:
         assert qwen3_embedding(str(qwen_folder)).fingerprint != qwen3_embedding(str(folder)).fingerprint
 
 
-class Counting:
-    """An embedder that says what it was asked; a text's vector is its length and its vowels."""
-
-    def __init__(self, fingerprint="counting", fails_at=None):
-        self.fingerprint = fingerprint
-        self.asked = []
-        self.fails_at = fails_at
-
-    def embed_queries(self, texts):
-        """Vectors of queries."""
-        return self._embed(texts, 1.0)
-
-    def embed_documents(self, texts):
-        """Vectors of documents."""
-        return self._embed(texts, 2.0)
-
-    def _embed(self, texts, role):
-        if self.fails_at in texts:
-            raise EmbedderError("gone")
-        self.asked += texts
-        rows = [[role, len(text), sum(text.count(vowel) for vowel in "aeiou")] for text in texts]
-        vectors = np.array(rows, dtype=np.float32).reshape(-1, 3)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+def embedder(**settings):
+    """An embedder of three dimensions that counts what it is asked."""
+    return FakeEmbedder(3, **settings)
 
 
 class TestTruncated:
@@ -307,20 +288,20 @@ class TestTruncated:
 
     def test_keeps_the_first_dimensions_at_unit_length(self):
         """The cut vector is normalised again."""
-        whole = Counting().embed_queries(TEXTS)
+        whole = embedder().embed_queries(TEXTS)
 
-        cut = Truncated(Counting(), 2).embed_queries(TEXTS)
+        cut = Truncated(embedder(), 2).embed_queries(TEXTS)
 
         assert_allclose(cut, whole[:, :2] / np.linalg.norm(whole[:, :2], axis=1, keepdims=True), atol=1e-6)
 
     def test_is_another_embedder(self):
         """Its vectors are never taken for the whole ones."""
-        assert len({Counting().fingerprint, *(Truncated(Counting(), d).fingerprint for d in (1, 2))}) == 3
+        assert len({embedder().fingerprint, *(Truncated(embedder(), d).fingerprint for d in (1, 2))}) == 3
 
     def test_more_than_there_are_is_an_error(self):
         """A model has no dimensions to add."""
         with pytest.raises(InputError, match="dimensions: expected at most 3, got 4"):
-            Truncated(Counting(), 4).embed_documents(TEXTS)
+            Truncated(embedder(), 4).embed_documents(TEXTS)
 
 
 class TestCache:
@@ -334,46 +315,53 @@ class TestCache:
 
     def test_gives_what_the_embedder_gives(self, cache):
         """Fresh and known vectors are the embedder's own, in the order asked for."""
-        CachedEmbedder(Counting(), cache).embed_documents(TEXTS[2:])
-        cached = CachedEmbedder(Counting(), cache, at_once=3).embed_documents(TEXTS)
+        CachedEmbedder(embedder(), cache).embed_documents(TEXTS[2:])
+        cached = CachedEmbedder(embedder(), cache, at_once=3).embed_documents(TEXTS)
 
-        assert_array_equal(cached, Counting().embed_documents(TEXTS))
+        assert_array_equal(cached, embedder().embed_documents(TEXTS))
 
     def test_asks_for_a_text_once(self, cache):
         """Known texts and repeated ones are not embedded again."""
-        embedder = Counting()
-        cached = CachedEmbedder(embedder, cache)
+        asked = embedder()
+        cached = CachedEmbedder(asked, cache)
         cached.embed_documents(["a", "b", "a"])
         cached.embed_documents(["b", "c"])
 
-        assert embedder.asked == ["a", "b", "c"]
+        assert asked.documents == ["a", "b", "c"]
 
     def test_tells_queries_from_documents(self, cache):
-        """The same text as a query is another vector."""
-        embedder = CachedEmbedder(Counting(), cache)
+        """The same text as a query is another vector, which is asked for."""
+        asked = embedder()
+        cached = CachedEmbedder(asked, cache)
+        cached.embed_documents(["a"])
+        cached.embed_queries(["a"])
 
-        assert (embedder.embed_documents(["a"]) != embedder.embed_queries(["a"])).any()
+        assert (asked.documents, asked.queries) == (["a"], ["a"])
 
     def test_tells_embedders_apart(self, cache):
         """Another fingerprint finds nothing."""
-        CachedEmbedder(Counting("one"), cache).embed_documents(["a"])
-        other = Counting("two")
+        CachedEmbedder(embedder(fingerprint="one"), cache).embed_documents(["a"])
+        other = embedder(fingerprint="two")
         CachedEmbedder(other, cache).embed_documents(["a"])
 
-        assert other.asked == ["a"]
+        assert other.documents == ["a"]
 
     def test_goes_on_where_it_broke(self, tmp_path):
         """What was written before a failure is not embedded again, by another process either."""
-        path = tmp_path / "known.sqlite"
+        path, breaking, again, done = tmp_path / "known.sqlite", embedder(), embedder(), []
+
+        def watch(_):
+            if len(breaking.documents) == 4:
+                breaking.error = EmbedderError("gone")
+
         with closing(VectorCache.open(path)) as cache, pytest.raises(EmbedderError):
-            CachedEmbedder(Counting(fails_at="e"), cache, at_once=2).embed_documents([*"abcdef"])
-        again, done = Counting(), []
+            CachedEmbedder(breaking, cache, at_once=2, watch=watch).embed_documents([*"abcdef"])
         with closing(VectorCache.open(path)) as cache:
             vectors = CachedEmbedder(again, cache, at_once=2, watch=done.append).embed_documents([*"abcdef"])
 
-        assert again.asked == ["e", "f"]
+        assert again.documents == ["e", "f"]
         assert done == [2, 2, 2]
-        assert_array_equal(vectors, Counting().embed_documents([*"abcdef"]))
+        assert_array_equal(vectors, embedder().embed_documents([*"abcdef"]))
 
     def test_another_file_is_an_error(self, tmp_path):
         """A file that is no database is named."""

@@ -40,6 +40,7 @@ class TestSignal:
         assert not signal_of(rewards).has_direction()
         assert signal_of(up).has_direction()
 
+    @pytest.mark.slow
     def test_is_rarely_seen_in_dealt_rewards(self, some_rewards):
         """Rewards without meaning answer yes in about one of 200 trials, and are backwards in about one of 20."""
         found = [signal_of(dealt(some_rewards(6, depths=5, seed=seed), seed)) for seed in range(300)]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NAMES = ["langchain_rag.py", "llama_index_rag.py", "llm_judge_feedback.py", "agent_skills.py", "gemini.py"]
 

@@ -123,6 +123,7 @@ class TestWhatIsServed:
         assert Steering(follow(store)).apply(BASE, "q") == BASE
         assert "expected shape (m, 3) or (3,)" in caplog.text
 
+    @pytest.mark.slow
     def test_readers_see_whole_versions_only(self, store, live, steering):
         """While versions follow each other, every vector is that of one of them."""
         whole = [BASE, *(offsets_of(seed).apply(BASE) for seed in range(12))]
@@ -458,6 +459,7 @@ class TestLife:
         with pytest.raises(InputError, match=r"^publish: expected offsets of this process, got those of a store"):
             live.publish(offsets_of(1))
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
     def test_a_forked_child_follows_by_itself(self, sqlite_url, store):
         """A child inherits no thread and no connection, and serves what is published after the fork."""

@@ -108,6 +108,7 @@ class TestProbe:
         assert (min(lengths), max(lengths) > 700) == (1, True)
         assert len(set(PROBE_TEXTS)) == len(PROBE_TEXTS)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("dtype", "same"), [("float16", True), ("bfloat16", True), ("five bits", False)])
     def test_tells_a_real_model_in_half_precision_from_another_one(self, dtype, same):
         """all-MiniLM-L6-v2 in half precision passes, with weights of five bits it does not."""
@@ -272,6 +273,7 @@ class TestTrial:
 
         assert np.mean(taken) <= 0.02
 
+    @pytest.mark.slow
     def test_many_looks_are_not_more_dangerous(self):
         """Over 31 looks each, up to 20,000 queries, at most 3 % of 100 versions without effect are taken back."""
         trial_of = []

@@ -15,9 +15,8 @@ from tttembed_rag import DataError, Evidence, InputError, JudgeError, Offset, Of
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.catalogue import PAPER_TASKS, from_task, load_collection, load_skillret
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.judges import Blocking
 from tttembed_rag.mteb import offsets_digest, two_pass, with_offsets
-from tttembed_rag.scales import Scale
+from tttembed_rag.testing import FakeJudge
 
 # mteb calls what it and sentence-transformers have renamed, and warns of a cache that is new.
 pytestmark = pytest.mark.filterwarnings(
@@ -258,24 +257,14 @@ class TestOffsets:
             with_offsets("all-MiniLM-L6-v2", offsets_for())
 
 
-class Labels(Blocking):
-    """A judge that knows the labels by text, and counts what it is asked."""
+def labels(**settings):
+    """A judge that knows the labels by text: 1 for the best grade."""
 
-    scale = Scale("probability")
-    fingerprint = "labels"
+    def score_of(query, text):
+        (key,) = (name for name, asked in QUERIES.items() if asked == query)
+        return {" ".join(DOCUMENTS[name]).strip(): grade / 2 for name, grade in QRELS[key].items()}.get(text, 0.0)
 
-    def __init__(self, broken=False):
-        self.asked = []
-        self.broken = broken
-
-    def score(self, query, documents):
-        """1 for the best grade."""
-        if self.broken:
-            raise JudgeError("gone")
-        (key,) = (name for name, text in QUERIES.items() if text == query)
-        grades = {" ".join(DOCUMENTS[name]).strip(): grade / 2 for name, grade in QRELS[key].items()}
-        self.asked += [(query, text) for text in documents]
-        return [grades.get(text, 0.0) for text in documents]
+    return FakeJudge(score_of, fingerprint="labels", **settings)
 
 
 class TestTwoPass:
@@ -284,35 +273,35 @@ class TestTwoPass:
     def test_a_good_judge_helps(self, encoder, task):
         """Two searches with a judge between them find at least what one does, and here more."""
         assert (
-            evaluated(two_pass(encoder, Labels(), depth=5), task)["ndcg_at_10"] > evaluated(encoder, task)["ndcg_at_10"]
+            evaluated(two_pass(encoder, labels(), depth=5), task)["ndcg_at_10"] > evaluated(encoder, task)["ndcg_at_10"]
         )
 
     def test_judges_the_first_candidates(self, encoder, task):
         """Every labelled query is judged to the depth, no pair twice."""
-        judge = Labels()
+        judge = labels()
         evaluated(two_pass(encoder, judge, depth=2), task)
 
         assert len(judge.asked) == len(set(judge.asked)) == 2 * len(QRELS)
 
     def test_keeps_the_offsets_it_learned(self, encoder, task):
         """They are private to each query, and named by task and id."""
-        search = two_pass(encoder, Labels(), depth=4)
+        search = two_pass(encoder, labels(), depth=4)
         evaluated(search, task)
 
         assert {f"query:LocalTask/{query}" for query in QRELS} >= set(search.offsets) > set()
 
     def test_reordering_puts_the_best_judged_first(self, encoder, task):
         """With every document judged, the order of rewards is the order of the result."""
-        assert evaluated(two_pass(encoder, Labels(), depth=5, reorder=True), task)["ndcg_at_10"] == 1.0
+        assert evaluated(two_pass(encoder, labels(), depth=5, reorder=True), task)["ndcg_at_10"] == 1.0
 
     def test_a_broken_judge_is_an_error(self, encoder, task):
         """Scores of half a judgement are not reported as a result."""
         with pytest.raises(JudgeError, match="labels: expected to judge every candidate"):
-            evaluated(two_pass(encoder, Labels(broken=True)), task)
+            evaluated(two_pass(encoder, labels(error=JudgeError("gone"))), task)
 
     def test_settings_are_told_apart(self, encoder):
         """Depth and order are part of the revision under which results are kept."""
-        made = [two_pass(encoder, Labels(), depth=depth, reorder=order) for depth in (2, 4) for order in (False, True)]
+        made = [two_pass(encoder, labels(), depth=depth, reorder=order) for depth in (2, 4) for order in (False, True)]
 
         assert len({search.mteb_model_meta.revision for search in made}) == 4
 

@@ -564,6 +564,7 @@ def test_the_same_store_gives_the_same_page(url: str, report: StoreReport) -> No
     assert "read 2026-03-20 12:00" in html
 
 
+@pytest.mark.slow
 def test_the_page_stays_small(fresh: str) -> None:
     """However much there is, and however long it is: under 1 MB."""
     rng = np.random.default_rng(0)

@@ -184,10 +184,6 @@ def test_modules_are_named_after_what_they_hold() -> None:
     assert parts & empty_names == set()
 
 
-# Names of two public classes each, until one of them is renamed.
-NAMED_TWICE = {"Collection", "Line", "Move", "Options", "Plan"}
-
-
 def test_no_two_public_classes_share_a_name() -> None:
     """A class is known by its name alone, wherever in the package it is mentioned."""
     names = Counter(
@@ -197,7 +193,7 @@ def test_no_two_public_classes_share_a_name() -> None:
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
 
-    assert {name for name, count in names.items() if count > 1} == NAMED_TWICE
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def test_only_the_command_prints() -> None:

@@ -92,16 +92,12 @@ def test_judged_rocchio_by_hand(collection: Collection, rewards: Rewards, query:
     assert expected == pytest.approx(rivals.judged_rocchio(collection, JUDGED, rewards)[query], abs=1e-6)
 
 
-def test_folded_feedback_ranks_like_qdrants_formula(
-    collection: Collection, rewards: Rewards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folded_feedback_ranks_like_qdrants_formula(collection: Collection, rewards: Rewards) -> None:
     """One search with the folded query orders the collection as the formula over pairs of examples does."""
     power, weight = 2.0, 0.3
-    monkeypatch.setattr(rivals, "_FEEDBACK_POWERS", (power,))
-    monkeypatch.setattr(rivals, "_FEEDBACK_WEIGHTS", (weight,))
     everything = unit(collection.doc_vectors.astype(float))
 
-    moved = rivals.feedback_query(collection, JUDGED, rewards)
+    moved = rivals.feedback_query(collection, JUDGED, rewards, weights=(weight,), powers=(power,))
 
     for query in JUDGED.tolist():
         documents, scores = judged(collection, query)

@@ -22,15 +22,15 @@ from tttembed_rag.cli import main
 from tttembed_rag.cli.tables import NAMES
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.intervals import Estimate
-from tttembed_rag.evaluate.paper import judges
-from tttembed_rag.evaluate.paper.baselines import baselines
-from tttembed_rag.evaluate.paper.budget import budget
+from tttembed_rag.evaluate.paper.baselines import baselines_study
+from tttembed_rag.evaluate.paper.budget import budget_study
 from tttembed_rag.evaluate.paper.cells import Cell, CellStore, measured
-from tttembed_rag.evaluate.paper.design import RERANK, Options, Study
-from tttembed_rag.evaluate.paper.dose import RULE, dose
-from tttembed_rag.evaluate.paper.recovery import recovery
-from tttembed_rag.evaluate.paper.tables import Line, Report, Table
-from tttembed_rag.evaluate.paper.transfer import transfer
+from tttembed_rag.evaluate.paper.design import RERANK, Study, StudyOptions
+from tttembed_rag.evaluate.paper.dose import RULE, dose_study
+from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
+from tttembed_rag.evaluate.paper.recovery import recovery_study
+from tttembed_rag.evaluate.paper.tables import Curve, StudyReport, Table
+from tttembed_rag.evaluate.paper.transfer import transfer_study
 from tttembed_rag.evaluate.paper.workload import Workload
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
@@ -84,7 +84,7 @@ def opened(folders: list[Path], rewards: str = "oracle", scale: str = "probabili
     return Workload.of([open_collection(f, vectors="tiny", rewards=rewards, scale=Scale.parse(scale)) for f in folders])
 
 
-OPTIONS = Options(depth=5, seeds=(0,), breadths=(2, 8))
+OPTIONS = StudyOptions(depth=5, seeds=(0,), breadths=(2, 8))
 
 
 def run(name: str, folders: list[Path], out: Path, *more: str) -> Result:
@@ -96,7 +96,7 @@ def run(name: str, folders: list[Path], out: Path, *more: str) -> Result:
 
 def found(study: Study, store: CellStore | None = None) -> list[Mapping[str, Any]]:
     """The columns of every cell of a study."""
-    return list(measured(study.cells, store or CellStore(Path(":memory:"))))
+    return list(measured(study.cells, store or CellStore(None)))
 
 
 def column(table: Table, name: str) -> dict[Any, Any]:
@@ -175,6 +175,7 @@ def test_bad_input_is_one_line(
 # Cells
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_measured_again(folders: list[Path], tmp_path: Path) -> None:
     """The second run changes no cell and writes the same tables; --fresh measures them anew."""
     run("dose", folders, tmp_path)
@@ -215,8 +216,8 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 def test_experiments_share_cells(workload: Workload) -> None:
     """The same rewarded pairs are measured once, whatever table asks for them."""
     everyone = 2 * QUERIES
-    whole = budget(workload, OPTIONS).cells[-1]
-    same = budget(workload, replace(OPTIONS, breadths=(everyone,), seeds=(1, 2))).cells
+    whole = budget_study(workload, OPTIONS).cells[-1]
+    same = budget_study(workload, replace(OPTIONS, breadths=(everyone,), seeds=(1, 2))).cells
 
     assert whole.key in {cell.key for cell in same}
 
@@ -224,9 +225,9 @@ def test_experiments_share_cells(workload: Workload) -> None:
 @pytest.mark.parametrize("change", [{"depth": 4}, {"seeds": (1,)}, {"objective": "reverse_kl"}, {"solver": "adam"}])
 def test_other_settings_are_other_cells(workload: Workload, change: dict[str, Any]) -> None:
     """Nothing measured under other settings is taken for this."""
-    known = {cell.key for cell in budget(workload, OPTIONS).cells[:1]}
+    known = {cell.key for cell in budget_study(workload, OPTIONS).cells[:1]}
 
-    assert known.isdisjoint(cell.key for cell in budget(workload, replace(OPTIONS, **change)).cells[:1])
+    assert known.isdisjoint(cell.key for cell in budget_study(workload, replace(OPTIONS, **change)).cells[:1])
 
 
 def test_other_inputs_are_other_cells(folders: list[Path], workload: Workload) -> None:
@@ -238,10 +239,10 @@ def test_other_inputs_are_other_cells(folders: list[Path], workload: Workload) -
     scores["q1"][next(iter(scores["q1"]))] += 0.001
     changed = [replace(collection, query_vectors=vectors), replace(collection, scores=scores)]
 
-    keys = [budget(Workload.of([c]), OPTIONS).cells[0].key for c in (collection, *changed)]
+    keys = [budget_study(Workload.of([c]), OPTIONS).cells[0].key for c in (collection, *changed)]
 
     assert len(set(keys)) == 3
-    assert keys[0] == budget(opened(folders[:1]), OPTIONS).cells[0].key
+    assert keys[0] == budget_study(opened(folders[:1]), OPTIONS).cells[0].key
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -257,7 +258,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_budgets_count_judged_pairs(workload: Workload) -> None:
     """B is rewarded pairs per query; full coverage at the depths that the judge has goes on from there."""
-    study = budget(workload, OPTIONS)
+    study = budget_study(workload, OPTIONS)
     table = study.report(found(study)).tables[0]
 
     assert [row[0] for row in table.rows[:2]] == ["0.1667", "0.6667"]
@@ -266,7 +267,7 @@ def test_budgets_count_judged_pairs(workload: Workload) -> None:
 
 def test_budget_rows_are_means_over_sets(workload: Workload) -> None:
     """Direct rerank at full coverage is the mean over sets of each set's own mean change."""
-    study = budget(workload, replace(OPTIONS, breadths=(2 * QUERIES,)))
+    study = budget_study(workload, replace(OPTIONS, breadths=(2 * QUERIES,)))
     changes = [(c.measure_reranked(np.arange(QUERIES), 5) - c.raw).mean() for c in workload.collections]
 
     table = study.report(found(study)).tables[0]
@@ -276,7 +277,7 @@ def test_budget_rows_are_means_over_sets(workload: Workload) -> None:
 
 def test_auto_finds_the_planted_lean(workload: Workload) -> None:
     """Where one offset helps every query, the table says that auto gains by area."""
-    study = budget(workload, Options(depth=5, seeds=(0, 1), breadths=(4, 16, 40)))
+    study = budget_study(workload, StudyOptions(depth=5, seeds=(0, 1), breadths=(4, 16, 40)))
     area = column(study.report(found(study)).tables[1], "auto")["mean"]
 
     assert area.low > 0
@@ -285,7 +286,7 @@ def test_auto_finds_the_planted_lean(workload: Workload) -> None:
 def test_rewards_of_held_out_queries_change_nothing(folders: list[Path], workload: Workload) -> None:
     """Transfer to held-out queries is the same when the judge answers them with noise."""
     rng = np.random.default_rng(0)
-    study = transfer(workload, OPTIONS)
+    study = transfer_study(workload, OPTIONS)
     known = found(study)[:2]
     held = np.isfinite(known[0]["task"])
     assert 0.15 < held.mean() < 0.25
@@ -298,7 +299,7 @@ def test_rewards_of_held_out_queries_change_nothing(folders: list[Path], workloa
         }
         noisy.append(replace(collection, scores=scores, _candidates={}))
 
-    again = found(transfer(Workload.of(noisy), OPTIONS))[:2]
+    again = found(transfer_study(Workload.of(noisy), OPTIONS))[:2]
 
     for before, after in zip(known, again, strict=True):
         assert np.array_equal(before["task"], after["task"], equal_nan=True)
@@ -310,8 +311,8 @@ def test_a_task_left_out_is_measured_by_the_others(workload: Workload) -> None:
     noise = {query: dict.fromkeys(given, 0.5) for query, given in left.scores.items()}
     other = Workload.of([replace(left, scores=noise, _candidates={}), right])
 
-    on_left, on_right = (part["global"] for part in found(transfer(workload, OPTIONS))[-2:])
-    same, changed = (part["global"] for part in found(transfer(other, OPTIONS))[-2:])
+    on_left, on_right = (part["global"] for part in found(transfer_study(workload, OPTIONS))[-2:])
+    same, changed = (part["global"] for part in found(transfer_study(other, OPTIONS))[-2:])
 
     assert np.array_equal(np.isfinite(on_left), workload.tasks == 0)
     assert np.array_equal(on_left, same, equal_nan=True)
@@ -320,7 +321,7 @@ def test_a_task_left_out_is_measured_by_the_others(workload: Workload) -> None:
 
 def test_the_rule_is_one_of_the_doses(workload: Workload) -> None:
     """With one rewarded query per task n / (n + 1) is the fixed dose of .5."""
-    (columns,) = found(dose(workload, replace(OPTIONS, breadths=(1,))))[:1]
+    (columns,) = found(dose_study(workload, replace(OPTIONS, breadths=(1,))))[:1]
 
     assert np.array_equal(columns["0.5"], columns[RULE])
     assert not np.array_equal(columns["0.1"], columns[RULE])
@@ -330,8 +331,8 @@ def test_judges_are_compared_on_the_same_pairs(folders: list[Path]) -> None:
     """Only pairs that every judge scored are rewarded; unbounded scores reorder and teach nothing."""
     asked = [("oracle", Scale()), ("dice", Scale("unbounded")), ("qrels", Scale())]
 
-    opened_ = judges.open_on_same_pairs(folders, "tiny", asked)
-    study = judges.judges(opened_, OPTIONS)
+    opened_ = open_on_same_pairs(folders, "tiny", asked)
+    study = judges_study(opened_, OPTIONS)
     table = study.report(found(study)).tables[0]
 
     candidates = [[c.candidates(q, 5)[0].tolist() for q in range(len(c.raw))] for w in opened_ for c in w.collections]
@@ -344,7 +345,7 @@ def test_judges_are_compared_on_the_same_pairs(folders: list[Path]) -> None:
 
 def test_what_specialising_lost_is_won_back(workload: Workload) -> None:
     """The stand-in loses on the other set; (b) starts from there, and rewards there win some of it back."""
-    study = recovery(workload, replace(OPTIONS, depth=20), "left")
+    study = recovery_study(workload, replace(OPTIONS, depth=20), "left")
     (trade, won, _) = study.report(found(study)).tables
     away = column(trade, "mean of the other sets")
 
@@ -357,7 +358,7 @@ def test_what_specialising_lost_is_won_back(workload: Workload) -> None:
 
 def test_rivals_and_ours_are_on_the_same_pairs(workload: Workload) -> None:
     """A rival that is private to judged queries leaves all the others at raw, as direct rerank does."""
-    study = baselines(workload, replace(OPTIONS, breadths=(3,)))
+    study = baselines_study(workload, replace(OPTIONS, breadths=(3,)))
     columns = found(study)[0]
     rewarded = workload.mask(workload.drawn(6, 0))
 
@@ -408,7 +409,7 @@ def test_latex_is_escaped() -> None:
 
 def test_json_has_no_nan() -> None:
     """What was not measured is null: NaN is not JSON."""
-    report = Report((TABLE,), (Line("gain", (1.0,), (Estimate(math.nan, math.nan, math.nan),)),), "b")
+    report = StudyReport((TABLE,), (Curve("gain", (1.0,), (Estimate(math.nan, math.nan, math.nan),)),), "b")
 
     assert "NaN" not in json.dumps(report.as_dict())
     assert report.as_dict()["tables"][0]["rows"][1][1] == {"mean": None, "low": None, "high": None}
@@ -422,4 +423,4 @@ def test_a_file_of_other_tables_is_no_file_of_cells(tmp_path):
     store = CellStore(path)
 
     with pytest.raises(DataError, match="expected a file of measured cells"):
-        store.get("key")
+        store.get(b"key")

@@ -1,12 +1,15 @@
 """The second search: where it goes, and how both searches become one list."""
 
+import logging
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tttembed_rag import Rewards, VectorError, fit
-from tttembed_rag.serving import FirstPass, in_fused_order, in_reward_order
+from tttembed_rag.serving import FirstPass, Handlers, TwoPass, adrive, drive, in_fused_order, in_reward_order
 
 KEYS = st.lists(st.integers(0, 30), unique=True)
 REWARDS = st.dictionaries(st.integers(0, 30), st.floats(0, 1))
@@ -112,3 +115,103 @@ def test_vectors_of_another_width_are_refused(case):
 
     with pytest.raises(VectorError, match="expected width 16"):
         FirstPass(range(10), rewards, key=int).turned(query, documents[:, :8])
+
+
+# The loop
+
+
+class Library:
+    """Documents 0 to 9 of `case` as an application: what it is asked, and what it answers or raises."""
+
+    def __init__(self, case, failing=""):
+        self.query, self.documents, self.scores = case
+        self.failing = failing
+        self.asked = []
+        self.recorded = []
+
+    def answer(self, what, about):
+        """The answer to one request; the second search counts as ``again``."""
+        self.asked.append(what if (what, "search" in self.asked) != ("search", True) else "again")
+        if self.asked[-1] == self.failing:
+            raise ConnectionError(self.failing)
+        return {
+            "embed": self.query.tolist,
+            "search": lambda: np.argsort(-(self.documents @ np.array(about)), kind="stable").tolist(),
+            "judge": lambda: [float(self.scores[int(text)]) for text in about],
+            "vectors": lambda: self.documents[[int(text) for text in about]],
+        }[what]()
+
+    def record(self, query, base, documents, scores):
+        """Keep what was judged, or fail."""
+        self.recorded.append((query, base, documents, scores))
+        if self.failing == "record":
+            raise ConnectionError(self.failing)
+
+    def loop(self, **settings):
+        """The loop over this library."""
+        return TwoPass(
+            steer=lambda _, base: base,
+            read=str,
+            rewards=np.array,
+            key=int,
+            record=self.record,
+            logger=logging.getLogger("library"),
+            **settings,
+        )
+
+    def found(self, **settings):
+        """What the loop finds."""
+        kinds = ("embed", "search", "judge", "vectors")
+        return drive(self.loop(**settings).steps("q"), Handlers(**{one: partial(self.answer, one) for one in kinds}))
+
+    async def afound(self, **settings):
+        """The same, awaited."""
+
+        async def answer(what, about):
+            return self.answer(what, about)
+
+        kinds = ("embed", "search", "judge", "vectors")
+        return await adrive(self.loop(**settings).steps("q"), Handlers(**{one: partial(answer, one) for one in kinds}))
+
+
+async def test_the_loop_is_the_same_sync_and_async(case):
+    """Both ask the same in the same order, and find what the parts would find."""
+    library, awaited = Library(case), Library(case)
+    query, documents, rewards = case
+    once = np.argsort(-(documents @ query), kind="stable").tolist()
+    first = FirstPass(once, rewards[once][:6], key=int)
+    turned = np.array(first.turned(query, documents[once[:6]]))
+    expected = first.merged(np.argsort(-(documents @ turned), kind="stable").tolist())
+
+    assert library.found(depth=6) == await awaited.afound(depth=6) == expected
+    assert library.asked == awaited.asked == ["embed", "search", "judge", "vectors", "again"]
+    assert library.recorded == awaited.recorded == [("q", query.tolist(), once[:6], rewards[once[:6]].tolist())]
+
+
+@pytest.mark.parametrize("settings", [{"second_pass": False}, {"depth": 1}])
+def test_without_a_second_search_no_vector_is_asked_for(case, settings):
+    """Where it is not wanted, or one verdict could not turn the query."""
+    library = Library(case)
+
+    assert sorted(library.found(**settings)) == list(range(10))
+    assert library.asked == ["embed", "search", "judge"]
+
+
+@pytest.mark.parametrize("failing", ["judge", "record", "vectors", "again"])
+async def test_a_failure_after_the_first_search_costs_its_order_alone(case, failing, caplog):
+    """The first search's documents are returned, and one record says what failed."""
+    once = np.argsort(-(case[1] @ case[0]), kind="stable").tolist()
+
+    assert Library(case, failing).found() == await Library(case, failing).afound() == once
+    assert [(one.name, one.message, str(one.exc_info[1])) for one in caplog.records] == [
+        ("library", "'q': served as first found", failing)
+    ] * 2
+
+
+@pytest.mark.parametrize("failing", ["embed", "search"])
+async def test_a_failure_before_is_the_callers(case, failing):
+    """Without any documents there is nothing to fall back on."""
+    with pytest.raises(ConnectionError, match=failing):
+        Library(case, failing).found()
+    with pytest.raises(ConnectionError, match=failing):
+        await Library(case, failing).afound()

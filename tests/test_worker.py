@@ -384,6 +384,7 @@ class TestBrokenJudges:
         assert kept == (0 if kind == "down" else 3 * 8)
         assert kept + waits == 320
 
+    @pytest.mark.slow
     def test_nonsense_about_one_document_is_declined(self, world, store, reranker):
         """NaN for one of eight documents leaves seven verdicts, and the one is not asked about again."""
         host, asked = reranker(lambda scores, n: scores if n == 1 else [*scores[:-1], float("nan")])
@@ -490,6 +491,7 @@ class TestLease:
         assert standing_by == ["standby"]
         assert actions(second.round()) == ["learned nothing"]
 
+    @pytest.mark.slow
     def test_it_is_renewed_while_work_goes_on(self, world, store):
         """A lease of a moment lasts as long as the judge needs."""
         asked, answered, held = threading.Event(), threading.Event(), []
@@ -793,6 +795,7 @@ class TestProbe:
 
         assert store.registry.halted() is None
 
+    @pytest.mark.slow
     def test_a_third_model_is_served_what_is_learned_for_it(self, world, store):
         """A halt whose reason has changed ends like any other of the worker's own."""
         now = [""]
@@ -866,6 +869,7 @@ def command(*arguments):
     return [sys.executable, "-m", "tttembed_rag", "worker", *map(str, arguments)]
 
 
+@pytest.mark.slow
 class TestKilled:
     """kill -9 at any moment loses nothing, repeats nothing."""
 
@@ -922,6 +926,7 @@ class TestKilled:
         assert store.leases.take("worker", "next", 1) is not None
 
 
+@pytest.mark.slow
 def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
     """A worker that is told to end while it judges keeps the verdicts of that step and begins nothing else."""
     stop = threading.Event()
@@ -937,6 +942,7 @@ def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
     assert store.judges()[0][1] == 16 * 8
 
 
+@pytest.mark.slow
 class TestCommand:
     """`tttembed worker`."""
 

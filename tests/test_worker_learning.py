@@ -13,6 +13,8 @@ from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.memory import Memory
 
+pytestmark = pytest.mark.slow
+
 DEPTH = 8
 
 

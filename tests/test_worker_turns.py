@@ -12,10 +12,12 @@ import pytest
 from tttembed_rag import Scale
 from tttembed_rag.judges import Budget, Price, Usage
 from tttembed_rag.judges.contract import PROBE_QUERY
-from tttembed_rag.judges.spending import record
+from tttembed_rag.judges.spending import report_usage
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
+
+pytestmark = pytest.mark.slow
 
 
 class Choosy:
@@ -39,7 +41,7 @@ class Choosy:
     async def ascore(self, query, documents):
         """The same, where nothing is wrong."""
         self.asked.append(query)
-        record(Usage(requests=1, input_tokens=10))
+        report_usage(Usage(requests=1, input_tokens=10))
         fault = self.fault(query)
         if isinstance(fault, Exception):
             raise fault

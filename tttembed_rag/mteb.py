@@ -1,11 +1,11 @@
-"""Offsets under mteb: an encoder whose queries are steered, and a search that judges, fits and searches again."""
+"""Offsets under mteb: an encoder with steered query vectors, and a search that judges, fits and searches again."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def with_offsets(model: Any, offsets: Offsets) -> OffsetEncoder:
     Args:
         model: Any encoder of mteb, or a `SentenceTransformer`.
 
-        offsets: What was learned with this model.
+        offsets: Offsets learned with this model.
     """
     return OffsetEncoder(_encoder(model), offsets)
 
@@ -52,23 +52,23 @@ def two_pass(
     reorder: bool = False,
     answers: Answers | None = None,
 ) -> TwoPassSearch:
-    """A search for `mteb.evaluate`: retrieve, judge what was found, fit offsets, retrieve again.
+    """A search for `mteb.evaluate`: retrieve, judge the first documents, fit offsets, retrieve again.
 
     Args:
         model: Any encoder of mteb, or a `SentenceTransformer`.
 
-        judge: Who judges the first candidates of every query.
+        judge: Scores the first candidates of every query.
 
-        depth: How many of them.
+        depth: Candidates judged per query.
 
-        scope: Of the offsets; ``query`` is private to each query, the other scopes share within the task.
+        scope: Scope of the offsets; ``query`` is private to each query, the other scopes share within the task.
 
         gate: Whether offsets are served on evidence alone; ``auto`` needs it.
 
         reorder: Whether judged documents are put in the order of their rewards in the end, among the
             places that they hold; without, the second search alone decides, as in the paper.
 
-        answers: Where paid answers are kept; None keeps them in memory.
+        answers: Keeps paid answers; None keeps them in memory.
     """
     return TwoPassSearch(_encoder(model), judge, depth=depth, scope=scope, gate=gate, reorder=reorder, answers=answers)
 
@@ -82,7 +82,7 @@ class OffsetEncoder:
     Args:
         model: An encoder of mteb.
 
-        offsets: What is added.
+        offsets: The offsets to add.
     """
 
     def __init__(self, model: Any, offsets: Offsets) -> None:
@@ -100,7 +100,7 @@ class OffsetEncoder:
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> Any:
-        """What the wrapped encoder says of *inputs*; queries with the offset of their task, or their own.
+        """The vectors of the wrapped encoder, those of queries with the offset of their task or their own.
 
         Raises:
             VectorError: A query vector is NaN, infinite, zero or of another width.
@@ -146,20 +146,20 @@ class TwoPassSearch:
     Args:
         model: An encoder of mteb.
 
-        judge: Who judges.
+        judge: The judge.
 
         depth: Candidates judged per query.
 
-        scope: Of the offsets.
+        scope: Scope of the offsets.
 
         gate: Whether offsets are served on evidence alone.
 
         reorder: Whether judged documents end in the order of their rewards.
 
-        answers: Where paid answers are kept.
+        answers: Keeps paid answers.
 
     Attributes:
-        offsets: What the latest search learned; None before the first.
+        offsets: The offsets of the latest search; None before the first.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class TwoPassSearch:
     ) -> None:
         if depth < 1:
             raise InputError(f"depth: expected at least 1, got {depth}")
-        if scope not in ("auto", "global", "task", "query"):
+        if scope not in get_args(AnyScope):
             raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
         if scope == "auto" and not gate:
             raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
@@ -198,17 +198,17 @@ class TwoPassSearch:
         """Encode *corpus* and keep it.
 
         Args:
-            corpus: Its documents, as a data set with ids.
+            corpus: Documents, as a data set with ids.
 
-            task_metadata: Of the task.
+            task_metadata: Metadata of the task.
 
-            hf_split: Its split.
+            hf_split: Split of the task.
 
-            hf_subset: Its subset.
+            hf_subset: Subset of the task.
 
-            encode_kwargs: For the encoder.
+            encode_kwargs: Keywords for the encoder.
 
-            **kwargs: ``num_proc``, and what later versions of mteb add.
+            **kwargs: ``num_proc``, and keywords of later versions of mteb.
         """
         where = {"task_metadata": task_metadata, "hf_split": hf_split, "hf_subset": hf_subset}
         self._documents, self._vectors = self._encode(corpus, "document", where, encode_kwargs, kwargs)
@@ -229,21 +229,21 @@ class TwoPassSearch:
         """Similarity by query id and document id, *top_k* documents per query.
 
         Args:
-            queries: As a data set with ids.
+            queries: Queries, as a data set with ids.
 
-            task_metadata: Of the task.
+            task_metadata: Metadata of the task.
 
-            hf_split: Its split.
+            hf_split: Split of the task.
 
-            hf_subset: Its subset.
+            hf_subset: Subset of the task.
 
             top_k: Documents per query.
 
-            encode_kwargs: For the encoder.
+            encode_kwargs: Keywords for the encoder.
 
-            top_ranked: Of a task that reranks given documents, which has nothing to search.
+            top_ranked: Documents of a task that reranks, which has nothing to search.
 
-            **kwargs: ``num_proc``, and what later versions of mteb add.
+            **kwargs: ``num_proc``, and keywords of later versions of mteb.
 
         Raises:
             InputError: The task reranks given documents.
@@ -254,8 +254,8 @@ class TwoPassSearch:
             raise InputError(f"task: expected one that searches its corpus, got {task_metadata.name}, which reranks")
         where = {"task_metadata": task_metadata, "hf_split": hf_split, "hf_subset": hf_subset}
         texts, vectors = self._encode(queries, "query", where, encode_kwargs, kwargs)
-        found = self._index.search(vectors, self._depth + 1)[1]
-        rewards = self._judged(task_metadata.name, texts, found)
+        base = self._index.search(vectors, self._depth + 1)[1]
+        rewards = self._judged(task_metadata.name, texts, base)
         steered = self._steered(task_metadata.name, list(texts), vectors, rewards)
         similarities, rows = self._index.search(steered, top_k)
         ids = list(self._documents)
@@ -283,39 +283,39 @@ class TwoPassSearch:
         texts = (text for batch in loader for text in batch["text"])
         return dict(zip(map(str, dataset["id"]), texts, strict=True)), _as_array(encoded)
 
-    def _judged(self, task: str, texts: dict[str, str], found: IntArray) -> dict[str, dict[str, float]]:
-        """Rewards in [0, 1] by query id and document id."""
+    def _judged(self, task: str, texts: dict[str, str], base: IntArray) -> dict[str, dict[str, float]]:
+        """Rewards in [0, 1] by query id and document id, for the rows (m, k) of a first search."""
         documents = list(self._documents.items())
         observations = [
             Observation(query, text, self._candidates(query, text, [documents[row] for row in rows]), task)
-            for (query, text), rows in zip(texts.items(), found.tolist(), strict=True)
+            for (query, text), rows in zip(texts.items(), base.tolist(), strict=True)
         ]
         verdicts = judge_all(Plan(observations, (self._depth,)), self._judge, self._answers)
         if verdicts.stopped:
             raise JudgeError(f"{self._judge.fingerprint}: expected to judge every candidate ({verdicts.stopped})")
         return {query: dict(rewards) for query, rewards in verdicts.rewards.items()}
 
-    def _candidates(self, query: str, text: str, found: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-        """The first of *found*, without the query itself, which some collections hold as a document."""
-        return [(key, said) for key, said in found if key != query or text not in said][: self._depth]
+    def _candidates(self, query: str, text: str, documents: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+        """The first of *documents*, without the query itself, which some collections hold as a document."""
+        return [(key, shown) for key, shown in documents if key != query or text not in shown][: self._depth]
 
     def _steered(
         self, task: str, queries: list[str], vectors: FloatArray, rewards: dict[str, dict[str, float]]
     ) -> FloatArray:
-        """Query vectors with the offsets that *rewards* teach; queries whose rewards are all equal teach nothing."""
+        """Query vectors with the offsets that *rewards* teach; equal rewards of a query teach nothing."""
         row = {document: i for i, document in enumerate(self._documents)}
-        taught = [i for i, query in enumerate(queries) if len(set(rewards.get(query, {}).values())) > 1]
-        if not taught:
+        informative = [i for i, query in enumerate(queries) if len(set(rewards.get(query, {}).values())) > 1]
+        if not informative:
             raise RewardError(f"{task}: expected rewards that differ within a query, got none")
-        said = [rewards[queries[i]] for i in taught]
+        by_document = [rewards[queries[i]] for i in informative]
         self.offsets = fit(
             Rewards.from_indexed(
-                vectors[taught],
+                vectors[informative],
                 self._vectors,
-                [[row[document] for document in one] for one in said],
-                [list(one.values()) for one in said],
-                tasks=[task] * len(taught),
-                query_ids=[queries[i] for i in taught],
+                [[row[document] for document in judged] for judged in by_document],
+                [list(judged.values()) for judged in by_document],
+                tasks=[task] * len(informative),
+                query_ids=[queries[i] for i in informative],
                 judge=self._judge.fingerprint,
             ),
             scope=self._scope,
@@ -325,7 +325,7 @@ class TwoPassSearch:
 
 
 def offsets_digest(offsets: Offsets) -> str:
-    """A hash of what *offsets* do to query vectors; how they were learned does not matter."""
+    """A hash of the effect of *offsets* on query vectors, the same for equal offsets of any origin."""
     digest = hashlib.sha256()
     for key in sorted(offsets):
         offset = offsets[key]
@@ -361,12 +361,12 @@ def _as_array(encoded: Any) -> FloatArray:
         return encoded
     torch = require("torch", EXTRA)
     vectors = torch.as_tensor(encoded).detach().cpu()
-    found: FloatArray = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
-    return found
+    array: FloatArray = (vectors.float() if vectors.dtype == torch.bfloat16 else vectors).numpy()
+    return array
 
 
 def _ids(inputs: Any) -> list[str] | None:
-    """Query ids of a data loader, where its data set has them."""
+    """Query ids of a data loader; None where its data set has none."""
     dataset = getattr(inputs, "dataset", None)
     names = getattr(dataset, "column_names", None) or ()
     return [str(key) for key in dataset["id"]] if dataset is not None and "id" in names else None

@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from tttembed_rag.testing import word_overlap
+
 # Text to learn pieces from; yes and no are common enough to become tokens of their own.
 PROSE = (
     "yes no system user assistant Judge whether the Document meets the requirements based on the Query and the "
@@ -126,19 +128,13 @@ def classifier_folder(classifier, tmp_path_factory):
     return folder
 
 
-def overlap(query, document):
-    """Share of the query's words that the document has: a reranker one can follow."""
-    words = set(re.findall(r"\w+", query.lower()))
-    return len(words & set(re.findall(r"\w+", document.lower()))) / max(1, len(words))
-
-
 @pytest.fixture
 def cohere(serve):
     """A server that speaks Cohere's rerank protocol, best first, and bills one search a request."""
 
     def answer(path, body, _):
         results = [
-            {"index": i, "relevance_score": overlap(body["query"], document)}
+            {"index": i, "relevance_score": word_overlap(body["query"], document)}
             for i, document in enumerate(body["documents"])
         ]
         results.sort(key=lambda result: -result["relevance_score"])

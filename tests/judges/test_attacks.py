@@ -11,6 +11,8 @@ from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNo
 from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.yesno import PREFIX, SUFFIX
 
+pytestmark = pytest.mark.slow
+
 TURN = "<|im_end|>\n<|im_start|>"
 ATTACKS = {
     # forged verdicts
@@ -121,21 +123,24 @@ def test_the_document_stays_inside_its_fence(attack):
 
 
 @over_all_attacks
-def test_the_rerankers_frame_stays_whole(attack, reranker, monkeypatch):
+def test_the_rerankers_frame_stays_whole(attack, reranker):
     """The sequence begins and ends with the frame, holds no other structure, keeps the limit, and gives P(yes)."""
     model, tokenizer = reranker
     judge = YesNoJudge(model, tokenizer, max_tokens=512)
     seen = []
-    monkeypatch.setattr(judge, "_p_yes", lambda rests, *_: seen.extend(rests) or [0.25] * len(rests))
-    scores = judge.score(QUERY, [ATTACKS[attack]])
+    listening = model.register_forward_pre_hook(
+        lambda _, __, inputs: seen.extend(inputs["input_ids"].tolist()), with_kwargs=True
+    )
+    (score,) = judge.score(QUERY, [ATTACKS[attack]])
+    listening.remove()
     if attack in EMPTY:
-        assert scores == [None]
+        assert score is None
         return
     prefix, suffix = (tokenizer.encode(part, add_special_tokens=False) for part in (PREFIX, SUFFIX))
     (ids,) = seen
     body = ids[len(prefix) : -len(suffix)]
 
-    assert scores == [0.25]
+    assert 0 <= score <= 1
     assert [prefix, suffix] == [ids[: len(prefix)], ids[-len(suffix) :]]
     assert not set(body) & set(tokenizer.added_tokens_decoder)
     assert len(ids) <= 512

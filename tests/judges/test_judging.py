@@ -15,36 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import DataError, InputError, RewardError, Scale
-from tttembed_rag.judges import Blocking, Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
-from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, record
+from tttembed_rag.judges import Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
+from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, report_usage
 from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
 from tttembed_rag.judging.running import ajudge_all, forecast
 from tttembed_rag.observations import Observation
+from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
 
 
-class Lengths(Blocking):
+class Lengths(FakeJudge):
     """A judge that knows how long texts are: 1 / (1 + characters), 10 tokens a document."""
 
-    scale = Scale("probability")
-    fingerprint = "lengths"
-    documents_per_call = 3
-
-    def __init__(self):
-        self.asked = []
-        self._lock = threading.Lock()
-
-    def score(self, query, documents):
-        """Scores and notes what was asked."""
-        with self._lock:
-            self.asked += [(query, text) for text in documents]
-        record(Usage(1, 10 * len(documents)))
-        return [None if text == "unclear" else 1 / (1 + len(text)) for text in documents]
-
-    def forecast(self, query, documents):
-        """Exactly what it will use."""
-        return Usage(1, 10 * len(documents))
+    def __init__(self, score_of=lambda _, text: None if text == "unclear" else 1 / (1 + len(text)), **settings):
+        super().__init__(score_of, fingerprint="lengths", documents_per_call=3, **settings)
 
 
 def served(queries=4, depth=5, tasks=1):
@@ -170,7 +155,7 @@ class TestCaps:
         class Odd(Lengths):
             def score(self, query, documents):
                 self.asked += documents
-                record(Usage(1, 10))
+                report_usage(Usage(1, 10))
                 return [0.5] * len(documents)
 
             def forecast(self, query, documents):
@@ -246,10 +231,10 @@ class TestCaps:
     def test_meters_hear_threads_and_not_each_other(self):
         """Usage in one block is no usage of the next."""
         with metered() as first:
-            record(Usage(1, 5))
+            report_usage(Usage(1, 5))
         with metered() as second:
-            record(Usage(1, 7))
-        record(Usage(1, 9))
+            report_usage(Usage(1, 7))
+        report_usage(Usage(1, 9))
 
         assert [first.usage.tokens, second.usage.tokens] == [5, 7]
 
@@ -315,6 +300,7 @@ class TestOnce:
 
         assert len(keys) == 4
 
+    @pytest.mark.slow
     def test_processes_share_a_cache(self, tmp_path):
         """Processes that write the same pairs at once lose none and keep the first answer of each."""
         path = tmp_path / "paid.sqlite"
@@ -333,6 +319,7 @@ class TestOnce:
         assert len(found) == 200
         assert all(paid == Paid(float(key[1])) for key, paid in found.items() if len(key) == 2)
 
+    @pytest.mark.slow
     def test_a_kill_loses_nothing_that_was_paid(self, tmp_path, serve):
         """A process killed in the middle pays on for what is left, not for what it had."""
         answered, release = [], threading.Event()
@@ -413,28 +400,19 @@ class TestFailure:
 
     def test_scores_off_the_scale_are_never_kept(self):
         """A judge that leaves its declared scale ends the run with an error, and nothing enters the cache."""
-
-        class Wild(Lengths):
-            def score(self, query, documents):
-                return [7.0] * len(documents)
-
         cache = ScoreCache.open(None)
         with pytest.raises(RewardError, match="declare the judge's scale"):
-            judge_all(Plan(served()), Wild(), cache)
+            judge_all(Plan(served()), Lengths(lambda *_: 7.0), cache)
 
         assert forecast(Plan(served()), Lengths(), cache).cached == 0
 
     def test_an_unbounded_judge_is_refused_unasked(self):
         """Scores without a meaning are refused before they are paid for."""
-
-        class Unbounded(Lengths):
-            scale = Scale("unbounded")
-
-        judge = Unbounded()
+        judge = Lengths(scale="unbounded")
         with pytest.raises(RewardError, match="calibrate them first"):
             judge_all(Plan(served()), judge, ScoreCache.open(None))
 
-        assert judge.asked == []
+        assert judge.calls == 0
 
     def test_a_judge_that_drops_a_document_is_not_believed(self):
         """Fewer scores than documents cannot be matched, so none of them is kept."""

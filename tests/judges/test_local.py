@@ -168,16 +168,6 @@ class TestCrossEncoder:
         assert np.ptp(expected) > 0.01
         assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
 
-    def test_takes_a_loaded_cross_encoder(self, classifier_folder):
-        """A `CrossEncoder` object becomes a judge, its own activation left out."""
-        from sentence_transformers import CrossEncoder
-
-        rival = CrossEncoder(str(classifier_folder), device="cpu")
-        judge = CrossEncoderJudge.from_sentence_transformers(rival, scale="logit")
-        expected = rival.predict([(QUERY, text) for text in DOCUMENTS], activation_fn=torch.nn.Identity())
-
-        assert_allclose(judge.score(QUERY, DOCUMENTS), expected, atol=1e-5)
-
     @pytest.mark.parametrize("batch_tokens", [1, 70, 10_000])
     def test_batches_do_not_matter(self, classifier, batch_tokens):
         """Padding and company change no score."""

@@ -11,7 +11,7 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, rewards_of
 from tttembed_rag.judges.rubric import grade_of
-from tttembed_rag.judges.spending import estimated_tokens, metered, record
+from tttembed_rag.judges.spending import estimated_tokens, metered, report_usage
 
 
 def answering(answer):
@@ -118,7 +118,7 @@ async def test_what_a_model_counts_is_counted_once():
     """A function that records its usage is believed, from threads too."""
 
     def counting(_):
-        record(Usage(1, 7, 2))
+        report_usage(Usage(1, 7, 2))
         return "Score: 4"
 
     with metered() as meter:

@@ -1,4 +1,4 @@
-"""Judges made of judges: ensembles, noise, calibration; and judges from a line of text."""
+"""Judges made of judges: ensembles and calibration; and judges from a line of text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, JudgeError, MissingExtraError, RewardError, Rewards, Scale
+from tttembed_rag import InputError, JudgeError, MissingExtraError, RewardError, Rewards
 from tttembed_rag.judges import (
-    Blocking,
     CalibratedJudge,
     Calibration,
     CrossEncoderJudge,
@@ -18,23 +17,17 @@ from tttembed_rag.judges import (
     RubricJudge,
     YesNoJudge,
     check_judge,
-    noise_of,
     open_judge,
     rewards_of,
 )
+from tttembed_rag.testing import FakeJudge
 
 
-class Fixed(Blocking):
+def fixed(scale, **scores):
     """A judge with scores by document."""
-
-    def __init__(self, scale, **scores):
-        self.scale = Scale.parse(scale)
-        self.fingerprint = f"fixed:{scale}:{sorted(scores.items())}"
-        self._scores = scores
-
-    def score(self, query, documents):
-        """What it was given."""
-        return [self._scores.get(text) for text in documents]
+    return FakeJudge(
+        lambda _, text: scores.get(text), scale=scale, fingerprint=f"fixed:{scale}:{sorted(scores.items())}"
+    )
 
 
 class TestEnsemble:
@@ -42,25 +35,25 @@ class TestEnsemble:
 
     def test_averages_rewards_not_scores(self):
         """Each judge is mapped by its own scale first."""
-        judges = [Fixed("rubric:0,5", a=5.0, b=0.0), Fixed("logit", a=0.0, b=0.0)]
+        judges = [fixed("rubric:0,5", a=5.0, b=0.0), fixed("logit", a=0.0, b=0.0)]
 
         assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.75, 0.25]
 
     def test_the_median_ignores_an_outlier(self):
         """One judge that was talked into it does not decide."""
-        judges = [Fixed("probability", a=p) for p in (0.2, 0.3, 1.0)]
+        judges = [fixed("probability", a=p) for p in (0.2, 0.3, 1.0)]
 
         assert EnsembleJudge(judges, how="median").score("q", ["a"]) == [0.3]
 
     def test_a_pair_that_one_did_not_judge_is_not_judged(self):
         """The rest alone would be another judge."""
-        judges = [Fixed("probability", a=0.5, b=0.5), Fixed("probability", a=0.7)]
+        judges = [fixed("probability", a=0.5, b=0.5), fixed("probability", a=0.7)]
 
         assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.6, None]
 
     async def test_async_gives_the_same(self):
         """The async twin merges alike."""
-        judge = EnsembleJudge([Fixed("probability", a=0.5), Fixed("logit", a=0.0)])
+        judge = EnsembleJudge([fixed("probability", a=0.5), fixed("logit", a=0.0)])
 
         assert await judge.ascore("q", ["a"]) == [0.5]
 
@@ -75,46 +68,21 @@ class TestEnsemble:
     def test_unbounded_judges_are_refused(self):
         """Scores without a meaning cannot be averaged."""
         with pytest.raises(RewardError, match="calibrate them first"):
-            EnsembleJudge([Fixed("unbounded", a=3.0), Fixed("logit", a=0.0)])
+            EnsembleJudge([fixed("unbounded", a=3.0), fixed("logit", a=0.0)])
 
     def test_one_judge_is_an_error(self):
         """An ensemble of one is a judge."""
         with pytest.raises(InputError, match=r"^judges: expected at least two, got 1$"):
-            EnsembleJudge([Fixed("logit")])
+            EnsembleJudge([fixed("logit")])
 
     def test_its_fingerprint_names_its_judges(self):
         """Other judges or another way of merging are another judge; their order is not."""
-        a, b, c = (Fixed("probability", a=p) for p in (0.1, 0.2, 0.3))
+        a, b, c = (fixed("probability", a=p) for p in (0.1, 0.2, 0.3))
         same = EnsembleJudge([a, b]).fingerprint, EnsembleJudge([b, a]).fingerprint
         others = EnsembleJudge([a, c]).fingerprint, EnsembleJudge([a, b], how="median").fingerprint
 
         assert same[0] == same[1]
         assert len({*same, *others}) == 3
-
-
-class TestNoise:
-    """How far a judge agrees with itself."""
-
-    def test_estimates_the_deviation(self):
-        """The estimate is the standard deviation of one reward, on average."""
-        rng = np.random.default_rng(0)
-        judge = RubricJudge(lambda _: f"Score: {rng.choice([2, 3])}", model="undecided")
-
-        assert noise_of(judge, [("q", ["d"] * 400)]) == pytest.approx(0.1, abs=0.01)
-
-    def test_a_judge_that_repeats_itself_has_none(self):
-        """Equal answers are no noise."""
-        assert noise_of(Fixed("probability", a=0.3), [("q", ["a", "missing"])], times=3) == 0.0
-
-    def test_nothing_judged_is_an_error(self):
-        """Noise of nothing is unknown, not zero."""
-        with pytest.raises(InputError, match=r"^pairs: expected one that is judged every time, found none$"):
-            noise_of(Fixed("probability"), [("q", ["a"])])
-
-    def test_asking_once_is_an_error(self):
-        """One answer has no deviation."""
-        with pytest.raises(InputError, match=r"^times: expected at least 2, got 1$"):
-            noise_of(Fixed("probability"), [("q", ["a"])], times=1)
 
 
 class TestCalibration:
@@ -132,7 +100,7 @@ class TestCalibration:
 
     def test_makes_an_unbounded_judge_usable(self):
         """Calibrated scores are probabilities, in the order they had; None stays None."""
-        judge = CalibratedJudge(Fixed("unbounded", a=30.0, b=10.0), Calibration.fit([5, 12, 25, 31], [0, 0, 1, 1]))
+        judge = CalibratedJudge(fixed("unbounded", a=30.0, b=10.0), Calibration.fit([5, 12, 25, 31], [0, 0, 1, 1]))
         a, b, c = judge.score("q", ["a", "b", "c"])
 
         assert 1 > a > 0.5 > b > 0
@@ -167,13 +135,13 @@ def test_an_unbounded_scale_is_refused_by_rewards(some_rewards):
 
 def test_rewards_keep_what_was_not_judged_apart():
     """Not judged is NaN, never zero."""
-    rewards = rewards_of(Fixed("rubric:0,5"), [5.0, None, 0.0])
+    rewards = rewards_of(fixed("rubric:0,5"), [5.0, None, 0.0])
 
     assert rewards[[0, 2]].tolist() == [1.0, 0.0]
     assert np.isnan(rewards[1])
 
 
-@pytest.mark.parametrize("judge", [Fixed("probability"), RubricJudge(lambda _: "I cannot say.", model="shy")])
+@pytest.mark.parametrize("judge", [fixed("probability"), RubricJudge(lambda _: "I cannot say.", model="shy")])
 def test_a_judge_that_declines_the_probe_is_refused(judge):
     """No score for a plainly good document is no proof of judgment."""
     with pytest.raises(JudgeError, match="got rewards nan and nan"):

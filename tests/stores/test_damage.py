@@ -14,6 +14,8 @@ from tttembed_rag.errors import RewardError
 from tttembed_rag.stores import Store, open_store, schema
 from tttembed_rag.testing import JUDGE, traffic
 
+pytestmark = pytest.mark.slow
+
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a flipped bit": lambda vector: bytes([vector[0] ^ 1]) + vector[1:],
     "cut off": lambda vector: vector[:-3],

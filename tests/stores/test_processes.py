@@ -6,10 +6,13 @@ import multiprocessing
 import os
 from threading import Event, Thread
 
+import pytest
+
 from tttembed_rag.errors import StoreError
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, learned, traffic
 
+pytestmark = pytest.mark.slow
 WRITERS, READERS, BATCHES = 4, 4, 4
 
 

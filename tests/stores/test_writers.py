@@ -65,6 +65,7 @@ def test_writers_that_change_the_same_texts_are_not_refused(store):
     assert refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["judged", "reward"])
 def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     """Both take the queries in one order, however they were numbered; in any other, one would be given up."""
@@ -92,6 +93,7 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     assert refused == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a new judge", "a first text"])
 def test_what_two_writers_bring_at_once_is_no_deadlock(postgres_url, what):
     """Both take judges, documents and queries in one order: the first is held up when it has all but its vectors."""

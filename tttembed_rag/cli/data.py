@@ -1,4 +1,4 @@
-"""`tttembed data`: collections and their vectors, as the folders that every other subcommand reads."""
+"""`tttembed data`: collections and their vectors as BEIR folders, which every other subcommand reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from tttembed_rag.cli.group import main
 from tttembed_rag.system.files import write_whole
 
-# The file that says where a folder's collection comes from; written before the texts.
+# The file that names the source of a folder's collection; written before the texts.
 _NOTE = "source.json"
 
 
@@ -57,11 +57,11 @@ def data(
 
     here = (Path(name) / "corpus.jsonl").is_file()
     folder = out or Path(name)
-    chosen = {"split": split, "subset": subset, "path": path, "revision": revision}
+    choices = {"split": split, "subset": subset, "path": path, "revision": revision}
     if here:
-        _check_same(folder, Path(name), chosen)
+        _check_same(folder, Path(name), choices)
     else:
-        _fetch(name, folder, chosen)
+        _fetch(name, folder, choices)
     dataset = load_beir(folder)
     record: dict[str, str | int] = {
         "folder": str(folder),
@@ -70,11 +70,11 @@ def data(
     }
     if spec is not None:
         embedder = open_embedder(spec)
-        known = cache_path or folder / "vectors" / ".known.sqlite"
-        known.parent.mkdir(parents=True, exist_ok=True)
+        cache_file = cache_path or folder / "vectors" / ".known.sqlite"
+        cache_file.parent.mkdir(parents=True, exist_ok=True)
         length, hidden = len(dataset.documents) + len(dataset.queries), not sys.stderr.isatty()
         with (
-            closing(VectorCache.open(known)) as cache,
+            closing(VectorCache.open(cache_file)) as cache,
             click.progressbar(length=length, label="embed", file=sys.stderr, hidden=hidden) as bar,
         ):
             cached = CachedEmbedder(embedder, cache, watch=bar.update)
@@ -92,27 +92,27 @@ def data(
         click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
 
 
-def _check_same(folder: Path, there: Path, chosen: Mapping[str, str | None]) -> None:
-    """Refuse options that would need another collection than that of the folder *there*."""
+def _check_same(folder: Path, there: Path, choices: Mapping[str, str | None]) -> None:
+    """Refuse options that would need another collection than the one that is *there*."""
     if folder.resolve() != there.resolve():
         raise click.UsageError(f"--out: expected none beside the folder {there}, which gets vectors itself")
     made = _asked(there) or {}
-    if other := next((key for key, value in chosen.items() if value is not None and value != made.get(key)), None):
-        raise click.UsageError(f"--{other}: expected {made.get(other)} for the folder {there}, got {chosen[other]}")
+    if other := next((key for key, value in choices.items() if value is not None and value != made.get(key)), None):
+        raise click.UsageError(f"--{other}: expected {made.get(other)} for the folder {there}, got {choices[other]}")
 
 
-def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
+def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
     """Write the collection called *name* to *folder*, unless a run with the same choices has."""
     from tttembed_rag.evaluate.catalogue import load_collection
 
-    wanted, made = {"name": name, **chosen}, _asked(folder)
+    wanted, made = {"name": name, **choices}, _asked(folder)
     if made is None and folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"{folder}: expected an empty folder, a BEIR folder, or none")
     if made not in (None, wanted):
         raise click.UsageError(f"{folder}: expected a folder made for {wanted}, got one for {made}")
     if made == wanted and (folder / "corpus.jsonl").is_file():
         return
-    collection = load_collection(name, **chosen)
+    collection = load_collection(name, **choices)
     folder.mkdir(parents=True, exist_ok=True)
     origin = {**collection.origin, "asked": wanted}
     write_whole(folder / _NOTE, json.dumps(origin, indent=1).encode() + b"\n")
@@ -120,7 +120,7 @@ def _fetch(name: str, folder: Path, chosen: Mapping[str, str | None]) -> None:
 
 
 def _asked(folder: Path) -> dict[str, str | None] | None:
-    """The name and options that a folder was made with; None where this command did not make it."""
+    """The name and choices that a folder was made for; None where this command did not make it."""
     note = folder / _NOTE
     if not note.is_file():
         return None

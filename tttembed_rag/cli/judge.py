@@ -83,19 +83,19 @@ def judge(
     draft = Plan([], depths, caps, Price.parse(price), seed)
     served = observe(source, vectors=vectors, depth=max(depths))
     plan = replace(draft, observations=served)
-    who = open_judge(
+    scorer = open_judge(
         spec,
-        queries={one.query_id: one.query for one in served},
-        documents={document: text for one in served for document, text in one.candidates},
+        queries={observation.query_id: observation.query for observation in served},
+        documents={document: text for observation in served for document, text in observation.candidates},
     )
     with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
-        probe = not no_probe and not isinstance(who, FeedbackJudge)
-        ahead = forecast(plan, who, cache, probe=probe)
+        probe = not no_probe and not isinstance(scorer, FeedbackJudge)
+        ahead = forecast(plan, scorer, cache, probe=probe)
         if dry_run:
             _report("forecast", spec, ahead, as_json=as_json, of=plan.pairs)
             return
         if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
-            check_once(who, cache, price=plan.price)
+            check_once(scorer, cache, price=plan.price)
         hidden, started = not sys.stderr.isatty(), time.monotonic()
         with click.progressbar(
             length=max(1, ahead.pairs), label="judge", file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
@@ -105,11 +105,11 @@ def judge(
                 rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
 
-            verdicts = judge_all(plan, who, cache, concurrency=concurrency, watch=watch)
+            verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch)
     write_scores(target, verdicts)
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
     if verdicts.stopped not in ("", BUDGET_ENDED):
-        raise click.exceptions.Exit(1)  # the judge broke down: what it said is written, scripts should know
+        raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
 
 
 def _default_target(source: Path, spec: str) -> Path:
@@ -119,7 +119,7 @@ def _default_target(source: Path, spec: str) -> Path:
 
 
 def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | None:
-    """The file that keeps paid scores; None in a dry run without one, which makes none."""
+    """The file of paid scores; None for a dry run where there is none yet."""
     cache = path or target.parent / ".paid-scores.sqlite"
     if dry_run and not cache.exists():
         return None
@@ -137,7 +137,7 @@ def _report(
     verdicts: Verdicts | None = None,
     target: Path | None = None,
 ) -> None:
-    """Print one line, or one JSON object, on the cost and the outcome of judging."""
+    """Print one line, or one JSON object, on the forecast or the result of judging."""
     record: dict[str, Any] = {
         "judge": spec,
         "planned": of,

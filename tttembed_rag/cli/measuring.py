@@ -45,10 +45,10 @@ def evaluate(
     scores/NAME.tsv. Several folders are several tasks of one workload.
     """
     from tttembed_rag.evaluate.collection import open_collection
-    from tttembed_rag.evaluate.experiment import Plan, run
+    from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 
     check_target(json_path)
-    settings = Plan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
+    settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     declared = Scale.parse(scale)
     workload = [
         open_collection(folder, vectors=vectors, rewards=rewards, scale=declared, index=index) for folder in folders

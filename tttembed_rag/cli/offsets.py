@@ -113,15 +113,18 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
     from tttembed_rag.evaluate import explaining
 
     offsets = Offsets.load(file)
-    found = explaining.explain(folder, query_id, offsets, **options)
+    explanation = explaining.explain(folder, query_id, offsets, **options)
     if as_json:
-        moves = {"rose": [asdict(move) for move in found.rose], "fell": [asdict(move) for move in found.fell]}
-        offset = _facts(found.offset, offsets)
-        click.echo(json.dumps({"query_id": query_id, "query": found.text, "offset": offset} | moves))
+        moves = {
+            "rose": [asdict(move) for move in explanation.rose],
+            "fell": [asdict(move) for move in explanation.fell],
+        }
+        offset = _facts(explanation.offset, offsets)
+        click.echo(json.dumps({"query_id": query_id, "query": explanation.text, "offset": offset} | moves))
         return
-    say(f"{query_id}: {_shortened(found.text, 90)}")
-    say(f"served by {_line(found.offset)}")
-    for word, moves_ in (("rose", found.rose), ("fell", found.fell)):
+    say(f"{query_id}: {_shortened(explanation.text, 90)}")
+    say(f"served by {_line(explanation.offset)}")
+    for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell)):
         for move in moves_:
             reward = "not judged" if move.reward is None else f"reward {move.reward:g}"
             say(
@@ -129,7 +132,7 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
                 f"score {move.score_before:.3f} {move.score - move.score_before:+.3f}  {reward:<12} "
                 f"{move.document}: {_shortened(move.text, 60)}"
             )
-    click.echo(f"{len(found.moves) - len(found.rose) - len(found.fell)} documents kept their rank")
+    click.echo(f"{len(explanation.moves) - len(explanation.rose) - len(explanation.fell)} documents kept their rank")
 
 
 def _tell(offsets: Offsets, *, as_json: bool) -> None:

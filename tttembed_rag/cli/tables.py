@@ -17,7 +17,7 @@ from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
-    from tttembed_rag.evaluate.paper.design import Options, Study
+    from tttembed_rag.evaluate.paper.design import Study, StudyOptions
     from tttembed_rag.evaluate.paper.workload import Workload
 
 
@@ -74,7 +74,7 @@ def tables(
     run that was stopped goes on where it was, and experiments share what they have in common.
     """
     from tttembed_rag.evaluate.paper.cells import CellStore, content_hash, measured
-    from tttembed_rag.evaluate.paper.design import Options
+    from tttembed_rag.evaluate.paper.design import StudyOptions
     from tttembed_rag.evaluate.paper.plots import plotted
 
     if len(rewards) > 1 and name != "judges":
@@ -82,9 +82,9 @@ def tables(
     if len(scales) not in (1, len(rewards)):
         raise click.UsageError(f"--scale: expected one, or one per --rewards ({len(rewards)}), got {len(scales)}")
     declared = [Scale.parse(scale) for scale in (scales if len(scales) > 1 else scales * len(rewards))]
-    chosen = Options(**options)
+    study_options = StudyOptions(**options)
     study, workloads = _study(
-        name, folders, vectors, list(zip(rewards, declared, strict=True)), chosen, specialty, specialised
+        name, folders, vectors, list(zip(rewards, declared, strict=True)), study_options, specialty, specialised
     )
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
@@ -94,12 +94,12 @@ def tables(
         )
         with bar as cells:
             report = study.report(list(cells))
-    settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(chosen)}
+    settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(study_options)}
     manifest = {
         "experiment": name,
         "version": __version__,
-        "seeds": list(chosen.seeds),
-        "options": asdict(chosen),
+        "seeds": list(study_options.seeds),
+        "options": asdict(study_options),
         "settings_sha256": content_hash(settings),
         "data": [part for workload in workloads for part in workload.manifest()],
     }
@@ -121,25 +121,25 @@ def _study(
     folders: tuple[Path, ...],
     vectors: str,
     judges: list[tuple[str, Scale]],
-    options: Options,
+    options: StudyOptions,
     specialty: str | None,
     specialised: str | None,
 ) -> tuple[Study, list[Workload]]:
     """The experiment called *name*, and the workloads it is on."""
     from tttembed_rag.evaluate.collection import open_collection
-    from tttembed_rag.evaluate.paper import judges as of_judges
-    from tttembed_rag.evaluate.paper.allocation import breadth_depth
-    from tttembed_rag.evaluate.paper.baselines import baselines
-    from tttembed_rag.evaluate.paper.budget import budget
-    from tttembed_rag.evaluate.paper.dose import dose
-    from tttembed_rag.evaluate.paper.objectives import objectives
-    from tttembed_rag.evaluate.paper.recovery import recovery
-    from tttembed_rag.evaluate.paper.transfer import transfer
+    from tttembed_rag.evaluate.paper.allocation import breadth_depth_study
+    from tttembed_rag.evaluate.paper.baselines import baselines_study
+    from tttembed_rag.evaluate.paper.budget import budget_study
+    from tttembed_rag.evaluate.paper.dose import dose_study
+    from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
+    from tttembed_rag.evaluate.paper.objectives import objectives_study
+    from tttembed_rag.evaluate.paper.recovery import recovery_study
+    from tttembed_rag.evaluate.paper.transfer import transfer_study
     from tttembed_rag.evaluate.paper.workload import Workload
 
     if name == "judges":
-        workloads = of_judges.open_on_same_pairs(folders, vectors, judges)
-        return of_judges.judges(workloads, options), workloads
+        workloads = open_on_same_pairs(folders, vectors, judges)
+        return judges_study(workloads, options), workloads
     ((rewards, scale),) = judges
 
     def opened(vectors: str) -> Workload:
@@ -150,14 +150,14 @@ def _study(
     workload = opened(vectors)
     if name == "recovery":
         tuned = opened(specialised) if specialised else None
-        study = recovery(workload, options, specialty or workload.names[0], tuned)
+        study = recovery_study(workload, options, specialty or workload.names[0], tuned)
         return study, [workload, *([tuned] if tuned else [])]
     simple = {
-        "budget": budget,
-        "transfer": transfer,
-        "breadth-depth": breadth_depth,
-        "dose": dose,
-        "objectives": objectives,
-        "baselines": baselines,
+        "budget": budget_study,
+        "transfer": transfer_study,
+        "breadth-depth": breadth_depth_study,
+        "dose": dose_study,
+        "objectives": objectives_study,
+        "baselines": baselines_study,
     }
     return simple[name](workload, options), [workload]

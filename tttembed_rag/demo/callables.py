@@ -36,7 +36,7 @@ _SKIPPED = frozenset(
     }
 )
 
-# The modules behind `os`, `os.path` and `xml.parsers.expat`: nobody writes their names.
+# The modules behind `os`, `os.path` and `xml.parsers.expat`, which people never import by name.
 _BACKSTAGE = frozenset({"genericpath", "nt", "ntpath", "posix", "posixpath", "pyexpat"})
 
 
@@ -50,14 +50,14 @@ class Callables:
 
 @dataclass(frozen=True)
 class _Found:
-    """One public name, the object behind it, and whether a base class lends it."""
+    """One public name, the object behind it, and whether it is inherited from a base class."""
 
     name: str
     target: Callable[..., Any]
     inherited: bool
 
     def rank(self) -> tuple[bool, bool, int, bool, int, str]:
-        """Sorts the name that a person would write first."""
+        """Sort key: the name that a person would write comes first."""
         own_name = getattr(self.target, "__qualname__", "")
         return (
             _root(self.name) in _BACKSTAGE,
@@ -72,8 +72,8 @@ class _Found:
 def collect_callables() -> Callables:
     """Return a card for each documented public callable of the standard library.
 
-    One object is one card however many modules re-export it and subclasses inherit it. The modules
-    are imported on the way, apart from those whose import does something visible.
+    An object has one card, also where several modules re-export it or subclasses inherit it. All modules
+    are imported, apart from those that do something visible when they are imported.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated modules warn when imported
@@ -169,5 +169,5 @@ def _unbound(routine: Any) -> Any:
 
 
 def _card(found: _Found) -> str:
-    """The name and what the docstring says; a signature would crowd the words out of what is embedded."""
+    """The name and the docstring; a signature would crowd words out of the embedded text."""
     return f"{found.name}\n\n{inspect.cleandoc(found.target.__doc__ or '')}"[:CARD_LIMIT].rstrip()

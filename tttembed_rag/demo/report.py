@@ -1,4 +1,4 @@
-"""The demo's HTML report: one file, its plot inside, nothing loaded from elsewhere."""
+"""The demo's numbers as lines and sentences, and its HTML report: one file with its plot inside."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from pathlib import Path
 
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.experiment import Row
+from tttembed_rag.evaluate.explaining import Move, fallen, risen
 from tttembed_rag.offsets.values import Offset
+
+# Ranks that the demo shows; documents below are beyond.
+SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One budget of the demo: held-out nDCG@10, means over the seeds."""
+class BudgetLine:
+    """The line of one budget: nDCG@10 of held-out queries, means over the seeds."""
 
     rewarded: int
     raw: float
@@ -35,42 +39,60 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A document whose rank changed; ranks start at 1, None is beyond the first ten."""
+class ShownQuery:
+    """The effect of the offset on one held-out query.
 
-    document: str
-    before: int | None
-    after: int | None
-    relevant: bool
+    Attributes:
+        title: The reason for showing it.
 
-    def __str__(self) -> str:
-        ranks = " -> ".join("beyond 10" if rank is None else f"#{rank}" for rank in (self.before, self.after))
-        return f"{self.document} {ranks}{' (an answer)' if self.relevant else ''}"
+        query: Its text.
 
+        before: nDCG@10 of the raw search.
 
-@dataclass(frozen=True, slots=True)
-class Example:
-    """What the offset did to one held-out query."""
+        after: nDCG@10 with the offset.
+
+        moves: Documents among the first ten before or after; their rewards are the grades of the labels.
+    """
 
     title: str
     query: str
     before: float
     after: float
-    rose: tuple[Move, ...]
-    fell: tuple[Move, ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def rose(self) -> list[Move]:
+        """Documents that rank higher now."""
+        return risen(self.moves)
+
+    @property
+    def fell(self) -> list[Move]:
+        """Documents that rank lower now; those that left the first ten come last."""
+        return sorted(fallen(self.moves), key=lambda move: (min(move.rank, SHOWN + 1), move.rank_before))
+
+
+def is_answer(move: Move) -> bool:
+    """Whether the document is relevant by its label."""
+    return move.reward is not None and move.reward > 0
+
+
+def sentence(move: Move) -> str:
+    """A document with its ranks before and after."""
+    ranks = (f"#{rank}" if rank <= SHOWN else f"beyond {SHOWN}" for rank in (move.rank_before, move.rank))
+    return f"{move.document} {' -> '.join(ranks)}{' (an answer)' if is_answer(move) else ''}"
 
 
 def write_report(
     path: Path,
     name: str,
     judge: str,
-    lines: Sequence[Line],
+    lines: Sequence[BudgetLine],
     judged: Mapping[str, float],
     task: Offset,
-    examples: Sequence[Example],
+    examples: Sequence[ShownQuery],
     rows: Sequence[Row],
 ) -> None:
-    """Write the report of a demo to *path*; texts are escaped, whatever they contain."""
+    """Write the report of a demo to *path*; its texts are escaped."""
     jinja2 = require("jinja2", "eval")
     markup = require("markupsafe", "eval").Markup
     template = resources.files("tttembed_rag.demo").joinpath("report.html.jinja").read_text(encoding="utf-8")
@@ -85,11 +107,13 @@ def write_report(
         task=task,
         examples=examples,
         plot=markup(_plot(lines, rows)),
+        sentence=sentence,
+        is_answer=is_answer,
     )
     path.write_text(html, encoding="utf-8")
 
 
-def _plot(lines: Sequence[Line], rows: Sequence[Row]) -> str:
+def _plot(lines: Sequence[BudgetLine], rows: Sequence[Row]) -> str:
     """Gain on held-out queries against rewarded queries: a line for the mean, a point per split."""
     require("matplotlib", "eval")
     from matplotlib.figure import Figure

@@ -7,6 +7,7 @@ success: the callable that people finally used. The other half is only measured.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -16,19 +17,22 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.demo.callables import collect_callables
-from tttembed_rag.demo.embedding import NAME, embed
-from tttembed_rag.demo.report import Example, Line, Move, write_report
+from tttembed_rag.demo.report import SHOWN, BudgetLine, ShownQuery, sentence, write_report
+from tttembed_rag.embedders.local import minilm
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
-from tttembed_rag.evaluate.experiment import Plan, Row, run
+from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
+from tttembed_rag.evaluate.explaining import moves_between
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.rows import Float64
 
-# A callable's purpose stands in its first lines; reading no further halves the wait.
+_EMBEDDER = "all-MiniLM-L6-v2"
+# Tokens read of a text. A callable's purpose stands in its first lines; reading no further halves the wait.
+_TEXT_TOKENS = 128
 _CARD_TOKENS = 64
 # Task success is known for every listed callable at no cost, so the whole list is rewarded.
 _DEPTH = 30
@@ -44,7 +48,7 @@ def run_demo(
     out: Path,
     say: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Run the demo, tell it line by line through *say*, and return its rows.
+    """Run the demo, say it line by line, and return its rows.
 
     Args:
         data: A BEIR folder instead of the standard library.
@@ -53,15 +57,15 @@ def run_demo(
 
         rewards: Its stored scores, or ``qrels``.
 
-        scale: What the scores mean.
+        scale: Scale of the scores.
 
         seeds: Splits into rewarded and held-out queries.
 
         out: Folder of the report and the offsets, created if absent.
 
-        say: Takes each line.
+        say: Function that takes each line.
     """
-    plan = Plan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
+    plan = ExperimentPlan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     out.mkdir(parents=True, exist_ok=True)
     collection = _collection(data, vectors, rewards, scale, say)
     texts = collection.dataset
@@ -95,7 +99,7 @@ def run_demo(
         say("")
         say(f"{example.title}: {example.query!r}  nDCG@10 {example.before:.2f} -> {example.after:.2f}")
         for direction, moves in (("rose", example.rose), ("fell", example.fell)):
-            say(f"  {direction}: {'; '.join(str(move) for move in moves) or 'nothing'}")
+            say(f"  {direction}: {'; '.join(map(sentence, moves)) or 'nothing'}")
 
     offsets.save(out / "offsets.safetensors")
     write_report(out / "report.html", texts.name, judge, lines, judged, task, examples, rows)
@@ -111,10 +115,10 @@ def standard_library() -> Dataset:
     queries, qrels = {}, {}
     for number, line in enumerate(table.splitlines()[1:]):
         request, answers = line.split("\t")
-        known = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
-        if known:  # another Python version may lack a callable
+        relevant = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
+        if relevant:  # another Python version may lack a callable
             queries[f"request-{number}"] = request
-            qrels[f"request-{number}"] = known
+            qrels[f"request-{number}"] = relevant
     return Dataset("python-standard-library", callables.texts, queries, qrels)
 
 
@@ -128,17 +132,22 @@ def _collection(
     if data and vectors:
         docs, queries = load_vectors(data, vectors, dataset)
     else:
-        say(f"Embedding {len(dataset.documents)} documents with {NAME} ...")
-        docs = embed(list(dataset.documents.values()), tokens=128 if data else _CARD_TOKENS)
-        queries = embed(list(dataset.queries.values()))
-    return Collection.of(dataset, docs, queries, embedder=vectors or NAME, judge=rewards, scores=scores, scale=scale)
+        say(f"Embedding {len(dataset.documents)} documents with {_EMBEDDER} ...")
+        reader, asker = (
+            minilm(max_tokens=tokens, progress=sys.stderr.isatty())
+            for tokens in (_TEXT_TOKENS if data else _CARD_TOKENS, _TEXT_TOKENS)
+        )
+        docs = reader.embed_documents(list(dataset.documents.values()))
+        queries = asker.embed_queries(list(dataset.queries.values()))
+    embedder = vectors or _EMBEDDER
+    return Collection.of(dataset, docs, queries, embedder=embedder, judge=rewards, scores=scores, scale=scale)
 
 
-def _line(rows: Sequence[Row]) -> Line:
+def _line(rows: Sequence[Row]) -> BudgetLine:
     """The held-out rows of one budget."""
     held = [row for row in rows if row.population == "heldout"]
     gated = [row for row in held if row.scope == "task" and row.gated]
-    return Line(
+    return BudgetLine(
         rewarded=gated[0].rewarded,
         raw=_mean(held, "raw"),
         plain=float(np.mean([row.ndcg10 for row in held if row.scope == "task" and not row.gated])),
@@ -158,8 +167,8 @@ def _mean(rows: Sequence[Row], scope: str) -> float:
     )
 
 
-def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Example]]:
-    """The gated task offset of one split, and what it did to three held-out queries."""
+def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[ShownQuery]]:
+    """The gated task offset of one split, and its effect on three held-out queries."""
     pool, held = split(collection, seed, _HOLDOUT)
     offsets = fit(pooled_rewards([collection], [pool], _DEPTH), scope="task")
     task = collection.dataset.name
@@ -168,26 +177,19 @@ def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[Examp
     shifted = offsets.apply(collection.query_vectors, task=task)
     after = collection.measure(shifted, held)
     order = held[np.argsort((after - collection.raw)[held], kind="stable")]
-    chosen = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
-    examples = [_example(title, collection, int(q), shifted, after) for title, q in chosen.items()]
+    titled = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
+    examples = [_example(title, collection, int(q), shifted, after) for title, q in titled.items()]
     return offsets, examples
 
 
-def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> Example:
-    query_id = str(collection.query_ids[query])
-    before = collection.base[query][:10].tolist()
-    after = collection.index.search(shifted[query : query + 1], 10)[1][0].tolist()
-    relevant = collection.dataset.qrels[query_id]
-    moves = []
-    for row in dict.fromkeys(after + before):
-        document = str(collection.doc_ids[row])
-        ranks = [ranked.index(row) + 1 if row in ranked else None for ranked in (before, after)]
-        moves.append(Move(document, ranks[0], ranks[1], relevant.get(document, 0) > 0))
-    return Example(
+def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> ShownQuery:
+    """The effect of the *shifted* query vectors on one query of the collection."""
+    query_id, documents = str(collection.query_ids[query]), collection.dataset.documents
+    both = np.stack([collection.query_vectors[query], shifted[query]])
+    return ShownQuery(
         title=title,
         query=collection.dataset.queries[query_id],
         before=float(collection.raw[query]),
         after=float(measured[query]),
-        rose=tuple(move for move in moves if (move.after or 11) < (move.before or 11)),
-        fell=tuple(move for move in moves if (move.after or 11) > (move.before or 11)),
+        moves=moves_between(documents, collection.index, both, collection.dataset.qrels[query_id], top=SHOWN),
     )

@@ -1,4 +1,4 @@
-"""Embedding models: everything that turns queries and documents into unit vectors, with one contract."""
+"""Embedding models of all kinds, with one contract: unit vectors of queries and documents."""
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder, unit_vectors

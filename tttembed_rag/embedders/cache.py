@@ -1,4 +1,4 @@
-"""Vectors already computed, in one SQLite file: no text is embedded twice, and a killed run goes on where it was."""
+"""Vectors by text in one SQLite file: no text is embedded twice, and a killed run goes on where it was."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tttembed_rag.vectors.checks import FloatArray
 
 
 class VectorCache:
-    """Vectors by the hash of who embeds, as what (query or document), and the text.
+    """Vectors by a hash of the embedder's fingerprint, the role (query or document) and the text.
 
     Args:
         rows: The cache's table.
@@ -33,11 +33,11 @@ class VectorCache:
         return cls(KeyedRows(path, "vectors", ("text BLOB", "vector BLOB NOT NULL"), kind="a vector cache"))
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._rows.close()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, FloatArray]:
-        """The vectors (d,) that are known of *keys*."""
+        """The vectors (d,) that are kept, of *keys*."""
         return {key: np.frombuffer(vector, dtype=np.float32) for key, vector in self._rows.get(keys)}
 
     def put(self, vectors: Mapping[bytes, FloatArray]) -> None:
@@ -46,16 +46,16 @@ class VectorCache:
 
 
 class CachedEmbedder:
-    """Another embedder that is asked only about texts the cache does not know.
+    """An embedder with a cache: the model embeds only texts that the cache has no vector of.
 
     Args:
-        embedder: Who embeds.
+        embedder: The model.
 
-        cache: What is known; new vectors are written to it.
+        cache: Vectors of earlier runs; new vectors are written to it.
 
-        at_once: Texts between two writes: what a killed run loses at most.
+        at_once: Texts between two writes, the most that a killed run loses.
 
-        watch: Called with the number of texts that are done after every write.
+        watch: Called after every write with the number of texts since the last.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class CachedEmbedder:
     def _embed(self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]) -> FloatArray:
         vectors: FloatArray | None = None
         for start in range(0, len(texts), self._at_once):
-            some = texts[start : start + self._at_once]
-            keys = [pair_key(self.fingerprint, role, text) for text in some]
-            known = self._cache.get(keys)
-            if new := {key: text for key, text in zip(keys, some, strict=True) if key not in known}:
-                fresh = dict(zip(new, embed(list(new.values())), strict=True))
+            part = texts[start : start + self._at_once]
+            keys = [pair_key(self.fingerprint, role, text) for text in part]
+            by_key = self._cache.get(keys)
+            if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
+                fresh = dict(zip(missing, embed(list(missing.values())), strict=True))
                 self._cache.put(fresh)
-                known |= fresh
+                by_key |= fresh
             if vectors is None:
-                vectors = np.empty((len(texts), len(known[keys[0]])), dtype=np.float32)
-            vectors[start : start + len(some)] = [known[key] for key in keys]
-            self._watch(len(some))
+                vectors = np.empty((len(texts), len(by_key[keys[0]])), dtype=np.float32)
+            vectors[start : start + len(part)] = [by_key[key] for key in keys]
+            self._watch(len(part))
         return embed([]) if vectors is None else vectors

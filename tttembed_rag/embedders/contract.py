@@ -1,4 +1,4 @@
-"""What every embedding model offers, whatever it is made of: unit vectors of queries and of documents."""
+"""The contract of every embedding model: unit vectors of queries and of documents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Embedder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What decides its vectors, as a text: model, revision, prompts, pooling, width. No secrets."""
+        """A text of everything that decides its vectors: model, revision, prompts, pooling, width. No secrets."""
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, as float32."""
@@ -28,14 +28,14 @@ class Embedder(Protocol):
 
 
 def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
-    """What a model returned for *count* texts, checked, at unit length, as float32.
+    """The vectors of a model for *count* texts, checked, at unit length, as float32.
 
     Args:
-        name: The model, to name in errors.
+        name: The model's name, for errors.
 
         vectors: (count, d) numbers of any norm.
 
-        count: Texts it was asked about.
+        count: Number of texts that the model was given.
 
     Raises:
         EmbedderError: There are more or fewer vectors than texts.

@@ -1,4 +1,4 @@
-"""Embedding objects of LangChain and LlamaIndex, known by their methods: neither framework is imported."""
+"""Embedding objects of LangChain and LlamaIndex, recognised by their methods: neither framework is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.vectors.checks import FloatArray
 
-# Where embedding classes keep the name of their model.
+# Attributes in which embedding classes keep the name of their model.
 _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 
 
@@ -20,8 +20,8 @@ class FrameworkEmbedder:
     Args:
         model: The object.
 
-        fingerprint: What decides its vectors; None takes its class and the name of its model, which
-            says nothing of prompts: give one where you change them.
+        fingerprint: A text of everything that decides its vectors; None takes its class and the name of its
+            model, which say nothing of prompts: give a fingerprint where you change them.
     """
 
     def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
@@ -35,8 +35,8 @@ class FrameworkEmbedder:
                 f"get_query_embedding and get_text_embedding_batch (LlamaIndex), got {type(model).__name__}"
             )
         kind = type(model).__name__
-        found = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
-        self.fingerprint = fingerprint or fingerprint_of(kind, found, dimensions=getattr(model, "dimensions", None))
+        name = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
+        self.fingerprint = fingerprint or fingerprint_of(kind, name, dimensions=getattr(model, "dimensions", None))
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, asked for one by one."""

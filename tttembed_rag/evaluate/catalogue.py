@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from tttembed_rag.errors import DataError, InputError, require
 from tttembed_rag.evaluate.datasets import Judgments
 from tttembed_rag.evaluate.files import write_beir
-from tttembed_rag.models.hub import why_unreachable
+from tttembed_rag.models.hub import first_line, why_unreachable, without_bars
 
 EXTRA = "mteb"
 
@@ -36,22 +36,22 @@ PAPER_TASKS: Mapping[str, str] = {
     "Touche2020.v3": "Touche2020Retrieval.v3",
 }
 SKILLRET = "SKILLRET"
-# Where its authors publish it; tables called skills, queries and qrels, each with a train and a test split.
+# The hub id of its authors' data: tables skills, queries and qrels, each with a train and a test split.
 SKILLRET_PATH = "ThakiCloud/SKILLRET"
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
-    """A retrieval collection as its publisher has it.
+class SourceCollection:
+    """A retrieval collection as its publisher distributes it.
 
     Attributes:
         corpus: (id, title, text) of each document; read once.
 
         queries: Text by query id, as mteb hands it to a model.
 
-        qrels: Grades by query id and document id, only queries that have some.
+        qrels: Grades by query id and document id, for queries that have a grade.
 
-        origin: Where it comes from: task, path, revision, split, subset.
+        origin: Its task, path, revision, split and subset.
     """
 
     corpus: Iterable[tuple[str, str, str]]
@@ -60,7 +60,7 @@ class Collection:
     origin: Mapping[str, str | bool | None] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write it as a BEIR folder, its grades as qrels/test.tsv whatever its split is called."""
+        """Write it as a BEIR folder, with the grades of any split as qrels/test.tsv."""
         write_beir(folder, self.corpus, self.queries, self.qrels)
 
 
@@ -71,13 +71,13 @@ def load_collection(
     subset: str | None = None,
     path: str | None = None,
     revision: str | None = None,
-) -> Collection:
+) -> SourceCollection:
     """The collection called *name*, from the hub or its cache on this machine.
 
     Args:
         name: A task of the paper (``NQ-HN``), a retrieval task of mteb (``NFCorpus``), or ``SKILLRET``.
 
-        split: Such as ``test`` or ``dev``; None is the one its publisher evaluates on.
+        split: Such as ``test`` or ``dev``; None is the split that its publisher evaluates on.
 
         subset: Of a task that has several, such as a language.
 
@@ -100,12 +100,12 @@ def load_collection(
             warnings.simplefilter("ignore")  # of names that have a successor: the paper's tasks are what is asked for
             task = mteb.get_task(PAPER_TASKS.get(name, name))
     except KeyError as exc:
-        said, known = str(exc.args[0]).removeprefix("KeyError: "), ", ".join((*PAPER_TASKS, SKILLRET))
-        raise InputError(f"name: expected one of {known}, or a task of mteb; {said}") from exc
+        reason, names = str(exc.args[0]).removeprefix("KeyError: "), ", ".join((*PAPER_TASKS, SKILLRET))
+        raise InputError(f"name: expected one of {names}, or a task of mteb; {reason}") from exc
     return from_task(task, split=split, subset=subset)
 
 
-def from_task(task: Any, *, split: str | None = None, subset: str | None = None) -> Collection:
+def from_task(task: Any, *, split: str | None = None, subset: str | None = None) -> SourceCollection:
     """The collection behind a retrieval task of mteb, loaded as mteb loads it.
 
     Args:
@@ -148,10 +148,10 @@ def from_task(task: Any, *, split: str | None = None, subset: str | None = None)
         # A query that is a document of the corpus must not find itself.
         "ignore_identical_ids": bool(task.ignore_identical_ids),
     }
-    return Collection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
+    return SourceCollection(_documents(data["corpus"]), _queries(data["queries"], task, qrels), qrels, origin)
 
 
-def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: str | None = None) -> Collection:
+def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: str | None = None) -> SourceCollection:
     """SKILLRET: requests to an agent, and the cards of the skills that serve them.
 
     A card is its name, description and instructions with bars between, as its authors embed it.
@@ -178,8 +178,8 @@ def load_skillret(path: str = SKILLRET_PATH, *, split: str = "test", revision: s
         qrels.setdefault(str(row["query_id"]), {})[str(row["skill_id"])] = float(row["relevance"])
     queries = {str(row["id"]): str(row["query"]) for row in requests}
     origin = {"task": SKILLRET, "path": path, "revision": revision, "split": split, "subset": "default"}
-    known = {query: text for query, text in queries.items() if query in qrels}
-    return Collection(((str(row["id"]), "", _card(row)) for row in skills), known, qrels, origin)
+    graded = {query: text for query, text in queries.items() if query in qrels}
+    return SourceCollection(((str(row["id"]), "", _card(row)) for row in skills), graded, qrels, origin)
 
 
 def _card(skill: Mapping[str, Any]) -> str:
@@ -202,26 +202,20 @@ def _queries(queries: Any, task: Any, qrels: Judgments) -> dict[str, str]:
 
 
 def _only(what: str, name: str, choices: Iterable[str]) -> str:
-    known = list(choices)
-    if len(known) != 1:
-        raise InputError(f"{what}: expected one of {', '.join(known)} for {name}, got none")
-    return known[0]
+    """The only split or subset of a task, where the caller chose none."""
+    listed = list(choices)
+    if len(listed) != 1:
+        raise InputError(f"{what}: expected one of {', '.join(listed)} for {name}, got none")
+    return listed[0]
 
 
 @contextmanager
 def _readable(name: str, path: str) -> Iterator[None]:
-    """Loads without progress bars in pipes, and turns failures into one line."""
+    """A block that reads data of the hub: no progress bars in pipes, an error of one line where it fails."""
     if not Path(path).exists() and (reason := why_unreachable(extra=EXTRA)):
         raise DataError(f"{name}: expected its data at {path}; {reason}")
-    progress = require("datasets.utils.logging", EXTRA)
-    bars_were_on = progress.is_progress_bar_enabled()
-    if not sys.stderr.isatty():
-        progress.disable_progress_bar()
     try:
-        yield
+        with nullcontext() if sys.stderr.isatty() else without_bars("datasets", extra=EXTRA):
+            yield
     except (OSError, ValueError, KeyError, RuntimeError) as exc:
-        said = str(exc).strip().partition("\n")[0]
-        raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {said})") from exc
-    finally:
-        if bars_were_on:
-            progress.enable_progress_bar()
+        raise DataError(f"{name}: expected its data at {path} ({type(exc).__name__}: {first_line(exc)})") from exc

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.baselines import direct_rerank, fused
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
-from tttembed_rag.evaluate.measures import Float64, Graded
+from tttembed_rag.evaluate.measures import Graded
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
+from tttembed_rag.serving.twopass import in_fused_order, in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# The rows of a list in another order, given the rewards of some of them.
+Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]
 
 # Documents kept of a ranked list: direct rerank may lift any of them, nDCG@10 looks at the first 10.
 _LISTED = 100
@@ -39,7 +43,7 @@ class Collection:
 
         simulated: Whether the rewards are relevance labels, not a judge's.
 
-        scale: What the scores mean.
+        scale: Scale of the scores.
 
         doc_vectors: (N, d).
 
@@ -108,13 +112,13 @@ class Collection:
 
     @property
     def judge_named(self) -> str:
-        """The judge as it is told to people: a simulated one is called so."""
+        """The name of the judge for people, which says where it is simulated."""
         return f"{self.judge} (simulated judge)" if self.simulated else self.judge
 
     def candidates(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         """The first *depth* judged documents of a query in base order, and their scores.
 
-        An unjudged document is skipped and the next one taken.
+        Unjudged documents are skipped.
         """
         if query not in self._candidates or self._candidates[query][0] < depth:
             self._candidates[query] = (depth, *self._judged(query, depth))
@@ -141,12 +145,16 @@ class Collection:
 
     def measure_reranked(self, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) after direct rerank of *rows* at *depth*; the others keep raw."""
-        return self._measured(rows, [direct_rerank(self.base[q], *self.candidates(q, depth)) for q in rows.tolist()])
+        return self._reordered(rows, self.base[rows], depth, in_reward_order)
 
     def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
-        found = zip(rows.tolist(), self.index.search(query_vectors[rows], _LISTED)[1], strict=True)
-        return self._measured(rows, [fused(ranked, *self.candidates(q, depth)) for q, ranked in found])
+        return self._reordered(rows, self.index.search(query_vectors[rows], _LISTED)[1], depth, in_fused_order)
+
+    def _reordered(self, rows: IntArray, lists: IntArray, depth: int, order: Order) -> Float64:
+        """nDCG@10 (M,) where each of *rows* is shown its list with the candidates at *depth* in another order."""
+        queries = zip(rows.tolist(), lists, strict=True)
+        return self._measured(rows, [reordered(ranked, *self.candidates(q, depth), order) for q, ranked in queries])
 
     def _measured(self, rows: IntArray, lists: Sequence[IntArray] | IntArray) -> Float64:
         """nDCG@10 (M,) where each of *rows* is shown its list; the others keep raw."""
@@ -154,6 +162,33 @@ class Collection:
         if rows.size:
             measured[rows] = self.graded(rows, np.asarray(lists))
         return measured
+
+
+def reordered(ranked: IntArray, candidates: IntArray, rewards: FloatArray, order: Order) -> IntArray:
+    """The list (k,) with its rewarded documents in another *order*, within the places that they hold.
+
+    Args:
+        ranked: (k,) rows of documents, best first.
+
+        candidates: Rewarded rows; those that *ranked* lacks are left out.
+
+        rewards: Their rewards.
+
+        order: `in_reward_order` for direct rerank (ties keep the order of *ranked*; paper, appendix on budgets),
+            `in_fused_order` for judge and search together.
+    """
+    listed = np.isin(candidates, ranked)
+    rewarded = dict(zip(candidates[listed].tolist(), rewards[listed].tolist(), strict=True))
+    return np.array(order(ranked.tolist(), rewarded), dtype=ranked.dtype)
+
+
+def check_workload(collections: Sequence[Collection]) -> None:
+    """Refuse collections that cannot be measured together: two of one name, or vectors of several widths."""
+    names = [collection.dataset.name for collection in collections]
+    if len(set(names)) < len(names):
+        raise DataError(f"data sets: expected different names, got {', '.join(names)}")
+    if len(widths := sorted({collection.doc_vectors.shape[1] for collection in collections})) > 1:
+        raise DataError(f"data sets: expected vectors of one width, got {widths}")
 
 
 def label_scale(dataset: Dataset) -> Scale:
@@ -166,8 +201,8 @@ def open_collection(
 ) -> Collection:
     """The collection in a BEIR *folder* with its stored vectors and rewards.
 
-    Queries the judge never scored are left out: rewarded and held-out queries then come from one
-    population, also where a judge only saw the first few hundred.
+    Queries without a score of the judge are left out, so that rewarded and held-out queries come from one
+    population also where a judge saw the first few hundred queries alone.
     """
     dataset = load_beir(folder)
     scores = None if rewards == QRELS else load_scores(folder, rewards)

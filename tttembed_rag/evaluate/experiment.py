@@ -9,14 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
+from tttembed_rag.errors import InputError
+from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards, split
 from tttembed_rag.evaluate.intervals import mean_interval
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.judging.turns import water_fill
@@ -24,14 +23,15 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
 Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to fit and measure.
+class ExperimentPlan:
+    """The fits and baselines to measure.
 
     Attributes:
         rewarded: Rewarded queries per task, each a cell of its own.
@@ -44,7 +44,7 @@ class Plan:
 
         scopes: Scopes fitted.
 
-        baselines: Baselines measured; ``fused`` is direct rerank of what ``auto`` finds, search and judge
+        baselines: Baselines measured; ``fused`` is direct rerank of the search with ``auto``, search and judge
             weighing the same, for rewarded queries with a private offset.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
@@ -74,9 +74,9 @@ class Plan:
             raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
         if not (self.scopes or self.baselines):
             raise InputError("scopes: expected at least one scope or baseline, got none")
-        for name, known in (("scopes", ("global", "task", "query", "auto")), ("baselines", ("raw", "rerank", "fused"))):
-            if wrong := set(getattr(self, name)) - set(known):
-                raise InputError(f"{name}: expected {', '.join(known)}, got {', '.join(sorted(wrong))}")
+        for name, allowed in (("scopes", ("global", "task", "query", "auto")), ("baselines", get_args(Baseline))):
+            if wrong := set(getattr(self, name)) - set(allowed):
+                raise InputError(f"{name}: expected {', '.join(allowed)}, got {', '.join(sorted(wrong))}")
 
     @property
     def contestants(self) -> list[tuple[AnyScope, bool]]:
@@ -124,13 +124,9 @@ class Row:
         return asdict(self)
 
 
-def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
+def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections."""
-    names = [collection.dataset.name for collection in workload]
-    if len(set(names)) < len(names):
-        raise DataError(f"data sets: expected different names, got {', '.join(names)}")
-    if len(widths := sorted({collection.doc_vectors.shape[1] for collection in workload})) > 1:
-        raise DataError(f"data sets: expected vectors of one width, got {widths}")
+    check_workload(workload)
     for seed in plan.seeds:
         splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:
@@ -143,7 +139,7 @@ def run(workload: Sequence[Collection], plan: Plan) -> Iterator[Row]:
 
 def _cell(
     workload: Sequence[Collection],
-    plan: Plan,
+    plan: ExperimentPlan,
     seed: int,
     rewarded: int,
     judged: Sequence[IntArray],
@@ -151,11 +147,11 @@ def _cell(
 ) -> Iterator[Row]:
     rewards = pooled_rewards(workload, judged, plan.depth)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
-    for collection, mine, heldout in zip(workload, judged, held, strict=True):
+    for collection, rewarded_rows, heldout in zip(workload, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
-        populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": mine, "all": everyone}
-        budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in mine.tolist())
-        for outcome in _outcomes(collection, plan, mine, fitted):
+        populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
+        budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
+        for outcome in _outcomes(collection, plan, rewarded_rows, fitted):
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
@@ -166,7 +162,7 @@ def _cell(
                     simulated=collection.simulated,
                     seed=seed,
                     rewarded=rewarded,
-                    rewarded_queries=len(mine),
+                    rewarded_queries=len(rewarded_rows),
                     depth=plan.depth,
                     budget=budget,
                     scope=outcome.scope,
@@ -204,25 +200,25 @@ class _Outcome:
     fitted: bool
 
 
-def _fit(rewards: Rewards, plan: Plan, scope: AnyScope, gated: bool) -> _Fitted:
+def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -> _Fitted:
     began = time.perf_counter()
     offsets = fit(rewards, scope=scope, gate=gated, objective=plan.objective, solver=plan.solver)
     return _Fitted(offsets, time.perf_counter() - began)
 
 
 def _outcomes(
-    collection: Collection, plan: Plan, mine: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+    collection: Collection, plan: ExperimentPlan, rewarded: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
 ) -> Iterator[_Outcome]:
-    """nDCG@10 of every query under each baseline and each fit."""
+    """nDCG@10 of every query under each baseline and each fit; *rewarded* are the rows of rewarded queries."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
     if "rerank" in plan.baselines:
-        reranked = collection.measure_reranked(mine, plan.depth)
+        reranked = collection.measure_reranked(rewarded, plan.depth)
         yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets
-        believed = privately_served(collection, offsets, task, mine)
+        believed = privately_served(collection, offsets, task, rewarded)
         measured, published = served_and_fused(collection, offsets, task, believed, plan.depth), bool(believed.size)
         reason = "judged documents by reward order and new search, where auto serves a private offset"
         yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
@@ -241,9 +237,9 @@ def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
 
 
 def privately_served(collection: Collection, offsets: Offsets, task: str, rows: IntArray) -> IntArray:
-    """Those of the queries *rows* that *offsets* serve a private offset."""
-    found = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
-    return rows[np.array([offset is not None and offset.scope == "query" for offset in found], dtype=np.bool_)]
+    """The queries among *rows* that *offsets* serve a private offset."""
+    serving = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
+    return rows[np.array([offset is not None and offset.scope == "query" for offset in serving], dtype=np.bool_)]
 
 
 def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:
@@ -253,9 +249,9 @@ def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: 
 
 
 def _reason(offsets: Offsets, task: str) -> str:
-    """The evidence behind what *task* is served: its shared offset's, then its private ones'."""
-    mine = [offset for offset in offsets.values() if offset.task in (task, None)]
-    shared = max((offset for offset in mine if offset.query_id is None), key=lambda o: o.scope == "task", default=None)
-    private = next((offset for offset in mine if offset.query_id is not None), None)
+    """The evidence of the offsets that serve *task*: of the shared one, then of a private one."""
+    of_task = [offset for offset in offsets.values() if offset.task in (task, None)]
+    shared = max((o for o in of_task if o.query_id is None), key=lambda o: o.scope == "task", default=None)
+    private = next((offset for offset in of_task if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
     return "; ".join(parts) or "no offset for this task"

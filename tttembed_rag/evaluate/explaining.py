@@ -1,8 +1,8 @@
-"""What an offset did to the results of one query, document by document: the rows behind `tttembed explain`."""
+"""The effect of an offset on the results of one query, document by document: the rows behind `tttembed explain`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ class Move:
 
         score: Cosine similarity to the query vector with the offset.
 
-        reward: What the judge said of it for this query; None where it was not judged.
+        reward: The judge's score for this query; None where it was not judged.
     """
 
     document: str
@@ -48,7 +48,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """One query, the offset that served it, and what moved.
+    """One query, the offset that served it, and the documents that moved.
 
     Attributes:
         query_id: Its id.
@@ -68,12 +68,12 @@ class Explanation:
     @property
     def rose(self) -> list[Move]:
         """Documents that rank higher now."""
-        return [move for move in self.moves if move.rank < move.rank_before]
+        return risen(self.moves)
 
     @property
     def fell(self) -> list[Move]:
         """Documents that rank lower now."""
-        return [move for move in self.moves if move.rank > move.rank_before]
+        return fallen(self.moves)
 
 
 def explain(
@@ -86,7 +86,7 @@ def explain(
     task: str | None = None,
     top: int = 10,
 ) -> Explanation:
-    """What *offsets* do to one query of a BEIR folder.
+    """The effect of *offsets* on one query of a BEIR folder.
 
     Args:
         folder: The BEIR folder.
@@ -120,7 +120,8 @@ def explain(
     judgments = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
     base = queries[list(dataset.queries).index(query_id)]
     both = np.stack([base, offsets.apply(base, task=task or dataset.name, query_id=query_id)])
-    moves = _moves(dataset.documents, docs, both, judgments.get(query_id, {}), top)
+    index = FaissIndex.from_vectors(docs)
+    moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top)
     return Explanation(query_id, dataset.queries[query_id], offset, moves)
 
 
@@ -129,19 +130,31 @@ def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:
     if (offset := offsets.find(task, query_id)) is not None:
         return offset
     shared = offsets.get(f"task:{task}", offsets.get("global"))
-    known = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
-    why = f"none of its task (tasks: {known})" if shared is None else f"{shared.key} {shared.evidence}"
+    tasks = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
+    why = f"none of its task (tasks: {tasks})" if shared is None else f"{shared.key} {shared.evidence}"
     raise InputError(f"offsets: expected one that serves query {query_id!r} of task {task!r}, got {why}")
 
 
-def _moves(
-    documents: Mapping[str, str], docs: FloatArray, both: FloatArray, rewards: Mapping[str, float], top: int
+def moves_between(
+    documents: Mapping[str, str], index: FaissIndex, both: FloatArray, rewards: Mapping[str, float], *, top: int
 ) -> tuple[Move, ...]:
-    """The moves from the first to the second of two query vectors (2, d)."""
-    found, rows = FaissIndex.from_vectors(docs).search(both, len(docs))
-    ranks, scores = np.empty(rows.shape, np.intp), np.empty(found.shape)
-    np.put_along_axis(ranks, rows, np.arange(len(docs))[None], axis=1)
-    np.put_along_axis(scores, rows, found, axis=1)
+    """The moves of documents from the search with one query vector to the search with another, best new rank first.
+
+    Args:
+        documents: Text by document id, in the order of the index.
+
+        index: What is searched.
+
+        both: (2, d) query vectors, before and after.
+
+        rewards: By document id, as far as the query was judged.
+
+        top: First results looked at, before and after.
+    """
+    similarities, rows = index.search(both, len(index))
+    ranks, scores = np.empty(rows.shape, np.intp), np.empty(rows.shape)
+    np.put_along_axis(ranks, rows, np.arange(len(index))[None], axis=1)
+    np.put_along_axis(scores, rows, similarities, axis=1)
     shown = np.flatnonzero((ranks < top).any(axis=0))
     ids = list(documents)
     return tuple(
@@ -156,3 +169,13 @@ def _moves(
         )
         for row in shown[np.argsort(ranks[1, shown])].tolist()
     )
+
+
+def risen(moves: Iterable[Move]) -> list[Move]:
+    """The moves of documents that rank higher now."""
+    return [move for move in moves if move.rank < move.rank_before]
+
+
+def fallen(moves: Iterable[Move]) -> list[Move]:
+    """The moves of documents that rank lower now."""
+    return [move for move in moves if move.rank > move.rank_before]

@@ -72,17 +72,17 @@ def write_vectors(
     """Write document (N, d) and query (M, d) vectors in the order of *dataset*'s ids; the path they are at.
 
     Args:
-        folder: Of the collection.
+        folder: Folder of the collection.
 
-        name: Of the vectors.
+        name: Name of the vectors.
 
-        dataset: Whose ids.
+        dataset: The collection with the ids.
 
         documents: (N, d) vectors.
 
         queries: (M, d) vectors.
 
-        fingerprint: What decides the vectors; kept beside them.
+        fingerprint: Fingerprint of the embedder, kept beside the vectors.
     """
     path = folder / "vectors" / f"{name}.npz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,8 +102,8 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
     """Stored document (N, d) and query (M, d) vectors, in the order of *dataset*'s ids, as float32."""
     path = folder / "vectors" / f"{name}.npz"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
-        raise DataError(f"{path}: expected stored vectors, found none (here: {known})")
+        stored = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
+        raise DataError(f"{path}: expected stored vectors, found none (here: {stored})")
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             documents = _in_order(path, "doc", stored["doc_ids"], stored["docs"], dataset.documents)
@@ -119,8 +119,8 @@ def load_scores(folder: Path, name: str) -> Judgments:
     """Stored scores of a judge by query id and document id; pairs that are absent were not judged."""
     path = folder / "scores" / f"{name}.tsv"
     if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
-        raise DataError(f"{path}: expected stored scores, found none (here: {known}, or {QRELS} as a simulation)")
+        stored = ", ".join(sorted(p.stem for p in path.parent.glob("*.tsv"))) or "none"
+        raise DataError(f"{path}: expected stored scores, found none (here: {stored}, or {QRELS} as a simulation)")
     return _judgments(path)
 
 

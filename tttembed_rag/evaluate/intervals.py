@@ -1,4 +1,4 @@
-"""How sure a mean over queries is: bootstrap intervals, paired tests, correction for many."""
+"""The uncertainty of a mean over queries: bootstrap intervals, paired tests, correction for many tests."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
+# Resamples of a bootstrap.
 _RESAMPLES = 1_000
-# Numbers drawn at a time: what a resampling holds in memory does not grow with the queries.
+# Numbers drawn at a time, so that memory does not grow with the queries.
 _DRAWN = 1_000_000
 
 
@@ -24,7 +25,7 @@ class Estimate:
     high: float
 
     def times(self, factor: float) -> Estimate:
-        """The same in another unit."""
+        """The estimate in another unit."""
         return Estimate(self.mean * factor, self.low * factor, self.high * factor)
 
 
@@ -53,12 +54,12 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
     picked = np.random.default_rng(0).integers(0, seeds, (_RESAMPLES, 1, seeds))
     means, resampled = [], []
     for task in np.unique(tasks).tolist():
-        mine = values[:, :, tasks == task]
-        known = np.isfinite(mine)
-        if not known.any():
+        of_task = values[:, :, tasks == task]
+        measured = np.isfinite(of_task)
+        if not measured.any():
             continue
-        both = np.array([np.where(known, mine, 0.0), known], dtype=np.float64)
-        flat = both.reshape(-1, mine.shape[2]).T
+        both = np.array([np.where(measured, of_task, 0.0), measured], dtype=np.float64)
+        flat = both.reshape(-1, of_task.shape[2]).T
         drawn = np.concatenate([counts @ flat for counts in _counts(len(flat), task + 1)])
         sums, sizes = np.moveaxis(drawn.reshape(_RESAMPLES, *shape), 1, 0)
         with np.errstate(invalid="ignore"):
@@ -72,20 +73,20 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
 
 
 def _estimate(mean: float, resampled: Float64) -> Estimate:
-    """The mean with the quantiles of its resamples; one without any query of a small population says nothing."""
-    known = resampled[np.isfinite(resampled)]
-    if np.isnan(mean) or not known.size:
+    """The mean with the quantiles of its resamples; a resample without any query of the population is left out."""
+    measured = resampled[np.isfinite(resampled)]
+    if np.isnan(mean) or not measured.size:
         return Estimate(np.nan, np.nan, np.nan)
-    return Estimate(mean, *map(float, np.quantile(known, [0.025, 0.975])))
+    return Estimate(mean, *map(float, np.quantile(measured, [0.025, 0.975])))
 
 
 def paired_p(differences: Float64, tasks: IntArray) -> float:
     """Two-sided p of Student's paired test that the task-balanced mean of *differences* (N,) is zero."""
     from scipy.stats import ttest_1samp
 
-    known = np.isfinite(differences)
-    found, task, count = np.unique(tasks[known], return_inverse=True, return_counts=True)
-    weighted = differences[known] * known.sum() / (len(found) * count[task])
+    measured = np.isfinite(differences)
+    names, task, count = np.unique(tasks[measured], return_inverse=True, return_counts=True)
+    weighted = differences[measured] * measured.sum() / (len(names) * count[task])
     if len(weighted) < 2:
         return 1.0
     if not np.ptp(weighted) > 0:
@@ -94,7 +95,7 @@ def paired_p(differences: Float64, tasks: IntArray) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """The p values, corrected for how many they are (Holm 1979)."""
+    """The p values, corrected for their number (Holm 1979)."""
     order = np.argsort(p)
     steps = np.asarray(p)[order] * np.arange(len(p), 0, -1)
     corrected = np.empty(len(p))
@@ -103,7 +104,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _draws(n: int, seed: int) -> Iterator[IntArray]:
-    """Blocks (r, n) of which of n observations a resample draws, `_RESAMPLES` rows in all; the same each time."""
+    """Blocks (r, n) of the observations that each resample draws, `_RESAMPLES` rows in all; the same each time."""
     rng = np.random.default_rng([seed, n])
     kind = np.uint16 if n <= 2**16 else np.uint32
     step = max(1, _DRAWN // n)
@@ -112,7 +113,7 @@ def _draws(n: int, seed: int) -> Iterator[IntArray]:
 
 
 def _counts(n: int, seed: int) -> Iterator[Float64]:
-    """The same as how often (r, n) each observation is drawn."""
+    """The same draws as counts: blocks (r, n) of how often a resample draws each observation."""
     for drawn in _draws(n, seed):
         own_bins = drawn + np.arange(len(drawn))[:, None] * n
         yield np.bincount(own_bins.ravel(), minlength=drawn.size).reshape(drawn.shape).astype(np.float64)

@@ -14,7 +14,7 @@ def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
     """The queries of *source* with their first *depth* candidates in base order.
 
     Args:
-        source: A BEIR folder, whose name is the task, or a log of JSON lines.
+        source: A BEIR folder, its name being the task, or a log of JSON lines.
 
         vectors: Stored vectors of the folder.
 
@@ -24,9 +24,9 @@ def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
         return read_log(source)
     dataset = load_beir(source)
     docs, queries = load_vectors(source, vectors, dataset)
-    found = FaissIndex.from_vectors(docs).search(queries, depth)[1]
+    base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
     documents = list(dataset.documents.items())
     return [
         Observation(query, text, [documents[row] for row in rows], dataset.name)
-        for (query, text), rows in zip(dataset.queries.items(), found.tolist(), strict=True)
+        for (query, text), rows in zip(dataset.queries.items(), base.tolist(), strict=True)
     ]

@@ -1,11 +1,11 @@
-"""Reward models: everything that can say how relevant a document is, with one contract."""
+"""Reward models of all kinds, with one contract: scores for the documents of a query."""
 
 from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
 from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
-from tttembed_rag.judges.ensemble import EnsembleJudge, noise_of
+from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
@@ -41,7 +41,6 @@ __all__ = [
     "YesNoJudge",
     "check_judge",
     "fingerprint_of",
-    "noise_of",
     "open_judge",
     "pair_key",
     "rewards_of",

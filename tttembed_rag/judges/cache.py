@@ -1,4 +1,4 @@
-"""Scores already paid for, in one SQLite file: kept across restarts, kills and processes."""
+"""Scores that are paid for, in one SQLite file: kept across restarts, kills and processes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class Paid:
 
 
 class Answers(Protocol):
-    """Where a judge's answers are kept, by pair."""
+    """The answers of judges by pair: a `ScoreCache`, or those of a store."""
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """What is known of *pairs*."""
+        """The answers that are kept, of *pairs*."""
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
 
 
 class ScoreCache:
-    """Answers by pair, written as soon as they are known.
+    """Answers by pair, each written as it comes.
 
     Any number of processes may share the file. A pair that two of them judge at the same moment
     keeps its first answer.
@@ -62,11 +62,11 @@ class ScoreCache:
         return cls(KeyedRows(path, "paid", _COLUMNS, kind="a score cache"))
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         self._rows.close()
 
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        """What is known of *pairs*."""
+        """The answers that are kept, of *pairs*."""
         return {pair: Paid(score, tokens, usd) for pair, _, score, tokens, usd in self._rows.get(pairs)}
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:

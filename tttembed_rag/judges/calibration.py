@@ -1,4 +1,4 @@
-"""A meaning for scores without one: the probability of relevance they stand for, learned from labels."""
+"""A meaning for unbounded scores: the probability of relevance that a score stands for, learned from labels."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Calibration:
 
 
 class CalibratedJudge:
-    """A judge whose scores became probabilities; calibrated ones of several judges may be compared.
+    """A judge with its scores turned into probabilities, which may be compared with those of other judges.
 
     Args:
         judge: Any judge, unbounded or not.
 
-        calibration: What its scores stand for.
+        calibration: The probability that a score stands for.
     """
 
     scale = Scale("probability")
@@ -85,13 +85,13 @@ class CalibratedJudge:
         return self._calibrated(await self._judge.ascore(query, documents))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """What the judge will use."""
+        """The usage of the judge."""
         return forecast_of(self._judge, query, documents)
 
     def _calibrated(self, scores: Scores) -> Scores:
         logits = [
             None if score is None else self._calibration.slope * score + self._calibration.intercept for score in scores
         ]
-        known = Scale("logit").to_unit(np.array([logit for logit in logits if logit is not None]))
-        rest = iter(known.tolist())
-        return [None if logit is None else next(rest) for logit in logits]
+        judged = Scale("logit").to_unit(np.array([logit for logit in logits if logit is not None]))
+        probabilities = iter(judged.tolist())
+        return [None if logit is None else next(probabilities) for logit in logits]

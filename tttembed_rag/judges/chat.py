@@ -6,18 +6,18 @@ import threading
 from typing import Any
 
 from tttembed_rag.errors import JudgeError, require
-from tttembed_rag.judges.spending import Usage, record
+from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.models.local import EXTRA, PlainTokenizer, load, load_tokenizer, short_name, weights_digest
 
 # The paper's settings for its local judges: the official ones without thinking.
 TEMPERATURE, TOP_P, TOP_K, NEW_TOKENS, SEED = 0.7, 0.8, 20, 512, 1234
 
-# Stands where the prompt goes while the chat template is rendered; no template changes it.
+# A stand-in for the prompt while the chat template is rendered; no template changes it.
 _PLACE = "\ue000prompt\ue001"
 
 
 class LocalChat:
-    """Answers of a local chat model, thinking off, the same for the same prompt whatever came before.
+    """Answers of a local chat model with thinking off: the same prompt always gets the same answer.
 
     The chat template alone makes turns: a prompt that contains `<|im_end|>` is tokenised as text.
 
@@ -26,9 +26,9 @@ class LocalChat:
 
         tokenizer: Its fast tokenizer, with a chat template.
 
-        name: What to call it.
+        name: Its name in fingerprints and errors.
 
-        new_tokens: Tokens an answer may have; one that is not finished by then is no answer.
+        new_tokens: Tokens an answer may have; an answer that is not finished by then is none.
 
         seed: Seed of every answer.
     """
@@ -78,7 +78,7 @@ class LocalChat:
                 max_new_tokens=self._new_tokens,
                 pad_token_id=self._tokenizer.eos_token_id,
             )[0, ids.shape[1] :]
-        record(Usage(1, ids.shape[1], len(written)))
+        report_usage(Usage(1, ids.shape[1], len(written)))
         ends = self._model.generation_config.eos_token_id
         ends = {self._tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])}
         if not len(written) or int(written[-1]) not in ends:

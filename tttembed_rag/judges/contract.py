@@ -1,4 +1,4 @@
-"""What every reward model offers, whatever it is made of: scores for documents of one query."""
+"""The contract of every reward model: scores for the documents of one query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tttembed_rag.scales import Scale
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
 
-# Documents a judge is asked about at once if it does not say.
+# Documents in a call to a judge that names no number.
 _AT_ONCE = 32
 
 
@@ -30,7 +30,7 @@ class Judge(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """What decides its scores, as a text: model, revision, prompt, instruction. No secrets."""
+        """A text of everything that decides its scores: model, revision, prompt, instruction. No secrets."""
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, in order; None where it did not judge (never 0 instead)."""
@@ -41,30 +41,30 @@ class Judge(Protocol):
 
 @runtime_checkable
 class Forecasting(Protocol):
-    """A judge that knows beforehand what a call costs, and how many documents a call should hold."""
+    """A judge that can say before a call what it will cost, and how many documents it should hold."""
 
     @property
     def documents_per_call(self) -> int:
         """Documents to ask about at once; a paid judge that answers one by one says 1."""
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """What scoring *documents* will use, estimated from above."""
+        """An upper estimate of the usage of scoring *documents*."""
 
 
 def forecast_of(judge: Judge, query: str, documents: Sequence[str]) -> Usage:
-    """What scoring *documents* will use; for a judge that does not say, one request and every text in it."""
+    """The usage of scoring *documents*; for a judge without a forecast, one request with every text in it."""
     if isinstance(judge, Forecasting):
         return judge.forecast(query, documents)
     return Usage(1, sum(estimated_tokens(query, text) for text in documents))
 
 
 def documents_per_call(judge: Judge) -> int:
-    """How many documents a call to *judge* should hold."""
+    """The number of documents that a call to *judge* should hold."""
     return judge.documents_per_call if isinstance(judge, Forecasting) else _AT_ONCE
 
 
 class Blocking(ABC):
-    """The async twin of a judge whose work blocks: the same call in a thread."""
+    """A base class for judges that block: their async method is the same call in a thread."""
 
     @abstractmethod
     def score(self, query: str, documents: Sequence[str]) -> Scores:
@@ -82,32 +82,32 @@ def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float
         RewardError: A score is off the scale, or the scale is unbounded.
     """
     values = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
-    known = np.array([score is not None for score in scores], dtype=np.bool_)
-    values[known] = judge.scale.to_unit(values[known])
+    judged = np.array([score is not None for score in scores], dtype=np.bool_)
+    values[judged] = judge.scale.to_unit(values[judged])
     return values
 
 
-# A pair that no reader of English confuses, whatever the instruction.
+# A good and a bad document, which no reader of English confuses under any instruction.
 PROBE_QUERY = "What is the capital city of France?"
 PROBE_GOOD = "The capital city of France is Paris, on the river Seine."
 PROBE_BAD = "To remove rust from a bicycle chain, soak it in vinegar overnight and brush it."
-# By how much the reward of the good one must exceed that of the bad one, in [0, 1].
+# The least difference between the rewards of the good and the bad document, in [0, 1].
 PROBE_MARGIN = 0.02
 
 
 def check_judge(judge: Judge, *, margin: float = PROBE_MARGIN) -> Scores:
-    """Its scores of a plainly good and a plainly bad document; a judge that cannot tell them apart is refused.
+    """The judge's scores of a plainly good and a plainly bad document; a judge that cannot tell them apart is refused.
 
-    A reranker behind a wrong prompt template answers fluently and scores at random: this finds out
-    before its scores are paid for.
+    A reranker behind a wrong prompt template answers fluently and scores at random: this check finds
+    out before its scores are paid for.
 
     Args:
         judge: Any judge with a calibrated scale.
 
-        margin: By how much the good reward must exceed the bad one, in [0, 1].
+        margin: The least difference between both rewards, in [0, 1].
 
     Raises:
-        JudgeError: It cannot; the message shows both rewards.
+        JudgeError: The difference is smaller; the message shows both rewards.
     """
     scores = judge.score(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
     good, bad = rewards_of(judge, scores).tolist()

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.local import (
-    CHARACTERS_PER_TOKEN,
     EXTRA,
+    MOST_CHARACTERS_PER_TOKEN,
     Batches,
     PlainTokenizer,
     load,
@@ -23,6 +23,7 @@ from tttembed_rag.models.local import (
 )
 from tttembed_rag.scales import Scale
 
+# Tokens of a pair where neither tokenizer nor model names a limit.
 _DEFAULT_LENGTH = 512
 
 
@@ -37,7 +38,7 @@ class CrossEncoderJudge(Blocking):
         scale: ``probability`` gives the logistic function of the logit, ``logit`` the logit itself. The
             logit is taken from the model, so nothing has to be guessed about its activation.
 
-        name: What to call it.
+        name: Its name in fingerprints and errors.
 
         max_tokens: Tokens of a pair, None as many as tokenizer and model allow; the longer of query and
             document is cut first.
@@ -92,28 +93,20 @@ class CrossEncoderJudge(Blocking):
         name = short_name(model)
         return cls(loaded, tokenizer, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
-    @classmethod
-    def from_sentence_transformers(
-        cls, encoder: Any, *, scale: Literal["probability", "logit"] = "probability", name: str = "cross-encoder"
-    ) -> CrossEncoderJudge:
-        """A `sentence_transformers.CrossEncoder` that is already loaded; its activation is left out."""
-        length = getattr(encoder, "max_seq_length", None)
-        return cls(encoder.model, encoder.tokenizer, scale=scale, name=name, max_tokens=length)
-
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""
-        limit = self._tokens * CHARACTERS_PER_TOKEN
+        limit = self._tokens * MOST_CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         if not screened.texts:
             return [None] * screened.total
         with self._one_at_a_time:
             pairs = self._text.pairs(readable(query, limit), screened.texts, tokens=self._tokens)
             logits = self._batches.run([len(ids) for ids, _ in pairs], lambda rows: self._logits(pairs, rows))
-        record(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
+        report_usage(Usage(input_tokens=sum(len(ids) for ids, _ in pairs)))
         return screened.spread(logits, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """Tokens that scoring will read, from above."""
+        """An upper estimate of the tokens that scoring will read."""
         return Usage(input_tokens=sum(min(self._tokens, 4 + estimated_tokens(query, text)) for text in documents))
 
     def _logits(self, pairs: Sequence[tuple[list[int], list[int]]], rows: Sequence[int]) -> list[float]:
@@ -134,7 +127,7 @@ class CrossEncoderJudge(Blocking):
         with torch.inference_mode():
             logits = self._model(**{key: value.to(self._model.device) for key, value in inputs.items()}).logits
         logits = logits.float()[:, 0]
-        found: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
-        if len(found) != len(rows):
-            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(found)}")
-        return found
+        scores: list[float] = (logits.sigmoid() if self.scale.kind == "probability" else logits).tolist()
+        if len(scores) != len(rows):
+            raise JudgeError(f"model: expected one logit per pair, {len(rows)}, got {len(scores)}")
+        return scores

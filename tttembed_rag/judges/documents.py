@@ -38,11 +38,11 @@ class Screened:
     """The documents of a call that hold text, ready to be judged.
 
     Attributes:
-        texts: What the judge reads.
+        texts: The texts that the judge reads.
 
-        rows: Where each stood among all documents.
+        rows: The place of each among all documents.
 
-        total: How many there were with the empty ones.
+        total: The number of all documents, empty ones included.
     """
 
     texts: list[str]
@@ -68,7 +68,6 @@ class Screened:
         spread: Scores = [None] * self.total
         for row, score in zip(self.rows, scores, strict=True):
             spread[row] = float(score) if score is not None and isfinite(score) else None
-        known = np.array([score for score in spread if score is not None], dtype=np.float64)
         if scale.kind != "unbounded":
-            scale.to_unit(known)
+            scale.to_unit(np.array([score for score in spread if score is not None], dtype=np.float64))
         return spread

@@ -1,4 +1,4 @@
-"""Several judges as one, and how far a judge agrees with itself."""
+"""Several judges as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tttembed_rag.scales import Scale
 class EnsembleJudge:
     """The average or the median of the rewards of several judges, each mapped by its own scale.
 
-    A document that one of them did not judge is not judged: the others alone would be another judge.
+    A document without a score from every judge has none: the other judges alone would be another judge.
 
     Args:
         judges: At least two judges, none unbounded.
@@ -50,37 +50,10 @@ class EnsembleJudge:
         return self._merged(await asyncio.gather(*(judge.ascore(query, documents) for judge in self._judges)))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """What all of them will use."""
+        """The usage of all judges together."""
         return sum((forecast_of(judge, query, documents) for judge in self._judges), Usage())
 
     def _merged(self, columns: Sequence[Scores]) -> Scores:
         rewards = [rewards_of(judge, column) for judge, column in zip(self._judges, columns, strict=True)]
         merged: NDArray[np.float64] = self._merge(np.array(rewards), axis=0)
         return [None if np.isnan(value) else float(value) for value in merged]
-
-
-def noise_of(judge: Judge, pairs: Sequence[tuple[str, Sequence[str]]], *, times: int = 2) -> float:
-    """Standard deviation of one reward of *judge* when it is asked the same again, in [0, 1].
-
-    Zero for a judge that repeats itself: that says nothing about whether it is right.
-
-    Args:
-        judge: Any calibrated judge; it is asked directly, past any cache.
-
-        pairs: Queries with documents.
-
-        times: How often each is asked, at least twice.
-
-    Raises:
-        InputError: No pair was judged every time.
-    """
-    if times < 2:
-        raise InputError(f"times: expected at least 2, got {times}")
-    variances = []
-    for query, documents in pairs:
-        asked = np.array([rewards_of(judge, judge.score(query, documents)) for _ in range(times)])
-        variances.append(asked[:, ~np.isnan(asked).any(axis=0)].var(axis=0, ddof=1))
-    pooled = np.concatenate(variances) if variances else np.empty(0)
-    if not pooled.size:
-        raise InputError("pairs: expected one that is judged every time, found none")
-    return float(np.sqrt(pooled.mean()))

@@ -1,6 +1,6 @@
-"""What users did as rewards: thumbs, clicks, task success, and judgments made elsewhere.
+"""Feedback of users as rewards: thumbs, clicks, task success, and judgments made elsewhere.
 
-A click says little without the place it was made at: a document that nobody looked at was not
+A click says little without the place of its document: a document that the user never looked at was not
 rejected. With examination probability e_p at place p, decay w and prior strength m, the reward of a
 pair is the posterior mean (m/2 + sum w good) / (m + sum w (good + e_p bad)), in [0, 1].
 """
@@ -29,7 +29,7 @@ _COLUMNS = ("query_id", "doc_id", "signal", "value")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing a user did, or one judgment.
+    """One action of a user, or one judgment.
 
     Attributes:
         query: Id or text of the query.
@@ -92,7 +92,7 @@ class Feedback:
         Args:
             events: In any order.
 
-            scale: Of the grades, for judgments: it cannot be told from them.
+            scale: Scale of the grades of judgments, which the grades alone do not show.
 
             half_life_days: After so many days an event weighs half; age counts back from the newest.
 
@@ -108,8 +108,7 @@ class Feedback:
         imported = judged == {True}
         if imported and scale is None:
             raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
-        known = [event.seconds for event in events if event.seconds is not None]
-        newest = max(known, default=0.0)
+        newest = max((event.seconds for event in events if event.seconds is not None), default=0.0)
         sums: dict[tuple[str, str], tuple[float, float]] = {}
         for event in events:
             age = 0.0 if event.seconds is None else (newest - event.seconds) / 86_400
@@ -139,7 +138,7 @@ class Feedback:
         return cls.of(list(read_events(path)), scale=scale, half_life_days=half_life_days, attention=attention)
 
     def judge(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> FeedbackJudge:
-        """A judge that knows these pairs.
+        """A judge that scores these pairs and declines all others.
 
         Args:
             queries: Text by id; feedback may name a query by either.
@@ -154,12 +153,12 @@ class Feedback:
 
 
 class FeedbackJudge(Blocking):
-    """Scores from a table, None for pairs nobody gave feedback on.
+    """Scores from a table, None for pairs without feedback.
 
     Args:
         table: Scores by (query text, document text).
 
-        scale: What they mean.
+        scale: Scale of the scores.
     """
 
     documents_per_call = 10_000
@@ -170,7 +169,7 @@ class FeedbackJudge(Blocking):
         self.fingerprint = fingerprint_of("feedback", "table", table=sorted(map(repr, table.items())), scale=str(scale))
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:  # noqa: ARG002 (every judge is asked alike)
-        """Nothing: it was given long ago."""
+        """No usage: the feedback is given already."""
         return Usage()
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
@@ -179,7 +178,7 @@ class FeedbackJudge(Blocking):
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Events of a file, told apart by its name: ``.json``, ``.csv``, anything else is qrels of TREC or BEIR.
+    """The events of a file, read by its ending: ``.json``, ``.csv``, and qrels of TREC or BEIR under any other.
 
     Raises:
         DataError: Not such a file; the message names the line.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tttembed_rag.errors import require
-from tttembed_rag.judges.spending import Usage, record
+from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 
@@ -16,7 +16,7 @@ OUTPUT_TOKENS = 4096
 class Gemini:
     """Answers of a Gemini model that thinks a little.
 
-    A refusal, an empty answer and one that was cut off are no answer.
+    A refusal, an empty answer and an answer that was cut off are no answer.
 
     Args:
         client: A `google.genai.Client`; it should not retry by itself.
@@ -79,7 +79,7 @@ class Gemini:
             answer = self._client.models.generate_content(model=self.name, contents=contents, config=self._config)
         if (used := answer.usage_metadata) is not None:
             written = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
-            record(Usage(1, used.prompt_token_count or 0, written))
+            report_usage(Usage(1, used.prompt_token_count or 0, written))
         candidate = answer.candidates[0] if answer.candidates else None
         if candidate is None or candidate.finish_reason is None or candidate.finish_reason.name != "STOP":
             return None

@@ -12,38 +12,40 @@ from urllib.parse import urlsplit
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
 from tttembed_rag.scales import Scale
 
+# Hosts that a key may be sent to over plain HTTP.
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How one kind of server is asked and answers.
+    """The protocol of one kind of server.
 
     Attributes:
-        path: Where it listens, if the address does not say.
+        path: Path of its address, where the address has none.
 
         request: JSON to send for (model, instruction, query, documents).
 
-        found: The items of an answer, each with an index and a score.
+        items: The items of an answer, each with an index and a score.
 
-        scale: What its scores mean; None where that depends on the model and must be declared.
+        scale: The scale of its scores; None where that depends on the model and must be declared.
 
         key: Environment variable of its key; None if it usually has none.
 
-        header: Where the key goes; a bearer token unless told.
+        header: Header that carries the key: ``authorization`` as a bearer token, any other as it is.
 
         at_once: Documents in a request.
     """
 
     path: str
     request: Callable[[str | None, str, str, list[str]], dict[str, Any]]
-    found: Callable[[Any], Any]
+    items: Callable[[Any], Any]
     scale: str | None
     key: str | None = None
     header: str = "authorization"
@@ -123,7 +125,7 @@ class HttpJudge(Blocking):
 
         model: Its name there, if the server has several; part of the fingerprint.
 
-        scale: What the scores mean; needed where the shape leaves it to the model.
+        scale: Scale of the scores; needed where the shape leaves it to the model.
 
         key: Secret sent as a bearer token or as the shape has it, never over plain HTTP to another machine.
 
@@ -192,11 +194,11 @@ class HttpJudge(Blocking):
         """
         screened = Screened.of(documents, self._longest)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
-        found: Scores = []
+        scores: Scores = []
         for start in range(0, len(screened.texts), size):
-            some = screened.texts[start : start + size]
-            found += self._ask(lambda some=some: self._scores(asked, some))  # type: ignore[misc]
-        return screened.spread(found, self.scale)
+            batch = screened.texts[start : start + size]
+            scores += self._ask(partial(self._scores, asked, batch))
+        return screened.spread(scores, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
@@ -209,18 +211,18 @@ class HttpJudge(Blocking):
             response = self._client.post(self._url, json=body)
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self._url}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        said = readable(response.text, 200).replace("\n", " ")
-        reason = f"{self._url}: expected an answer, got {response.status_code} {said}"
+        shown = readable(response.text, 200).replace("\n", " ")
+        reason = f"{self._url}: expected an answer, got {response.status_code} {shown}"
         check_status(response.status_code, response.headers, reason)
         try:
             answer = response.json()
             items = [
-                (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.found(answer)
+                (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)
             ]
             used = _used(answer, self.forecast(query, documents))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise JudgeError(f"{self._url}: expected an index and a score per document, got {said}") from exc
-        record(used)
+            raise JudgeError(f"{self._url}: expected an index and a score per document, got {shown}") from exc
+        report_usage(used)
         return _by_index(self._url, items, len(documents))
 
 
@@ -229,16 +231,16 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
     places = [index for index, _ in items]
     if any(type(place) is not int for place in places) or sorted(places) != list(range(count)):
         raise JudgeError(f"{url}: expected every index from 0 to {count - 1} once, got {sorted(map(str, places))[:20]}")
-    found: Scores = [None] * count
+    scores: Scores = [None] * count
     for place, score in items:
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
             raise JudgeError(f"{url}: expected a number as score, got {score!r}")
-        found[place] = score
-    return found
+        scores[place] = score
+    return scores
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:
-    """What the server says it used, tokens (Jina, vLLM) or search units (Cohere), with the *estimate* for the rest."""
+    """The usage that a server reports, as tokens (Jina, vLLM) or search units (Cohere); the *estimate* for the rest."""
     if not isinstance(answer, dict):
         return estimate
     tokens = (answer.get("usage") or {}).get("total_tokens")

@@ -16,7 +16,7 @@ from typing import Any, cast
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.scales import Scale
 
@@ -49,8 +49,9 @@ Reason in one or two sentences, then end with a line of its own that reads
 Score: X
 with X one digit from 0 to 5."""
 
-# The last line, alone; a chat model may set it in bold.
+# The verdict on the last line of an answer, which a chat model may set in bold.
 _VERDICT = re.compile(r"[*_]{0,3}Score:[*_]{0,3} ?[*_]{0,3}([0-5])[*_]{0,3}\.?")
+# Characters of a query that are shown.
 _LONGEST_QUERY = 4_000
 
 
@@ -147,10 +148,10 @@ class RubricJudge:
 
     @contextmanager
     def _accounted(self, prompt: str) -> Iterator[list[Any]]:
-        """A list for the answer to *prompt*; what it used is recorded, estimated where the model does not say.
+        """A list for the answer to *prompt*; its usage is recorded, estimated where the model reports none.
 
         Raises:
-            JudgeError: The model raised an error, or answered with something else than text.
+            JudgeError: The model raised an error, or its answer is no text.
         """
         answers: list[Any] = []
         with metered() as meter:
@@ -158,17 +159,17 @@ class RubricJudge:
                 yield answers
             except TTTEmbedError:
                 raise
-            except Exception as exc:  # whatever the client of a model raises
+            except Exception as exc:  # the client of a model may raise anything
                 reason = f"{type(exc).__name__}: {exc}".partition("\n")[0]
                 raise JudgeError(f"{self._model}: expected an answer, got {reason}") from exc
         answer = answers[0]
         if answer is not None and not isinstance(answer, str):
             raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
-        record(meter.usage if meter.heard else estimate)
+        report_usage(meter.usage if meter.heard else estimate)
 
     def prompt(self, query: str, document: str) -> str:
-        """What the model is asked: the rubric around both texts, fenced by a hash of them."""
+        """The prompt of the model: the rubric around both texts, fenced by a hash of them."""
         asked = readable(query, _LONGEST_QUERY)
         tag = fence_of(asked, document)
         return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})

@@ -13,7 +13,7 @@ from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.options import Options
 from tttembed_rag.scales import Scale
 
-# Judges that cost nothing to ask: models on this machine, and what users have said.
+# Kinds of judges that cost nothing: models on this machine, and feedback of users.
 FREE = ("yesno", "cross-encoder", "rubric", "feedback")
 KINDS = "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, gemini:MODEL, http+SHAPE://HOST, feedback:FILE"
 
@@ -108,11 +108,11 @@ def _rubric(kind: str, model: str, options: Options) -> Judge:
 def _http(url: str, shape: str, options: Options) -> Judge:
     from tttembed_rag.judges.http import SHAPES, HttpJudge
 
-    known = SHAPES.get(shape)
+    protocol = SHAPES.get(shape)
     key_name = options.take("key", "")
     if key_name and key_name not in os.environ:
         raise InputError("judge: expected key=NAME with an environment variable that is set, found none of that name")
-    key_name = key_name or (known.key if known else None) or ""
+    key_name = key_name or (protocol.key if protocol else None) or ""
     return HttpJudge(
         url,
         shape,

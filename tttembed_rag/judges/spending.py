@@ -1,4 +1,4 @@
-"""What judging costs: usage as judges report it, prices, and the caps that nothing may exceed."""
+"""The cost of judging: usage as judges report it, prices, and caps that no run may exceed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, fields
 
 from tttembed_rag.errors import InputError
 
-# Letters and blanks per token, from below for Latin prose; digits and signs may be a token each.
-CHARACTERS_PER_TOKEN = 3
+# A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
+_LEAST_CHARACTERS_PER_TOKEN = 3
 _WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was used.
+    """Requests and tokens that were used.
 
     Attributes:
         requests: Requests that were answered.
@@ -47,18 +47,18 @@ class Usage:
 
 
 def estimated_tokens(*texts: str) -> int:
-    """Tokens of *texts*, estimated from above; text outside ASCII counts one token a byte."""
+    """An upper estimate of the tokens of *texts*; text outside ASCII counts one token a byte."""
     return sum(_estimated(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)
 
 
 def _estimated(text: str) -> int:
     signs = len(text.translate(_WITHOUT_PROSE))
-    return signs + math.ceil((len(text) - signs) / CHARACTERS_PER_TOKEN)
+    return signs + math.ceil((len(text) - signs) / _LEAST_CHARACTERS_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What usage costs, in US dollars; all zero for a model on your own machine.
+    """The price of usage in US dollars; all zero for a model on your own machine.
 
     Attributes:
         input: Per million tokens read.
@@ -90,7 +90,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Caps on what a result may cost; None is no cap.
+    """Caps on the cost of a result; None is no cap.
 
     Attributes:
         pairs: Judged (query, document) pairs.
@@ -116,12 +116,12 @@ class Budget:
 
 
 class Ledger:
-    """What one result has cost and what its running calls may still cost, against a budget.
+    """The cost of one result so far and of its running calls, against a budget.
 
     Args:
         budget: The caps.
 
-        price: What usage costs.
+        price: The price of usage.
     """
 
     def __init__(self, budget: Budget, price: Price) -> None:
@@ -147,20 +147,20 @@ class Ledger:
         self._reserved[call] = (estimate.tokens, self._price.of(estimate))
 
     def settle(self, call: object, usage: Usage) -> float:
-        """Replace what was set aside for *call* by what it used; the US dollars that cost."""
+        """Replace the reservation of *call* by its usage; returns the US dollars that it cost."""
         self._reserved.pop(call, None)
         usd = self._price.of(usage)
         self.count(usage.tokens, usd)
         return usd
 
     def count(self, tokens: float, usd: float) -> None:
-        """Count what was paid, now or in an earlier run."""
+        """Count a payment of this run or of an earlier one."""
         self.tokens += tokens
         self.usd += usd
 
 
 class Meter:
-    """A running total of usage that threads may share; `heard` tells whether anybody said anything."""
+    """A running total of usage that threads may share; `heard` is whether a judge reported any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,7 +179,7 @@ _METER: ContextVar[Meter | None] = ContextVar("tttembed_meter", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """A meter that hears of everything judges use inside the block, in threads and tasks it starts too."""
+    """A meter of all usage that judges report inside the block, also in threads and tasks that it starts."""
     meter = Meter()
     token = _METER.set(meter)
     try:
@@ -188,8 +188,8 @@ def metered() -> Iterator[Meter]:
         _METER.reset(token)
 
 
-def record(usage: Usage) -> None:
-    """Tell the meter around this call, if there is one, what was used. Judges call this."""
+def report_usage(usage: Usage) -> None:
+    """Report *usage* to the meter around this call, if there is one. Judges call this."""
     if (meter := _METER.get()) is not None:
         meter.add(usage)
 

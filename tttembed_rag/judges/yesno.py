@@ -15,11 +15,11 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, record
+from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.local import (
-    CHARACTERS_PER_TOKEN,
     EXTRA,
+    MOST_CHARACTERS_PER_TOKEN,
     Batches,
     PlainTokenizer,
     load,
@@ -47,7 +47,7 @@ class YesNoJudge(Blocking):
 
         tokenizer: Its fast tokenizer.
 
-        name: What to call it.
+        name: Its name in fingerprints and errors.
 
         instruction: What counts as relevant; part of the fingerprint.
 
@@ -117,7 +117,7 @@ class YesNoJudge(Blocking):
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""
-        limit = self._room * CHARACTERS_PER_TOKEN
+        limit = self._room * MOST_CHARACTERS_PER_TOKEN
         screened = Screened.of(documents, limit)
         query = readable(query, limit)
         head, *bodies = self._text.ids(
@@ -131,16 +131,16 @@ class YesNoJudge(Blocking):
         with self._one_at_a_time, require("torch", EXTRA).inference_mode():
             memory = self._read(rows[0][:shared]) if shared else None
             rests = [row[shared:] for row in rows]
-            found = self._batches.run(
+            scores = self._batches.run(
                 [len(rest) for rest in rests],
-                lambda some: self._p_yes([rests[row] for row in some], memory, shared),
+                lambda batch: self._p_yes([rests[row] for row in batch], memory, shared),
                 shared=shared,
             )
-        record(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
-        return screened.spread(found, self.scale)
+        report_usage(Usage(input_tokens=shared + sum(len(rest) for rest in rests)))
+        return screened.spread(scores, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
-        """Tokens that scoring will read, from above."""
+        """An upper estimate of the tokens that scoring will read."""
         shared = len(self._prefix) + estimated_tokens(self._instruction, query) + len(self._suffix)
         return Usage(input_tokens=sum(shared + min(self._room, estimated_tokens(text)) for text in documents))
 
@@ -171,8 +171,8 @@ class YesNoJudge(Blocking):
             use_cache=past is not None,
             logits_to_keep=1,
         ).logits[:, -1, self._answers]
-        found: list[float] = logits.float().softmax(dim=-1)[:, 1].tolist()
-        return found
+        p_yes: list[float] = logits.float().softmax(dim=-1)[:, 1].tolist()
+        return p_yes
 
 
 def _one_token(tokenizer: Any, name: str, answer: str) -> int:
@@ -183,7 +183,7 @@ def _one_token(tokenizer: Any, name: str, answer: str) -> int:
 
 
 def _common_prefix(rows: Sequence[list[int]]) -> int:
-    """Tokens that all rows begin with, at least one left over in each."""
+    """The number of tokens that all rows begin with, leaving at least one token of each."""
     first, last = min(rows), max(rows)  # all others lie between these two
     limit = min(len(row) for row in rows) - 1
     return next((place for place in range(limit) if first[place] != last[place]), limit)

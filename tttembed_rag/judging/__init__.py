@@ -1,4 +1,4 @@
-"""Judging served queries under a budget: what to ask in which order, what is known, when to stop."""
+"""Judging served queries under a budget: which call comes next, which answers are kept, when to stop."""
 
 from tttembed_rag.judging.files import read_log, write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts

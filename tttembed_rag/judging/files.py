@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from pathlib import Path
 
 from tttembed_rag.errors import DataError
@@ -36,11 +37,11 @@ def read_log(path: Path) -> list[Observation]:
 def _observation(path: Path, number: int, line: str) -> Observation:
     try:
         record = json.loads(line)
-        candidates = [(one["id"], one["text"]) for one in record["candidates"]]
+        candidates = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
         observation = Observation(record["query_id"], record["query"], candidates, record.get("task", "default"))
     except (KeyError, TypeError, ValueError) as exc:
         raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
-    texts = (observation.query_id, observation.query, observation.task, *(part for one in candidates for part in one))
+    texts = (observation.query_id, observation.query, observation.task, *chain.from_iterable(candidates))
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"{path}:{number}: expected texts, got another kind of value")
     return observation

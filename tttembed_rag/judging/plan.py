@@ -1,4 +1,4 @@
-"""Which pairs are judged, in which order, at which price, and what came of it."""
+"""The plan of a run of judging, its progress, and its verdicts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judging.turns import in_turns
 from tttembed_rag.observations import Observation
 
-# Ids are columns of a text file.
+# Ids stand in columns of a text file.
 _PLAIN_ID = re.compile(r"[^\t\n\r\ud800-\udfff]+")
 
-# Why a run stopped that came to a cap.
+# The reason of a run that stopped at a cap.
 BUDGET_ENDED = "budget: the next answer could exceed a cap"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which pairs are judged, in which order, at which price.
+    """The pairs to judge, in order, with caps and a price.
 
     Attributes:
         observations: Served queries.
@@ -31,7 +31,7 @@ class Plan:
 
         budget: Caps.
 
-        price: What the judge's usage costs.
+        price: Price of the judge's usage.
 
         seed: Order of the queries within a task.
     """
@@ -43,8 +43,8 @@ class Plan:
     seed: int = 1000
 
     def __post_init__(self) -> None:
-        for one in self.observations:
-            for name in (one.query_id, *(document for document, _ in one.candidates)):
+        for observation in self.observations:
+            for name in (observation.query_id, *(document for document, _ in observation.candidates)):
                 if not _PLAIN_ID.fullmatch(name):
                     raise InputError(f"observations: expected ids without tabs and line breaks, got {name!r}")
         if not self.depths or sorted(set(self.depths)) != list(self.depths) or self.depths[0] < 1:
@@ -54,9 +54,10 @@ class Plan:
                 "price: expected one, as input=2,output=12 or request=0.002, where the budget caps usd, got none"
             )
         texts: dict[str, str] = {}
-        for one in self.observations:
-            if texts.setdefault(one.query_id, one.query) != one.query:
-                raise InputError(f"observations: expected one text per query id, got two for {one.query_id!r}")
+        for observation in self.observations:
+            query_id, query = observation.query_id, observation.query
+            if texts.setdefault(query_id, query) != query:
+                raise InputError(f"observations: expected one text per query id, got two for {query_id!r}")
 
     def visits(self) -> Iterator[tuple[Observation, Sequence[tuple[str, str]]]]:
         """Queries with the candidates to judge next, in order, under the cap of pairs."""
@@ -69,30 +70,30 @@ class Plan:
         for above, depth in zip((0, *self.depths), self.depths, strict=False):
             for task, place in order:
                 observation = groups[task][place]
-                some = observation.candidates[above:depth]
-                some = some[: int(left)] if left < len(some) else some
-                left -= len(some)
-                if some:
-                    yield observation, some
+                stage = observation.candidates[above:depth]
+                stage = stage[: int(left)] if left < len(stage) else stage
+                left -= len(stage)
+                if stage:
+                    yield observation, stage
 
     @property
     def pairs(self) -> int:
         """Pairs of the plan, under the cap of pairs."""
-        return sum(len(some) for _, some in self.visits())
+        return sum(len(candidates) for _, candidates in self.visits())
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far judging is.
+    """The progress of a run.
 
     Attributes:
-        pairs: Pairs the plan has come to.
+        pairs: Pairs of the plan that the run has reached.
 
-        cached: How many of them were known already.
+        cached: Those of them with an answer from an earlier run.
 
-        usage: What was used in this run.
+        usage: Usage of this run.
 
-        usd: What all answers of the result cost, in this run or before.
+        usd: US dollars that all answers of the result cost, in this run or before.
     """
 
     pairs: int = 0
@@ -103,19 +104,18 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """What a judge said.
+    """The result of a run.
 
     Attributes:
-        rewards: In [0, 1], by query id and document id, in the order of the plan. A pair that is not there was
-            not judged.
+        rewards: In [0, 1], by query id and document id, in the order of the plan; unjudged pairs are absent.
 
-        unjudged: Pairs the judge was asked about and gave no score.
+        unjudged: Number of pairs that the judge was asked about and gave no score.
 
         progress: Pairs, usage and money at the end.
 
-        stopped: Why it ended before the plan did; empty if it did not.
+        stopped: Why the run ended before the plan did; empty if it did not.
 
-        failed: Why, for every pair whose call failed, by (query id, document id).
+        failed: Errors of failed calls by (query id, document id).
     """
 
     rewards: Mapping[str, Mapping[str, float]]

@@ -1,13 +1,14 @@
-"""Judging served queries under a budget: what to ask in which order, what is known, when to stop.
+"""Judging served queries under a budget: which call comes next, which answers are kept, when to stop.
 
-Stopping and continuing equals never stopping: caps count what the pairs of a result cost, whenever
-they were paid for, and every answer is kept as soon as it is known.
+Stopping and continuing equals never stopping: caps count the cost of all pairs of a result, also of those
+that an earlier run paid for, and every answer is kept as it comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
 from tttembed_rag.models.fingerprints import pair_key
 
 _log = logging.getLogger(__name__)
-# Calls that may fail one after the other before the rest is left for another day.
+# Calls that fail one after the other before the run ends.
 _FAILURES = 3
 
 
@@ -42,16 +43,16 @@ class _Call:
 
 
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -> Progress:
-    """What `judge_all` would do and cost at most, without asking the judge anything.
+    """The pairs that `judge_all` would judge and their highest cost, without asking the judge anything.
 
     Args:
-        plan: What to judge, and under which caps.
+        plan: The pairs and the caps.
 
-        judge: Who judges.
+        judge: The judge.
 
-        cache: What is known.
+        cache: Answers of earlier runs.
 
-        probe: Whether `check_once` is asked before, and paid for if it has not passed yet.
+        probe: Whether `check_once` comes before, and is paid for where the judge has not passed it yet.
     """
     walk = _Walk(plan, judge, cache)
     usage = Usage()
@@ -68,7 +69,7 @@ def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -
 def check_once(judge: Judge, cache: Answers, *, price: Price | None = None) -> None:
     """Refuse a judge that fails the probe of `check_judge`; one that passed before is not asked again.
 
-    What it costs counts against the caps of every result of that judge in *cache*.
+    The cost of the probe counts against the caps of every result of that judge in *cache*.
 
     Raises:
         JudgeError: It cannot tell good from bad.
@@ -86,7 +87,7 @@ def _probe_keys(judge: Judge) -> list[bytes]:
 
 
 def _shared(keys: Sequence[bytes], scores: Sequence[float | None], used: Usage, usd: float) -> dict[bytes, Paid]:
-    """The *scores* of one call, each with an equal share of what it cost."""
+    """The *scores* of one call, each with an equal share of its cost."""
     share = len(keys)
     return {key: Paid(score, used.tokens / share, usd / share) for key, score in zip(keys, scores, strict=True)}
 
@@ -99,17 +100,17 @@ def judge_all(
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
 ) -> Verdicts:
-    """Score the pairs of *plan* that *cache* does not know, until the plan or a cap ends.
+    """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
 
-    Every answer is kept as soon as it is known. A cap is never exceeded while judges use no more than they
-    forecast. A judge that fails three times in a row ends the run; what was scored stays scored.
+    Every answer is kept as it comes. A cap is never exceeded while judges use no more than they
+    forecast. A judge that fails three times in a row ends the run, and the scores so far are kept.
 
     Args:
-        plan: What to judge, and under which caps.
+        plan: The pairs and the caps.
 
-        judge: Who judges.
+        judge: The judge.
 
-        cache: What is known; new answers are written to it.
+        cache: Answers of earlier runs; new answers are written to it.
 
         concurrency: Calls in flight at once.
 
@@ -142,12 +143,12 @@ _END = _Call("", [], [], Usage())
 
 
 class _Walk:
-    """The calls that a plan still needs, in order; stops where a cap would be exceeded."""
+    """The calls that a plan still needs, in order, up to the call that could exceed a cap."""
 
     def __init__(self, plan: Plan, judge: Judge, cache: Answers) -> None:
         self._plan, self._judge, self._cache = plan, judge, cache
         self.ledger = Ledger(plan.budget, plan.price)
-        self.known: dict[bytes, Paid] = {}
+        self.answered: dict[bytes, Paid] = {}
         self.reached: list[tuple[str, str, bytes]] = []
         self.cached = 0
         self.stopped = ""
@@ -156,7 +157,7 @@ class _Walk:
 
     @property
     def pairs(self) -> int:
-        """Pairs the plan has come to."""
+        """Number of pairs of the plan that are reached."""
         return len(self.reached)
 
     def calls(self) -> Generator[_Call | None, None, None]:
@@ -167,8 +168,8 @@ class _Walk:
                 for document, text in candidates
             ]
             self._look_up([key for _, _, key in addressed])
-            for some in self._parts(addressed):
-                fresh = {key: text for _, text, key in some if key not in self.known and key not in self._asked}
+            for part in self._parts(addressed):
+                fresh = {key: text for _, text, key in part if key not in self.answered and key not in self._asked}
                 if fresh:
                     texts = list(fresh.values())
                     estimate = forecast_of(self._judge, observation.query, texts)
@@ -180,16 +181,16 @@ class _Walk:
                     call = _Call(observation.query, texts, list(fresh), estimate)
                     self.ledger.reserve(call, estimate)
                 self._asked.update(fresh)
-                self.cached += sum(key in self.known for _, _, key in some)
-                self.reached += [(observation.query_id, document, key) for document, _, key in some]
+                self.cached += sum(key in self.answered for _, _, key in part)
+                self.reached += [(observation.query_id, document, key) for document, _, key in part]
                 if fresh:
                     yield call
 
     def _look_up(self, keys: Sequence[bytes]) -> None:
-        """What the cache knows of *keys*; its price counts as the price of this result."""
-        missing = [key for key in dict.fromkeys(keys) if key not in self.known and key not in self._asked]
+        """Take the answers to *keys* from the cache; their price counts as the price of this result."""
+        missing = [key for key in dict.fromkeys(keys) if key not in self.answered and key not in self._asked]
         for key, paid in self._cache.get(missing).items():
-            self.known[key] = paid
+            self.answered[key] = paid
             self.ledger.count(paid.tokens, paid.usd)
 
     def _parts(self, addressed: Sequence[tuple[str, str, bytes]]) -> Iterator[Sequence[tuple[str, str, bytes]]]:
@@ -206,6 +207,7 @@ class _Run:
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
+        self._rewards: dict[bytes, float] = {}
         self._usage = Usage()
         self._failures = 0
         self._failed: dict[bytes, JudgeError] = {}
@@ -213,7 +215,7 @@ class _Run:
         self._settled = asyncio.Event()
 
     async def finish(self) -> Verdicts:
-        """All that could be judged; an error ends it when the answers under way, which cost money, are kept."""
+        """The verdicts; an error is raised after the answers under way, which cost money, are kept."""
         calls = self._walk.calls()
         ends = await asyncio.gather(*(self._work(calls) for _ in range(self._concurrency)), return_exceptions=True)
         for failed in ends:
@@ -238,8 +240,8 @@ class _Run:
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:
             try:
-                said = await self._judge.ascore(call.query, call.documents)
-                scores = [None if score is None else float(score) for score in said]
+                answer = await self._judge.ascore(call.query, call.documents)
+                scores = [None if score is None else float(score) for score in answer]
                 if len(scores) != len(call.keys):
                     raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
             except JudgeError as exc:
@@ -251,27 +253,31 @@ class _Run:
                     self._stopped = str(exc)
                 return
         self._failures = 0
-        rewards_of(self._judge, scores)  # a score off the scale is never kept
+        self._keep(call.keys, scores)  # raises for a score off the scale, which is never cached
         silent = not meter.heard and any(text.strip() for text in call.documents)
         used = call.estimate if silent else meter.usage  # a cap can only hold if something is counted
         answers = _shared(call.keys, scores, used, self._walk.ledger.settle(call, used))
         self._cache.put(self._judge.fingerprint, answers)
-        self._walk.known.update(answers)
+        self._walk.answered.update(answers)
         self._usage += used
 
     def _progress(self) -> Progress:
         return Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.ledger.usd)
 
+    def _keep(self, keys: Sequence[bytes], scores: Sequence[float | None]) -> None:
+        """Keep the rewards of *scores*, NaN where there is none; here each score is checked, and nowhere else."""
+        self._rewards.update(zip(keys, rewards_of(self._judge, scores).tolist(), strict=True))
+
     def _verdicts(self) -> Verdicts:
-        found = [(query, document, self._walk.known.get(key)) for query, document, key in self._walk.reached]
-        scores = [paid.score if paid else None for _, _, paid in found]
+        reached, answered = self._walk.reached, self._walk.answered
+        cached = {key: answered[key].score for _, _, key in reached if key in answered and key not in self._rewards}
+        self._keep(list(cached), list(cached.values()))
         rewards: dict[str, dict[str, float]] = {}
-        for (query, document, _), score, reward in zip(
-            found, scores, rewards_of(self._judge, scores).tolist(), strict=True
-        ):
-            if score is not None:
+        unjudged = 0
+        for query, document, key in reached:
+            if math.isnan(reward := self._rewards.get(key, math.nan)):
+                unjudged += 1
+            else:
                 rewards.setdefault(query, {})[document] = reward
-        failed = {
-            (query, document): self._failed[key] for query, document, key in self._walk.reached if key in self._failed
-        }
-        return Verdicts(rewards, scores.count(None), self._progress(), self._stopped or self._walk.stopped, failed)
+        failed = {(query, document): self._failed[key] for query, document, key in reached if key in self._failed}
+        return Verdicts(rewards, unjudged, self._progress(), self._stopped or self._walk.stopped, failed)

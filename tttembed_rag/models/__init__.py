@@ -1,1 +1,1 @@
-"""What judges and embedders share: loading, asking again, options of one line, fingerprints."""
+"""The common ground of judges and embedders: loading, asking again, options of one line, fingerprints."""

@@ -1,4 +1,4 @@
-"""What a model is called, and the address of a pair that it judged."""
+"""The fingerprint of a model, and the address of a pair that it judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fingerprint_of(kind: str, model: str, **parts: object) -> str:
 
 
 def pair_key(fingerprint: str, query: str, document: str) -> bytes:
-    """The address of a pair: a hash of who judges and of both texts, whatever their ids are."""
+    """The address of a pair: a hash of the judge's fingerprint and of both texts, not of their ids."""
     digest = hashlib.sha256()
     for part in (fingerprint, query, document):
         data = part.encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The client of google-genai, and its failures as ours."""
+"""The client of google-genai, and its failures as errors of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
     """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
 
     Args:
-        model: What it is for, to name in errors.
+        model: The model's name, for errors.
 
         base_url: Another server that speaks the protocol.
 
@@ -32,7 +32,7 @@ def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
 
 @contextmanager
 def failures_of(model: str) -> Iterator[None]:
-    """Turns what google-genai raises into `BusyError` for what may pass, `JudgeError` for what may not."""
+    """A block in which failures of google-genai become `BusyError` where they may pass, else `JudgeError`."""
     errors = require("google.genai.errors", EXTRA)
     try:
         yield
@@ -48,14 +48,14 @@ def failures_of(model: str) -> Iterator[None]:
 
 def _headers(exc: Any) -> dict[str, str]:
     """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
-    found = (getattr(exc.response, "headers", None) or {}).get("retry-after")
+    delay = (getattr(exc.response, "headers", None) or {}).get("retry-after")
     error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
     for detail in error.get("details") or ():
-        if found is None and isinstance(detail, dict):
-            found = detail.get("retryDelay")
-    return {"retry-after": str(found).removesuffix("s")} if found else {}
+        if delay is None and isinstance(detail, dict):
+            delay = detail.get("retryDelay")
+    return {"retry-after": str(delay).removesuffix("s")} if delay else {}
 
 
 def _is_transport(exc: Exception) -> bool:
-    """Whether the connection failed, whichever HTTP library the installed google-genai uses."""
+    """Whether the connection failed, in any HTTP library that google-genai may use."""
     return any(base.__name__ == "TransportError" and base.__module__.startswith("httpx") for base in type(exc).__mro__)

@@ -1,17 +1,18 @@
-"""Whether the hub of models and data sets can be asked, found out in seconds instead of minutes."""
+"""The hub of models and data sets: whether it answers, and loading from it without noise."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from tttembed_rag.errors import require
 
-# Seconds to wait for a connection; the hub's own clients would try again and again.
+# Seconds to wait for a connection; the hub's own clients would try again for minutes.
 _PATIENCE = 5.0
 
 
 def why_unreachable(*, extra: str) -> str | None:
-    """Why the hub cannot be reached, in a few words; None if it answers, or is not to be asked.
-
-    With HF_HUB_OFFLINE=1 it is not to be asked: what was downloaded before is used.
+    """The reason why the hub cannot be reached; None if it answers, or HF_HUB_OFFLINE=1 says not to ask it.
 
     Args:
         extra: The extra of this package that brings the hub's client.
@@ -22,9 +23,33 @@ def why_unreachable(*, extra: str) -> str | None:
         return None
     try:
         hub.get_session().head(constants.ENDPOINT, timeout=_PATIENCE)
-    except Exception as exc:  # noqa: BLE001 (its HTTP library changes; whatever it raises is the reason)
+    except Exception as exc:  # noqa: BLE001 (its HTTP library changes, and any of its errors is a reason)
         return (
-            f"{constants.ENDPOINT} is not reachable: {str(exc).strip().partition(chr(10))[0] or type(exc).__name__}; "
+            f"{constants.ENDPOINT} is not reachable: {first_line(exc) or type(exc).__name__}; "
             "HF_HUB_OFFLINE=1 uses what was downloaded before"
         )
     return None
+
+
+@contextmanager
+def without_bars(library: str, *, extra: str) -> Iterator[None]:
+    """A block in which *library*, ``transformers`` or ``datasets``, draws no progress bars.
+
+    Args:
+        library: Its name.
+
+        extra: The extra of this package that brings it.
+    """
+    bars = require(f"{library}.utils.logging", extra)
+    were_on = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if were_on:
+            bars.enable_progress_bar()
+
+
+def first_line(exc: BaseException) -> str:
+    """The first line of an error's message; the libraries of the hub add pages of advice."""
+    return str(exc).strip().partition("\n")[0]

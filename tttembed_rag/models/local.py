@@ -1,18 +1,20 @@
-"""What judges on this machine share: loading, text that stays text, and batches that fit in memory."""
+"""What models on this machine share: loading, text that stays text, and batches that fit in memory."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError, require
+from tttembed_rag.models.hub import first_line, without_bars
 
-# Characters that a token may stand for at most, when a long text is cut before it is tokenised.
-CHARACTERS_PER_TOKEN = 16
-# Tokens of a batch, padding included, where nothing is said: large enough to keep the machine busy.
+# The most characters of a token; a text is cut to so many per token before it is tokenised.
+MOST_CHARACTERS_PER_TOKEN = 16
+# Tokens of a batch, padding included, where the caller names no number: enough to keep the machine busy.
 _BATCH_TOKENS_CPU = 4_096
 _BATCH_TOKENS_ACCELERATOR = 32_768
 # Values of each weight that enter the digest, from either end.
@@ -22,7 +24,7 @@ EXTRA = "local"
 
 
 def load(auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None) -> Any:
-    """A model of transformers in evaluation mode; full precision on a CPU, its own elsewhere unless told.
+    """A model of transformers in evaluation mode, by default in full precision on a CPU and in its own elsewhere.
 
     Args:
         auto_class: ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``.
@@ -39,36 +41,45 @@ def load(auto_class: str, model: str, *, revision: str | None, device: str | Non
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     device = device or accelerator
     dtype = dtype or ("float32" if device == "cpu" else "auto")
-    loaded = _read(getattr(transformers, auto_class), model, revision=revision, dtype=dtype)
+    with loading(model, "transformers", JudgeError, extra=EXTRA):
+        loaded = getattr(transformers, auto_class).from_pretrained(model, revision=revision, dtype=dtype)
     return loaded.to(device).eval()
 
 
 def load_tokenizer(model: str, *, revision: str | None) -> Any:
     """The tokenizer beside a model; one of the `tokenizers` library, or an error."""
-    tokenizer = _read(require("transformers", EXTRA).AutoTokenizer, model, revision=revision)
+    auto = require("transformers", EXTRA).AutoTokenizer
+    with loading(model, "transformers", JudgeError, extra=EXTRA):
+        tokenizer = auto.from_pretrained(model, revision=revision)
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
     return tokenizer
 
 
-def _read(auto: Any, model: str, **options: Any) -> Any:
-    transformers_logging = require("transformers", EXTRA).utils.logging
-    bars_were_on = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+@contextmanager
+def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[None]:
+    """A block that loads *model* without progress bars, and raises *failure* in one line where it cannot.
+
+    Args:
+        model: Name or folder.
+
+        library: The library that loads it, to name in the error.
+
+        failure: The exception to raise.
+
+        extra: The extra of this package that brings the library.
+    """
     try:
-        return auto.from_pretrained(model, **options)
-    except (OSError, ValueError) as exc:
-        reason = str(exc).strip().partition("\n")[0]
-        raise JudgeError(f"{model}: expected a model that transformers can load ({reason})") from exc
-    finally:
-        if bars_were_on:
-            transformers_logging.enable_progress_bar()
+        with without_bars("transformers", extra=extra):
+            yield
+    except (OSError, ValueError, KeyError) as exc:
+        raise failure(f"{model}: expected a model that {library} can load ({first_line(exc)})") from exc
 
 
 def weights_digest(model: Any) -> str:
     """A hash of the model's class and of values sampled from each of its weights.
 
-    It names what really judges: a folder may be moved, but not quietly replaced.
+    It stays the same where a folder is moved, and changes where its model is replaced.
     """
     digest = hashlib.sha256(type(model).__name__.encode())
     for name, weight in sorted(model.state_dict().items()):
@@ -132,7 +143,7 @@ class Batches:
     Args:
         tokens: Tokens of a batch, padding included; None chooses by device.
 
-        device: Where it runs, ``cpu`` or an accelerator.
+        device: ``cpu`` or the name of an accelerator.
     """
 
     def __init__(self, tokens: int | None, device: str) -> None:
@@ -148,7 +159,7 @@ class Batches:
         Args:
             lengths: Tokens of each row.
 
-            forward: Values for some rows.
+            forward: Gives the values of a batch of rows.
 
             shared: Tokens in front of every row that are kept in memory once per row.
 
@@ -161,7 +172,7 @@ class Batches:
             fitting = max(1, self.tokens // (shared + lengths[todo[0]]))
             rows = todo[:fitting]
             try:
-                found = forward(rows)
+                batch = forward(rows)
             except RuntimeError as exc:
                 if not _out_of_memory(exc):
                     raise
@@ -170,14 +181,14 @@ class Batches:
                 self.tokens = len(rows) // 2 * (shared + lengths[rows[0]])
                 require("torch", EXTRA).cuda.empty_cache()
                 continue
-            for row, value in zip(rows, found, strict=True):
+            for row, value in zip(rows, batch, strict=True):
                 values[row] = value
             todo = todo[fitting:]
         return values
 
 
 def _out_of_memory(exc: RuntimeError) -> bool:
-    said = str(exc)  # a CPU and Apple's devices raise a plain RuntimeError
+    """Whether memory ended: a CPU and Apple's devices raise a plain RuntimeError that says so."""
     return isinstance(exc, require("torch", EXTRA).OutOfMemoryError) or any(
-        sign in said for sign in ("can't allocate memory", "out of memory")
+        sign in str(exc) for sign in ("can't allocate memory", "out of memory")
     )

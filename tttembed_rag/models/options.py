@@ -10,10 +10,10 @@ from tttembed_rag.models.retrying import Patience
 
 
 class Options:
-    """What stands behind the question mark; whatever is not taken is an error.
+    """The options behind the question mark of an address; an option that is not taken is an error.
 
     Args:
-        what: What the text names, for errors: ``judge``, ``embedder``.
+        what: The kind of thing that the text names, for errors: ``judge``, ``embedder``.
 
         spec: The whole text.
 
@@ -47,19 +47,19 @@ class Options:
         return int(value)
 
     def machine(self, *, batches: bool = True) -> dict[str, Any]:
-        """Options of models on this machine."""
+        """The options of a model on this machine."""
         options: dict[str, Any] = {name: self.take(name, "") or None for name in ("revision", "device", "dtype")}
         if batches:
             options["batch_tokens"] = self.whole("batch_tokens", 0) or None
         return options
 
     def patience(self) -> Patience:
-        """How a service is asked again."""
+        """The patience with a service."""
         per_minute = self.whole("per_minute", 0)
         return Patience(per_minute=per_minute or None)
 
     def check_all_used(self) -> None:
-        """Refuse options that nobody took."""
+        """Refuse options that were not taken."""
         if self._left:
             known = ", ".join(self._known)
             raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {', '.join(self._left)}")

@@ -1,11 +1,11 @@
-"""Asking a service that may be busy: a rate it allows, and patience with what passes."""
+"""Asking a service that may be busy: at the rate that it allows, and again after failures that pass."""
 
 from __future__ import annotations
 
 import email.utils
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import InputError, JudgeError, require
@@ -21,7 +21,7 @@ class BusyError(JudgeError):
     """A service that could not answer now.
 
     Args:
-        reason: What it said.
+        reason: Its words.
 
         retry_after: Seconds it asked to wait; None if it did not say.
     """
@@ -43,19 +43,22 @@ class Patience:
         longest_wait: Seconds of a wait at most; a service that asks for more is given up.
 
         per_minute: Requests a minute at most; None is no limit of ours.
+
+        sleep: Waits so many seconds; a test gives that of a clock of its own.
     """
 
     attempts: int = 6
     first_wait: float = 1.0
     longest_wait: float = 120.0
     per_minute: int | None = None
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.attempts < 1 or (self.per_minute is not None and self.per_minute < 1):
             raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
 
     def caller(self) -> Caller:
-        """Something that asks with this patience."""
+        """A function that asks with this patience."""
         return Caller(self)
 
 
@@ -63,7 +66,7 @@ class Caller:
     """Calls a function until it answers: exponential waits with full jitter, never shorter than Retry-After.
 
     Args:
-        patience: How.
+        patience: How often, how fast, and how long it waits.
     """
 
     def __init__(self, patience: Patience) -> None:
@@ -80,6 +83,7 @@ class Caller:
             retry=tenacity.retry_if_exception(passes),
             wait=wait,
             stop=tenacity.stop_after_attempt(patience.attempts),
+            sleep=patience.sleep,
             reraise=True,
         )
         self._limiter: Any = None
@@ -88,15 +92,15 @@ class Caller:
             self._limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
 
     def __call__(self, ask: Callable[[], ResultT]) -> ResultT:
-        """What *ask* returns; it raises `BusyError` for what may pass, another error for what may not."""
+        """The answer of *ask*, which raises `BusyError` for a failure that may pass, and another error for the rest."""
 
         def attempt() -> ResultT:
             if self._limiter is not None:
                 self._limiter.try_acquire("judge", blocking=True)
             return ask()
 
-        found: ResultT = self._retrying.copy()(attempt)
-        return found
+        answer: ResultT = self._retrying.copy()(attempt)
+        return answer
 
 
 def check_status(status: int, headers: Mapping[str, str], reason: str) -> None:

@@ -6,22 +6,36 @@ from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import Router, ScopeSource, Steering, checked_scope, resolve_scope
-from tttembed_rag.serving.twopass import FirstPass, in_fused_order, in_reward_order
+from tttembed_rag.serving.twopass import (
+    FirstPass,
+    Handlers,
+    Request,
+    TwoPass,
+    adrive,
+    drive,
+    in_fused_order,
+    in_reward_order,
+)
 
 __all__ = [
     "CentroidRouter",
     "FirstPass",
+    "Handlers",
     "LiveOffsets",
     "Published",
+    "Request",
     "Router",
     "ScopeSource",
     "Snapshot",
     "Source",
     "Steering",
+    "TwoPass",
+    "adrive",
     "checked_scope",
     "current_query_id",
     "current_scope",
     "current_tenant",
+    "drive",
     "find_id",
     "follow",
     "in_fused_order",

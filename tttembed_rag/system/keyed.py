@@ -15,7 +15,7 @@ _AT_ONCE = 500
 
 
 class KeyedRows:
-    """A table with a key in its first column; a row that is there stays as it is.
+    """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
 
     Args:
         path: The file, made if absent; None keeps the table in memory.
@@ -60,13 +60,14 @@ class KeyedRows:
                 rows = cursor.fetchall()
             yield from rows
 
-    def put(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Keep *rows*, all or none; a first row stays."""
+    def put(self, rows: Iterable[tuple[Any, ...]], *, replace: bool = False) -> None:
+        """Keep *rows*, all or none; the first row of a key stays, unless *replace*."""
         marks = ",".join("?" * len(self._columns))
         with self._checked():
             self._connection.execute("BEGIN IMMEDIATE")
             with self._connection:
-                self._connection.executemany(f"INSERT OR IGNORE INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
+                kept = "REPLACE" if replace else "IGNORE"
+                self._connection.executemany(f"INSERT OR {kept} INTO {self._table} VALUES ({marks})", rows)  # noqa: S608
 
     @contextmanager
     def _checked(self) -> Iterator[None]:

@@ -18,7 +18,7 @@ from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
 from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.judges.spending import Price, Usage, metered, record
+from tttembed_rag.judges.spending import Price, Usage, metered, report_usage
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
@@ -77,7 +77,7 @@ class Wary:
                 failed = exc
         used = meter.usage
         if meter.heard:
-            record(used)
+            report_usage(used)
         if failed is None:
             return
         if used != Usage():

@@ -1,4 +1,4 @@
-"""tttembed-rag for LangChain: query vectors with what a judge taught, documents as they were."""
+"""tttembed-rag for LangChain: query vectors with learned offsets, documents as they were."""
 
 from langchain_tttembed.capture import RecordingCompressor, RecordingCrossEncoder, RewardCallbackHandler
 from langchain_tttembed.embeddings import TTTEmbeddings

@@ -1,6 +1,6 @@
-"""Taps that write what an application retrieves and scores into a log, and never disturb it.
+"""Taps that write the retrieved and scored documents of an application into a log, and never disturb it.
 
-A tap returns what its wrapped object returned. Whatever goes wrong in the tap itself is logged.
+A tap returns the result of the wrapped object. A failure of the tap itself is logged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
 
-# Where a retriever's metadata, or the metadata of a call, names the task.
+# The key of a retriever's metadata, or of a call's, that names the task.
 METADATA_KEY = "tttembed_scope"
 
 
@@ -34,7 +34,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
     Args:
         cross_encoder: The one to wrap.
 
-        log: Where its scores go; made for its fingerprint and scale.
+        log: Keeps its scores; made for its fingerprint and scale.
 
         scope: As in `TTTEmbeddings`.
     """
@@ -98,19 +98,18 @@ class RecordingCompressor(BaseDocumentCompressor):
 
 
 class RewardCallbackHandler(BaseCallbackHandler):
-    """Notes what retrievers found, to be judged later: by `RewardLog.score_waiting`, or from a store.
+    """Notes the documents of retrievers, to be judged later: by `RewardLog.score_waiting`, or from a store.
 
     Pass it in ``config={"callbacks": [handler]}``. Start and end of a run are paired by its id. Only
     leaves count: a retriever that asked another one hands on documents that were noted there. The
     task is the ``tttembed_scope`` of the run's metadata, else as in `TTTEmbeddings`.
 
     Args:
-        log: Where queries and documents go.
+        log: Keeps queries and documents.
 
         scope: As in `TTTEmbeddings`; a router sees no vector here, and names no task.
 
-        vectors: Where it is noted under which id the store has a document; give the same to
-            `TTTEmbeddings.rewards`.
+        vectors: Keeps the id of each document in the store; give the same to `TTTEmbeddings.rewards`.
 
         max_pending: Runs that may be open at once; beyond it the oldest is forgotten.
     """
@@ -164,7 +163,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
         run_id: UUID,
         **kwargs: Any,  # noqa: ARG002 - the framework's signature
     ) -> None:
-        """Note what a leaf found."""
+        """Note the documents of a leaf."""
         with self._lock:
             query, task = self._pending.pop(run_id, (None, None))
         if query is None:

@@ -1,4 +1,4 @@
-"""Embeddings whose query vectors carry an offset.
+"""Embeddings that add an offset to their query vectors.
 
 What to know before wrapping:
 
@@ -7,7 +7,7 @@ What to know before wrapping:
 - A store that embeds *documents* with ``embed_query`` would steer them. ManticoreSearch and Rockset
   always do, mem0 and DSPy too; Milvus, AzureSearch and a few more do so where the wrapped
   ``embed_documents`` raises NotImplementedError. Build such an index with ``.base``. The first four
-  are told from the calling module and warned of, unless a function of yours stands between.
+  are recognised by the calling module and warned of, unless a function of yours stands between.
 - A store that embeds queries on the server, or with ``embed_documents``, never asks for an offset.
 - A store that searches in threads or tasks of its own (LangGraph's) loses the caller's `scope`: give
   it ``for_scope(...)``.
@@ -34,14 +34,14 @@ class TTTEmbeddings(Embeddings):
     """The wrapped embeddings, with an offset added to every query vector: its private one, else its task's.
 
     Documents pass through bit for bit, so an index built with the wrapped embeddings stays valid.
-    A query without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps
+    A query without an offset, or with a vector that offsets refuse (NaN, zero, another width), keeps
     its base vector; the first refusal of a task is logged. Keywords go to the wrapped method
     unchanged.
 
     Args:
         embeddings: The embeddings to wrap.
 
-        offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
+        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
         scope: The task of every query, a function from query text to task, or a router from base
             vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
@@ -49,7 +49,7 @@ class TTTEmbeddings(Embeddings):
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
-        vectors: Where `rewards` finds document vectors before it embeds again.
+        vectors: Gives `rewards` document vectors before it embeds again.
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
@@ -110,16 +110,16 @@ class TTTEmbeddings(Embeddings):
         return await self._embeddings.aembed_query(text, **kwargs)
 
     def steered(self, query: str, vector: Sequence[float]) -> list[float]:
-        """What `embed_query` makes of *query*, whose base *vector* (d,) is known already."""
+        """The result of `embed_query` for *query*, made of its base *vector* (d,)."""
         turned: list[float] = self._steering.apply(vector, query)
         return turned
 
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
-        """The task whose offset *query* gets; None where nothing names one. A router needs its base *vector*."""
+        """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)
 
     def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
-        """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
+        """The rewards in *log* with base query vectors and document vectors, ready for `fit`."""
         model = self._embeddings
         return log.rewards(model.embed_query, model.embed_documents, vectors=vectors or self._vectors)
 

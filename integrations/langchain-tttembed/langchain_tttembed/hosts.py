@@ -1,4 +1,4 @@
-"""Applications that embed documents as if they were queries: told from the module that calls."""
+"""Applications that embed documents as if they were queries, recognised by the module that calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["warn_of_host"]
 
 _log = logging.getLogger(__name__)
 
-# Modules, or packages, whose code embeds documents with embed_query.
+# Modules, or packages, that embed documents with embed_query.
 _HOSTS = {
     "langchain_community.vectorstores.manticore_search": "ManticoreSearch",
     "langchain_community.vectorstores.rocksetdb": "Rockset",
@@ -20,7 +20,7 @@ _warned: set[str] = set()
 
 
 def warn_of_host(caller: FrameType) -> None:
-    """Log, once for each, that the host in whose code *caller* stands may have documents steered."""
+    """Log, once for each host, that the host of the frame *caller* may have its documents steered."""
     module = caller.f_globals.get("__name__") or ""
     host = _HOSTS.get(module) or _HOSTS.get(module.partition(".")[0])
     if host is not None and host not in _warned:

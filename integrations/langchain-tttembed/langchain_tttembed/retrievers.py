@@ -1,10 +1,11 @@
-"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+"""The whole loop in one retriever: search, judge, record, and search again with the rewards."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Annotated, Any, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -18,21 +19,21 @@ from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.serving import FirstPass
+from tttembed_rag.judges import Judge, rewards_of
+from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Documents in the order a judge and the search give them, among what two searches find.
+    """The documents of two searches, in the order that a judge and the search give them.
 
     The first search finds *depth* documents, the judge scores them, and their rewards turn the query
     vector for a second search (a few milliseconds of learning). Judged documents are sorted by the
-    sum of their ranks, by reward and in the second search; what only that found keeps its place
-    between them. Without *second_pass* the first search is sorted by reward alone.
+    sum of their ranks, by reward and in the second search; documents of the second search alone keep
+    their places between them. Without *second_pass* the first search is sorted by reward alone.
 
-    Whatever fails after the first search is logged, and the first search's documents are returned.
+    A failure after the first search is logged, and the first search's documents are returned.
     The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
 
     Attributes:
@@ -40,12 +41,12 @@ class RewardRetriever(BaseRetriever):
 
         embeddings: The model of that store, wrapped.
 
-        judge: Who scores documents, while the caller waits.
+        judge: Scores documents, while the caller waits.
 
-        log: Where its scores go; None keeps none.
+        log: Keeps its scores; None keeps none.
 
-        vectors: Where vectors of judged documents come from; its counts say which way. None asks
-            *vectorstore* for them where `stored_vectors` knows how, else the model embeds them again.
+        vectors: Gives vectors of judged documents, and counts their sources. None asks *vectorstore* for
+            them where `stored_vectors` knows how, else the model embeds them again.
 
         k: Documents returned.
 
@@ -82,58 +83,51 @@ class RewardRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        wanted, many = k or self.k, max(k or self.k, self.depth)
+        handlers = Handlers(
+            embed=self.embeddings.embed_query_base,
+            search=partial(self.vectorstore.similarity_search_by_vector, k=self._many(k), **self.search_kwargs),
+            judge=partial(self.judge.score, query),
+            vectors=partial(self.embeddings.document_vectors, vectors=self.vectors),
+        )
         with _scope_of(run_manager.metadata):
-            base = self.embeddings.embed_query_base(query)
-            vector = self.embeddings.steered(query, base)
-            found = self.vectorstore.similarity_search_by_vector(vector, k=many, **self.search_kwargs)
-            try:
-                texts = _texts(found[: self.depth])
-                first = self._first_pass(query, base, found, self.judge.score(query, texts))
-                if not (self.second_pass and first.informative):
-                    return first.reranked()[:wanted]
-                judged = self.embeddings.document_vectors(_texts(first.judged), vectors=self.vectors)
-                turned = first.turned(vector, judged)
-                again = self.vectorstore.similarity_search_by_vector(turned, k=many, **self.search_kwargs)
-                return first.merged(again)[:wanted]
-            except Exception:
-                logger.exception("%r: served as first found", query)
-                return found[:wanted]
+            return drive(self._loop.steps(query), handlers)[: k or self.k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        wanted, many = k or self.k, max(k or self.k, self.depth)
+        handlers = Handlers(
+            embed=self.embeddings.aembed_query_base,
+            search=partial(self.vectorstore.asimilarity_search_by_vector, k=self._many(k), **self.search_kwargs),
+            judge=partial(self.judge.ascore, query),
+            vectors=partial(self.embeddings.adocument_vectors, vectors=self.vectors),
+        )
         with _scope_of(run_manager.metadata):
-            base = await self.embeddings.aembed_query_base(query)
-            vector = self.embeddings.steered(query, base)
-            found = await self.vectorstore.asimilarity_search_by_vector(vector, k=many, **self.search_kwargs)
-            try:
-                texts = _texts(found[: self.depth])
-                first = self._first_pass(query, base, found, await self.judge.ascore(query, texts))
-                if not (self.second_pass and first.informative):
-                    return first.reranked()[:wanted]
-                judged = await self.embeddings.adocument_vectors(_texts(first.judged), vectors=self.vectors)
-                turned = first.turned(vector, judged)
-                again = await self.vectorstore.asimilarity_search_by_vector(turned, k=many, **self.search_kwargs)
-                return first.merged(again)[:wanted]
-            except Exception:
-                logger.exception("%r: served as first found", query)
-                return found[:wanted]
+            return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
 
-    def _first_pass(self, query: str, base: list[float], found: list[Document], scores: Scores) -> FirstPass[Document]:
-        rewards = rewards_of(self.judge, scores)
-        shown = found[: self.depth]
+    def _many(self, k: int | None) -> int:
+        """Documents that each search finds: as many as are returned or judged."""
+        return max(k or self.k, self.depth)
+
+    @property
+    def _loop(self) -> TwoPass[Document]:
+        return TwoPass(
+            steer=self.embeddings.steered,
+            read=lambda document: document.page_content,
+            rewards=partial(rewards_of, self.judge),
+            key=lambda document: document.id or document.page_content,
+            record=self._record,
+            logger=logger,
+            depth=self.depth,
+            second_pass=self.second_pass,
+        )
+
+    def _record(self, query: str, base: list[float], documents: list[Document], scores: Sequence[float | None]) -> None:
         if self.vectors is not None:
-            self.vectors.note(ids_of(shown))
+            self.vectors.note(ids_of(documents))
         if self.log is not None:
+            texts = [document.page_content for document in documents]
             task = self.embeddings.task_of(query, base)
-            self.log.record(query, _texts(shown), scores, task=task, known=Known(base))
-        return FirstPass(found, rewards, key=lambda one: one.id or one.page_content)
-
-
-def _texts(documents: Sequence[Document]) -> list[str]:
-    return [one.page_content for one in documents]
+            self.log.record(query, texts, scores, task=task, known=Known(base))
 
 
 def _scope_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ import pytest
 from langchain_community.vectorstores.rocksetdb import Rockset
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_tttembed import TTTEmbeddings, hosts
+from langchain_tttembed import TTTEmbeddings
 from langgraph.store.memory import InMemoryStore
 
 from tttembed_rag import Evidence, Offset, Offsets, scope
@@ -117,9 +117,8 @@ async def test_langgraph_keeps_a_fixed_scope(wrapped):
     assert [store.get(("all",), task).value["text"] for task in TASKS] == TASKS
 
 
-def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog, monkeypatch):
+def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog):
     """Rockset's own code, adding texts, is told from its module; the warning says what to give it."""
-    monkeypatch.setattr(hosts, "_warned", set())
     store = Offline(wrapped)
     store.add_texts(TASKS[:3])
 
@@ -129,9 +128,8 @@ def test_a_host_that_embeds_documents_as_queries_is_named_once(wrapped, caplog, 
     assert len(store.written) == 3
 
 
-async def test_packages_are_known_by_their_name(wrapped, caplog, monkeypatch):
+async def test_packages_are_known_by_their_name(wrapped, caplog):
     """A module of mem0 is told too, sync and async; anybody else is not."""
-    monkeypatch.setattr(hosts, "_warned", set())
     names = {"__name__": "mem0.embeddings.langchain"}
     code = "def ask(model): return model.embed_query('q')\nasync def aask(model): return await model.aembed_query('q')"
     exec(code, names)  # noqa: S102 - code that stands in a module of mem0

@@ -11,9 +11,10 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings
 
-from tttembed_rag import LiveOffsets, Offsets, Scale, fit, scope
+from tttembed_rag import LiveOffsets, Offsets, fit, scope
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.testing import FakeJudge
 
 METATOOL = Path(__file__).resolve().parents[4] / "shared" / "data" / "metatool"
 JUDGED, ASKED, K = 120, 400, 10
@@ -32,23 +33,13 @@ class Stored(Embeddings):
         return self.vectors[text]
 
 
-class Labels:
+def labels(relevant):
     """The collection's labels acting as the judge: a simulation."""
-
-    scale = Scale("probability")
-    fingerprint = "labels"
-
-    def __init__(self, relevant):
-        self.relevant = relevant
-
-    def score(self, query, documents):
-        return [float((query, text) in self.relevant) for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+    return FakeJudge(lambda query, text: float((query, text) in relevant), fingerprint="labels")
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.skipif(not METATOOL.is_dir(), reason="needs ../shared/data/metatool")
 def test_a_served_application_gets_better_on_queries_it_never_saw():
     """Rewards captured while serving are fitted and published; unseen queries find more; the index stays the same."""
@@ -61,7 +52,7 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
     relevant = {(data.queries[q], data.documents[d]) for q, grades in data.qrels.items() for d in grades}
     asked = np.random.default_rng(0).permutation(list(data.queries.values())[:ASKED]).tolist()
     judged, unseen = asked[:JUDGED], asked[JUDGED:]
-    judge, live = Labels(relevant), LiveOffsets(Offsets([], width=384))
+    judge, live = labels(relevant), LiveOffsets(Offsets([], width=384))
     embeddings, log = TTTEmbeddings(model, offsets=live), RewardLog.of(judge)
     store = InMemoryVectorStore.from_texts(list(data.documents.values()), embeddings)
     retriever = store.as_retriever(search_kwargs={"k": K})

@@ -12,8 +12,9 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_tttembed import RewardRetriever, TTTEmbeddings
 
-from tttembed_rag import Evidence, Offset, Offsets, Scale, scope
+from tttembed_rag import Evidence, Offset, Offsets, scope
 from tttembed_rag.capture import RewardLog
+from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
 DRAW = np.random.default_rng(0)
@@ -32,32 +33,14 @@ class Stored(Embeddings):
         return QUERY.tolist()
 
 
-class Knowing:
+def meant(_, text):
+    """How well a document serves what was meant, as a logit."""
+    return float(8 * MEANT @ DOCUMENTS[text] / np.linalg.norm(MEANT) / np.linalg.norm(DOCUMENTS[text]))
+
+
+def knowing(score_of=meant, **settings):
     """A judge that knows what was meant."""
-
-    scale = Scale("logit")
-    fingerprint = "knowing"
-
-    def score(self, query, documents):
-        meant = MEANT / np.linalg.norm(MEANT)
-        return [float(8 * meant @ DOCUMENTS[text] / np.linalg.norm(DOCUMENTS[text])) for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
-
-
-class Away(Knowing):
-    """A judge that cannot be reached."""
-
-    def score(self, query, documents):
-        raise TimeoutError
-
-
-class Abstaining(Knowing):
-    """A judge that says nothing."""
-
-    def score(self, query, documents):
-        return [None] * len(documents)
+    return FakeJudge(score_of, scale="logit", fingerprint="knowing", **settings)
 
 
 class Elsewhere(VectorStore):
@@ -81,7 +64,7 @@ def make(judge=None, *, offsets=(), **settings):
     """A retriever over a real store of the documents above."""
     wrapped = TTTEmbeddings(Stored(), offsets=Offsets(offsets, width=WIDTH))
     store = InMemoryVectorStore.from_texts(list(DOCUMENTS), wrapped)
-    return RewardRetriever(vectorstore=store, embeddings=wrapped, judge=judge or Knowing(), **settings)
+    return RewardRetriever(vectorstore=store, embeddings=wrapped, judge=judge or knowing(), **settings)
 
 
 def texts(documents):
@@ -119,7 +102,7 @@ def test_reranking_gives_the_judges_order():
 
     found = texts(retriever.invoke("q"))
 
-    scores = dict(zip(first, Knowing().score("q", first), strict=True))
+    scores = dict(zip(first, knowing().score("q", first), strict=True))
     assert found == sorted(first, key=scores.get, reverse=True)
     assert found != first
 
@@ -141,7 +124,7 @@ async def test_sync_and_async_agree():
 
 def test_verdicts_are_kept_with_their_task():
     """What the judge said is in the log, under the scope of the call."""
-    log = RewardLog.of(Knowing())
+    log = RewardLog.of(knowing())
     retriever = make(log=log, depth=7)
     with scope("billing"):
         retriever.invoke("q")
@@ -153,7 +136,7 @@ def test_verdicts_are_kept_with_their_task():
 
 async def test_metadata_names_the_task():
     """The task in a call's metadata is served and recorded, sync and async."""
-    log = RewardLog.of(Knowing())
+    log = FakeLog("knowing")
     retriever = make(log=log, offsets=[offset("far")], second_pass=False, k=10)
     config = {"metadata": {"tttembed_scope": "far"}}
 
@@ -161,13 +144,13 @@ async def test_metadata_names_the_task():
 
     assert texts(far) == texts(far_too)
     assert set(texts(far)) != set(texts(near))
-    assert {task for task, _ in log._served} == {"far", "default"}
+    assert [call.task for call in log.calls] == ["far", "far", None]
 
 
 @pytest.mark.parametrize("second_pass", [True, False])
 async def test_a_judge_that_is_away_costs_nothing(second_pass, caplog):
     """The first search's documents are returned in its order, and the log says why."""
-    retriever = make(Away(), second_pass=second_pass, k=5)
+    retriever = make(knowing(error=TimeoutError()), second_pass=second_pass, k=5)
     first = texts(retriever.vectorstore.similarity_search("q", k=5))
 
     assert texts(retriever.invoke("q")) == texts(await retriever.ainvoke("q")) == first
@@ -176,7 +159,7 @@ async def test_a_judge_that_is_away_costs_nothing(second_pass, caplog):
 
 def test_a_judge_that_abstains_changes_nothing():
     """Unjudged documents keep the order of the search."""
-    retriever = make(Abstaining(), k=5)
+    retriever = make(knowing(lambda *_: None), k=5)
 
     assert texts(retriever.invoke("q")) == texts(retriever.vectorstore.similarity_search("q", k=5))
 
@@ -192,7 +175,7 @@ def test_a_filter_holds_in_both_searches():
 def test_a_store_without_vector_search_is_refused():
     """It could not search a second time."""
     with pytest.raises(ValueError, match="vectorstore: expected one that searches by vector, got Elsewhere"):
-        RewardRetriever(vectorstore=Elsewhere(), embeddings=make().embeddings, judge=Knowing())
+        RewardRetriever(vectorstore=Elsewhere(), embeddings=make().embeddings, judge=knowing())
 
 
 def test_a_log_for_another_judge_is_refused():

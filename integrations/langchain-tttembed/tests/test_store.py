@@ -17,10 +17,11 @@ from langchain_tttembed import (
     TTTEmbeddings,
 )
 
-from tttembed_rag import LiveOffsets, Scale, fit, scope
+from tttembed_rag import LiveOffsets, fit, scope
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeJudge
 
 TEXTS = [f"passage {i}" for i in range(6)]
 
@@ -39,17 +40,9 @@ class Scored(BaseDocumentCompressor):
         return [one.model_copy(update={"metadata": {"relevance_score": 0.7}}) for one in documents]
 
 
-class Digits:
-    """A judge that scores as the cross encoder does."""
-
-    scale = Scale("probability")
-    fingerprint = "judge"
-
-    def score(self, query, documents):
-        return [int(text[-1]) / 10 for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+def digits():
+    """A judge that scores a text by the digit at its end, in tenths."""
+    return FakeJudge(lambda _, text: int(text[-1]) / 10, fingerprint="judge")
 
 
 @pytest.fixture
@@ -69,7 +62,7 @@ def wrapped():
 def log(store, wrapped):
     """A log that finds vectors with the wrapped model."""
     with StoreLog(
-        store, Digits(), embed_query=wrapped.embed_query_base, embed_documents=wrapped.embed_documents
+        store, digits(), embed_query=wrapped.embed_query_base, embed_documents=wrapped.embed_documents
     ) as log:
         yield log
 
@@ -121,7 +114,7 @@ async def test_retrievals_reach_the_store(store, log, found):
 
 def test_a_retriever_that_judges_fills_the_store(store, log, found, wrapped):
     """Its verdicts are rewards there, and can be fitted."""
-    retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=Digits(), log=log, depth=4)
+    retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=digits(), log=log, depth=4)
     retriever.invoke("q")
 
     assert rewarded(store, log) == {"default": 4}
@@ -130,8 +123,8 @@ def test_a_retriever_that_judges_fills_the_store(store, log, found, wrapped):
 
 async def test_a_retriever_hands_on_its_query_vector(store, found, wrapped):
     """Nobody embeds a query again whose base vector was searched with, sync or async."""
-    with StoreLog(store, Digits(), embed_documents=wrapped.embed_documents) as log:
-        retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=Digits(), log=log)
+    with StoreLog(store, digits(), embed_documents=wrapped.embed_documents) as log:
+        retriever = RewardRetriever(vectorstore=found, embeddings=wrapped, judge=digits(), log=log)
         retriever.invoke("q")
         await retriever.ainvoke("r")
 

@@ -23,8 +23,9 @@ from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, VectorParams
 from sqlalchemy import create_engine
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Scale
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.testing import FakeEmbedder, FakeJudge
 
 WIDTH = 16
 TEXTS = [f"passage {i}" for i in range(40)]
@@ -32,32 +33,16 @@ QUERIES = [f"question {i}" for i in range(8)]
 NO_OFFSET = Offsets([], width=WIDTH)
 
 
-class Hashing(Embeddings):
-    """Unit vectors drawn from a text's hash; counts the documents it embeds."""
-
-    embedded = 0
+class Model(FakeEmbedder, Embeddings):
+    """A model whose documents come as LangChain's types say."""
 
     def embed_documents(self, texts):
-        self.embedded += len(texts)
-        return [self.embed_query(text) for text in texts]
-
-    def embed_query(self, text):
-        seed = int.from_bytes(sha256(text.encode()).digest()[:8])
-        vector = np.random.default_rng(seed).normal(size=WIDTH)
-        return (vector / np.linalg.norm(vector)).tolist()
+        return super().embed_documents(texts).tolist()
 
 
-class Partial:
+def partial():
     """A judge with an opinion on every passage."""
-
-    scale = Scale("probability")
-    fingerprint = "partial"
-
-    def score(self, query, documents):
-        return [int(text.rsplit(" ", 1)[-1]) / 40 for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+    return FakeJudge(lambda _, text: int(text.rsplit(" ", 1)[-1]) / 40)
 
 
 def offset(dose):
@@ -109,7 +94,10 @@ def pgvector(embeddings, request):
     return PGVector(embeddings, connection=request.getfixturevalue("postgres"), collection_name=uuid.uuid4().hex)
 
 
-@pytest.fixture(params=[in_memory, flat_faiss, chroma, qdrant, pgvector], ids=lambda make: make.__name__)
+@pytest.fixture(
+    params=[in_memory, flat_faiss, chroma, qdrant, pytest.param(pgvector, marks=pytest.mark.slow)],
+    ids=lambda make: make.__name__,
+)
 def make_store(request):
     """A function from embeddings to an empty store."""
     return lambda embeddings: request.param(embeddings, request)
@@ -124,7 +112,7 @@ def live():
 @pytest.fixture
 def wrapped(live):
     """The model, wrapped."""
-    return TTTEmbeddings(Hashing(), offsets=live)
+    return TTTEmbeddings(Model(WIDTH), offsets=live)
 
 
 @pytest.fixture
@@ -190,30 +178,30 @@ def test_a_store_gives_its_vectors(store, wrapped):
 @pytest.mark.parametrize("asynchronous", [False, True])
 async def test_two_passes_embed_no_document_again(store, wrapped, asynchronous):
     """A retriever that judges takes the vectors of judged documents from the store, and counts them."""
-    retriever = RewardRetriever(vectorstore=store, embeddings=wrapped, judge=Partial(), depth=6)
-    before = wrapped.base.embedded
+    retriever = RewardRetriever(vectorstore=store, embeddings=wrapped, judge=partial(), depth=6)
+    before = len(wrapped.base.documents)
     if asynchronous and isinstance(store, PGVector):
         pytest.skip("a sync PGVector has no async search")
 
     answered = await retriever.ainvoke("q") if asynchronous else retriever.invoke("q")
 
     assert len(answered) == 4
-    assert wrapped.base.embedded == before
+    assert len(wrapped.base.documents) == before
     assert (retriever.vectors.supplied, retriever.vectors.embedded) == (6, 0)
 
 
 def test_captured_documents_are_not_embedded_again(store, wrapped):
     """What a handler noted is learned from with the store's own vectors."""
-    log, vectors = RewardLog.of(Partial()), TextVectors(stored=stored_vectors(store))
+    log, vectors = RewardLog.of(partial()), TextVectors(stored=stored_vectors(store))
     retriever = store.as_retriever(search_kwargs={"k": 5})
     for query in QUERIES:
         retriever.invoke(query, {"callbacks": [RewardCallbackHandler(log, vectors=vectors)]})
-    log.score_waiting(Partial())
-    before = wrapped.base.embedded
+    log.score_waiting(partial())
+    before = len(wrapped.base.documents)
 
     rewards = wrapped.rewards(log, vectors=vectors)
 
-    assert wrapped.base.embedded == before
+    assert len(wrapped.base.documents) == before
     assert (vectors.supplied, vectors.embedded) == (len(rewards.doc_vectors), 0)
 
 

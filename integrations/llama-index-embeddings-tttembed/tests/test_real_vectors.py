@@ -1,7 +1,6 @@
 """The whole loop on real vectors: serve, capture, judge, fit, publish, and better answers for unseen queries."""
 
 # The parts override methods that their frameworks document.
-# ruff: noqa: D102
 
 from pathlib import Path
 
@@ -13,9 +12,10 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardPostprocessor
 
-from tttembed_rag import LiveOffsets, Offsets, Scale, fit, scope
+from tttembed_rag import LiveOffsets, Offsets, fit, scope
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.testing import FakeJudge
 
 METATOOL = Path(__file__).resolve().parents[4] / "shared" / "data" / "metatool"
 JUDGED, ASKED, K = 120, 400, 10
@@ -36,23 +36,13 @@ class Stored(BaseEmbedding):
         return self.vectors[query]
 
 
-class Labels:
+def labels(relevant):
     """The collection's labels acting as the judge: a simulation."""
-
-    scale = Scale("probability")
-    fingerprint = "labels"
-
-    def __init__(self, relevant):
-        self.relevant = relevant
-
-    def score(self, query, documents):
-        return [float((query, text) in self.relevant) for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+    return FakeJudge(lambda query, text: float((query, text) in relevant), fingerprint="labels")
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.skipif(not METATOOL.is_dir(), reason="needs ../shared/data/metatool")
 def test_a_served_application_gets_better_on_queries_it_never_saw():
     """Rewards captured while serving are fitted and published; unseen queries find more; the index stays the same."""
@@ -65,7 +55,7 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
     relevant = {(data.queries[q], data.documents[d]) for q, grades in data.qrels.items() for d in grades}
     asked = np.random.default_rng(0).permutation(list(data.queries.values())[:ASKED]).tolist()
     judged, unseen = asked[:JUDGED], asked[JUDGED:]
-    judge, live = Labels(relevant), LiveOffsets(Offsets([], width=384))
+    judge, live = labels(relevant), LiveOffsets(Offsets([], width=384))
     embed_model, log = TTTEmbedding(model, offsets=live), RewardLog.of(judge)
     nodes = [TextNode(text=text, id_=name) for name, text in data.documents.items()]
     index = VectorStoreIndex(nodes, embed_model=embed_model)

@@ -20,8 +20,9 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor, llm_judge
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Scale, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, scope
 from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
 DRAW = np.random.default_rng(0)
@@ -43,31 +44,19 @@ class Hashing(BaseEmbedding):
         return document(text).tolist()
 
 
-class Knowing:
-    """A judge that knows what was meant, and reads a text as it was embedded."""
-
-    scale = Scale("logit")
-    fingerprint = "knowing"
-
-    def score(self, query, documents):
-        return [float(8 * MEANT @ document(text) / np.linalg.norm(MEANT)) for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+def meant(_, text):
+    """How well a text serves what was meant, as a logit; it is read as it was embedded."""
+    return float(8 * MEANT @ document(text) / np.linalg.norm(MEANT))
 
 
-class Away(Knowing):
+def knowing(score_of=meant, **settings):
+    """A judge that knows what was meant."""
+    return FakeJudge(score_of, scale="logit", fingerprint="knowing", **settings)
+
+
+def away():
     """A judge that cannot be reached."""
-
-    def score(self, query, documents):
-        raise TimeoutError
-
-
-class Half(Knowing):
-    """A judge that declines every second document."""
-
-    def score(self, query, documents):
-        return [one if place % 2 else None for place, one in enumerate(super().score(query, documents))]
+    return knowing(error=TimeoutError())
 
 
 class Grading(MockLLM):
@@ -121,7 +110,12 @@ def nodes(index):
 @pytest.fixture
 def log():
     """An empty log for the judge above."""
-    return RewardLog.of(Knowing())
+    return FakeLog("knowing")
+
+
+def judged(log):
+    """Task and number of scores of each call of a log; None where its nodes wait for a judge."""
+    return [(call.task, call.scores and len(call.scores)) for call in log.calls]
 
 
 class TestRewardPostprocessor:
@@ -133,12 +127,13 @@ class TestRewardPostprocessor:
 
         assert observer.postprocess_nodes(nodes, query_str="q") == nodes
         assert await observer.apostprocess_nodes(nodes, query_str="q") == nodes
-        assert (observer.mode, log.waiting) == ("observe", 6)
+        assert observer.mode == "observe"
+        assert [(len(call.documents), call.scores) for call in log.calls] == [(6, None)] * 2
 
     async def test_reranking_orders_by_reward(self, log, nodes):
         """Nodes come in the order of their rewards and carry them, sync and async; the given ones are untouched."""
         before = [one.score for one in nodes]
-        reranker = RewardPostprocessor(log, Knowing())
+        reranker = RewardPostprocessor(log, knowing())
 
         found = reranker.postprocess_nodes(nodes, query_str="q")
 
@@ -150,22 +145,24 @@ class TestRewardPostprocessor:
 
     def test_all_nodes_are_scored_before_the_cut(self, log, nodes):
         """What is cut off was judged and recorded too."""
-        found = RewardPostprocessor(log, Knowing(), top_n=2).postprocess_nodes(nodes, query_str="q")
+        found = RewardPostprocessor(log, knowing(), top_n=2).postprocess_nodes(nodes, query_str="q")
 
         assert len(found) == 2
-        assert (log.waiting, len(log._served["default", "q"])) == (0, 6)
+        assert judged(log) == [(None, 6)]
 
     def test_the_judge_reads_what_was_embedded(self, log, wrapped):
         """Metadata that was embedded is judged and recorded with the text."""
         node = NodeWithScore(node=TextNode(text="text", metadata={"src": "book"}))
 
-        RewardPostprocessor(log, Knowing()).postprocess_nodes([node], query_str="q")
+        RewardPostprocessor(log, knowing()).postprocess_nodes([node], query_str="q")
 
-        assert list(log._served["default", "q"]) == ["src: book\n\ntext"]
+        assert [call.documents for call in log.calls] == [("src: book\n\ntext",)]
 
     def test_unjudged_nodes_keep_place_and_score(self, nodes):
         """A judge that declines some orders the others among themselves."""
-        found = RewardPostprocessor(RewardLog.of(Half()), Half()).postprocess_nodes(nodes, query_str="q")
+        unclear = texts(nodes)[::2]
+        judge = knowing(lambda query, text: None if text in unclear else meant(query, text))
+        found = RewardPostprocessor(RewardLog.of(judge), judge).postprocess_nodes(nodes, query_str="q")
 
         assert found[::2] == nodes[::2]
         assert found[1].score >= found[3].score >= found[5].score
@@ -173,7 +170,7 @@ class TestRewardPostprocessor:
     @pytest.mark.parametrize("asynchronous", [True, False])
     async def test_a_judge_that_is_away_costs_nothing(self, log, nodes, asynchronous, caplog):
         """Nodes stand as they came, cut to size, and the log says why."""
-        reranker = RewardPostprocessor(log, Away(), top_n=4)
+        reranker = RewardPostprocessor(log, away(), top_n=4)
         found = reranker.postprocess_nodes(nodes, query_str="q")
         if asynchronous:
             found = await reranker.apostprocess_nodes(nodes, query_str="q")
@@ -186,29 +183,29 @@ class TestRewardPostprocessor:
     def test_the_caller_names_the_task(self, log, nodes):
         """Rewards are filed under the scope of the request."""
         with scope("billing"):
-            RewardPostprocessor(log, Knowing()).postprocess_nodes(nodes, query_str="q")
+            RewardPostprocessor(log, knowing()).postprocess_nodes(nodes, query_str="q")
 
-        assert list(log._served) == [("billing", "q")]
+        assert judged(log) == [("billing", 6)]
 
     def test_without_a_query_nothing_is_recorded(self, log, nodes):
         """Nodes of no query pass."""
-        assert RewardPostprocessor(log, Knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
-        assert len(log) == 0
+        assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
+        assert log.calls == []
 
     def test_it_works_in_a_query_engine(self, log, index):
         """Beside other postprocessors, it records what the engine retrieved."""
         index.as_query_engine(
             llm=MockLLM(),
             similarity_top_k=5,
-            node_postprocessors=[RewardPostprocessor(log, Knowing()), SimilarityPostprocessor(similarity_cutoff=0.0)],
+            node_postprocessors=[RewardPostprocessor(log, knowing()), SimilarityPostprocessor(similarity_cutoff=0.0)],
         ).query("q")
 
-        assert len(log._served["default", "q"]) == 5
+        assert judged(log) == [(None, 5)]
 
     def test_wrong_parts_are_refused(self, log):
         """A log for another judge and an empty cut fail at construction."""
         with pytest.raises(InputError, match=r"^log: expected one for knowing, got one for somebody$"):
-            RewardPostprocessor(RewardLog("somebody"), Knowing())
+            RewardPostprocessor(RewardLog("somebody"), knowing())
         with pytest.raises(InputError, match=r"^top_n: expected at least 1, got 0$"):
             RewardPostprocessor(log, top_n=0)
 
@@ -232,17 +229,15 @@ class TestRewardEventHandler:
         with scope("billing"):
             await retriever.aretrieve(QueryBundle("r"))
 
-        assert [(key, len(shown)) for key, shown in log._served.items()] == [
-            (("tagged", "q"), 3),
-            (("billing", "r"), 3),
-        ]
+        noted = [(call.task, call.query, len(call.documents), call.scores) for call in log.calls]
+        assert noted == [("tagged", "q", 3, None), ("billing", "r", 3, None)]
 
     def test_it_can_be_turned_off(self, handler, log, index):
         """Dispatchers keep handlers for ever; a disabled one notes nothing."""
         handler.enabled = False
         index.as_retriever().retrieve("q")
 
-        assert len(log) == 0
+        assert log.calls == []
 
     def test_its_own_errors_are_logged(self, handler, caplog):
         """LlamaIndex swallows a handler's error in silence; ours leaves a line."""
@@ -258,7 +253,7 @@ class TestRewardRetriever:
 
     def make(self, index, wrapped, judge=None, **settings):
         """A retriever over the real index."""
-        return RewardRetriever(index.as_retriever(similarity_top_k=10), wrapped, judge or Knowing(), **settings)
+        return RewardRetriever(index.as_retriever(similarity_top_k=10), wrapped, judge or knowing(), **settings)
 
     async def test_a_second_search_beats_reranking(self, index, wrapped, log):
         """With the same judged nodes two passes reach further and serve the meaning better, sync and async."""
@@ -270,7 +265,7 @@ class TestRewardRetriever:
         assert set(texts(found)) - set(texts(first))
         assert wanted(found) > wanted(first)
         assert texts(await twice.aretrieve("q")) == texts(found)
-        assert len(log._served["default", "q"]) == 10
+        assert judged(log) == [(None, 10)] * 2
 
     def test_the_bundle_of_the_caller_is_untouched(self, index, wrapped):
         """No vector is left in a bundle for the next request to find."""
@@ -282,7 +277,7 @@ class TestRewardRetriever:
     async def test_a_judge_that_is_away_costs_nothing(self, index, wrapped, caplog):
         """The first search's nodes are returned, sync and async, and the log says why."""
         first = index.as_retriever(similarity_top_k=4).retrieve("q")
-        retriever = self.make(index, wrapped, Away(), top_n=4)
+        retriever = self.make(index, wrapped, away(), top_n=4)
 
         assert texts(retriever.retrieve("q")) == texts(await retriever.aretrieve("q")) == texts(first)
         assert [one.levelno for one in caplog.records] == [logging.ERROR] * 2
@@ -331,11 +326,11 @@ class TestScopeAndRewards:
         assert before == QUERY.tolist()
         assert wrapped.get_query_embedding("q") == offsets.apply(before, task="billing")
 
-    def test_rewards_are_learned_from_base_vectors(self, offsets, log, nodes):
+    def test_rewards_are_learned_from_base_vectors(self, offsets, nodes):
         """A published offset never leaks into the next rewards; nodes are embedded once."""
-        vectors = TextVectors()
+        log, vectors = RewardLog.of(knowing()), TextVectors()
         wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope="billing", vectors=vectors)
-        RewardPostprocessor(log, Knowing(), scope="billing").postprocess_nodes(nodes, query_str="q")
+        RewardPostprocessor(log, knowing(), scope="billing").postprocess_nodes(nodes, query_str="q")
 
         rewards = [wrapped.rewards(log) for _ in range(2)][1]
 

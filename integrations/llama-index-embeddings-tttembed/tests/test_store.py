@@ -1,7 +1,6 @@
 """Every tap writes into a real store, and a wrapper follows what is published there."""
 
 # The parts override methods that their framework documents.
-# ruff: noqa: D102
 
 import pickle
 
@@ -15,10 +14,11 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import LiveOffsets, Scale, fit, scope
+from tttembed_rag import LiveOffsets, fit, scope
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeJudge
 
 WIDTH = 12
 TEXTS = [f"passage {i}" for i in range(20)]
@@ -37,17 +37,9 @@ class Drawn(BaseEmbedding):
         return np.random.default_rng([len(text), int(text[-1])]).normal(size=WIDTH).tolist()
 
 
-class Digits:
+def digits():
     """A judge that scores a text by the digit at its end, in tenths."""
-
-    scale = Scale("probability")
-    fingerprint = "judge"
-
-    def score(self, query, documents):
-        return [int(text[-1]) / 10 for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+    return FakeJudge(lambda _, text: int(text[-1]) / 10, fingerprint="judge")
 
 
 @pytest.fixture
@@ -73,7 +65,7 @@ def wrapped():
 def log(store, wrapped):
     """A log that finds vectors with the wrapped model."""
     with StoreLog(
-        store, Digits(), embed_query=wrapped.embed_query_base, embed_documents=wrapped.get_text_embedding_batch
+        store, digits(), embed_query=wrapped.embed_query_base, embed_documents=wrapped.get_text_embedding_batch
     ) as log:
         yield log
 
@@ -96,7 +88,7 @@ def test_a_rerankers_scores_reach_the_store(store, log, retriever):
     """Scores of all nodes are rewards there, under the caller's task and tenant."""
     nodes = retriever.retrieve("q")
     with scope("billing", tenant="acme"):
-        RewardPostprocessor(log, Digits(), top_n=2).postprocess_nodes(nodes, query_str="q")
+        RewardPostprocessor(log, digits(), top_n=2).postprocess_nodes(nodes, query_str="q")
 
     assert rewarded(store, log, "acme") == {"billing": 5}
 
@@ -120,7 +112,7 @@ async def test_retrievals_reach_the_store(store, log, retriever):
 
 def test_a_retriever_that_judges_fills_the_store(store, log, retriever, wrapped):
     """Its verdicts are rewards there, and can be fitted."""
-    RewardRetriever(retriever, wrapped, Digits(), log=log).retrieve("q")
+    RewardRetriever(retriever, wrapped, digits(), log=log).retrieve("q")
 
     assert rewarded(store, log) == {"default": 5}
     assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:default"]
@@ -128,8 +120,8 @@ def test_a_retriever_that_judges_fills_the_store(store, log, retriever, wrapped)
 
 async def test_a_retriever_hands_on_its_query_vector(store, retriever, wrapped):
     """Nobody embeds a query again whose base vector was searched with, sync or async."""
-    with StoreLog(store, Digits(), embed_documents=wrapped.get_text_embedding_batch) as log:
-        judging = RewardRetriever(retriever, wrapped, Digits(), log=log)
+    with StoreLog(store, digits(), embed_documents=wrapped.get_text_embedding_batch) as log:
+        judging = RewardRetriever(retriever, wrapped, digits(), log=log)
         judging.retrieve("q")
         await judging.aretrieve("r")
 
@@ -138,7 +130,7 @@ async def test_a_retriever_hands_on_its_query_vector(store, retriever, wrapped):
 
 def test_a_wrapper_follows_the_store(store, url, log, retriever):
     """What was learned from the store and published there turns queries, in a pickled wrapper too."""
-    RewardPostprocessor(log, Digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
+    RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge"), scope="task", gate=False)
     store.publish(offsets, by="test")
@@ -154,7 +146,7 @@ def test_a_wrapper_follows_the_store(store, url, log, retriever):
 async def test_a_query_is_served_what_was_learned_from_it(store, url, log, retriever):
     """The private offset of a text that was judged before, sync, async and in a pickled wrapper; no other text's."""
     with scope("billing", tenant="acme"):
-        RewardPostprocessor(log, Digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
+        RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
     store.publish(offsets, by="test", tenant="acme")

@@ -1,7 +1,6 @@
 """Real vector stores: the wrapper steers their searches, leaves what they hold, and gets vectors back from them."""
 
 # The parts override methods that their frameworks document.
-# ruff: noqa: D102
 
 from hashlib import sha256
 
@@ -17,8 +16,9 @@ from llama_index.postprocessor.tttembed import RewardPostprocessor
 from llama_index.retrievers.tttembed import RewardRetriever
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, Scale
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.testing import FakeJudge
 
 WIDTH = 16
 TEXTS = [f"passage {i}" for i in range(40)]
@@ -42,17 +42,9 @@ class Hashing(BaseEmbedding):
         return self._get_query_embedding(text)
 
 
-class Partial:
+def partial():
     """A judge with an opinion on every passage."""
-
-    scale = Scale("probability")
-    fingerprint = "partial"
-
-    def score(self, query, documents):
-        return [int(text.rsplit(" ", 1)[-1]) / 40 for text in documents]
-
-    async def ascore(self, query, documents):
-        return self.score(query, documents)
+    return FakeJudge(lambda _, text: int(text.rsplit(" ", 1)[-1]) / 40)
 
 
 def offset(dose):
@@ -153,7 +145,7 @@ def test_an_index_gives_its_vectors(index, wrapped):
 
 async def test_two_passes_embed_no_node_again(index, wrapped):
     """A retriever that judges takes the vectors of judged nodes from the index, sync and async, and counts them."""
-    retriever = RewardRetriever(index.as_retriever(similarity_top_k=6), wrapped, Partial())
+    retriever = RewardRetriever(index.as_retriever(similarity_top_k=6), wrapped, partial())
     before = wrapped.base.embedded
 
     answered = [retriever.retrieve("q"), await retriever.aretrieve("q")]
@@ -165,8 +157,8 @@ async def test_two_passes_embed_no_node_again(index, wrapped):
 
 def test_captured_nodes_are_not_embedded_again(index, wrapped):
     """What a tap noted is learned from with the index's own vectors."""
-    log, vectors = RewardLog.of(Partial()), TextVectors(stored=stored_vectors(index))
-    tap = RewardPostprocessor(log, Partial(), vectors=vectors)
+    log, vectors = RewardLog.of(partial()), TextVectors(stored=stored_vectors(index))
+    tap = RewardPostprocessor(log, partial(), vectors=vectors)
     for query in QUERIES:
         tap.postprocess_nodes(index.as_retriever(similarity_top_k=5).retrieve(query), query_str=query)
     before = wrapped.base.embedded

@@ -10,28 +10,23 @@ import numpy as np
 
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
-from tttembed_rag.evaluate.measures import Float64
-from tttembed_rag.evaluate.paper.cells import Cell, Columns
+from tttembed_rag.evaluate.paper.cells import Columns
 from tttembed_rag.evaluate.paper.design import (
     ALL,
     FUSED,
     INTERVALS,
     RERANK,
-    Options,
+    Design,
     Study,
+    StudyOptions,
     by_set,
-    cell,
-    each,
-    gains,
-    inputs,
-    lines,
-    scopes,
-    source,
+    curves,
 )
 from tttembed_rag.evaluate.paper.rivals import RIVALS, Entrant, nudged
-from tttembed_rag.evaluate.paper.tables import Entry, Report, Table
-from tttembed_rag.evaluate.paper.workload import Workload
+from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
+from tttembed_rag.evaluate.paper.workload import Judged, Workload
 from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
 
 # Rewarded queries per task, then all of them.
 BREADTHS = (4, 16, 64, 200)
@@ -40,35 +35,48 @@ OURS = "auto"
 _SEARCHES = {"query": "2 if judged", "auto": "1, 2 if judged", RERANK: "1", FUSED: "1, 2 if judged"}
 
 
-def baselines(workload: Workload, options: Options) -> Study:
+def baselines_study(workload: Workload, options: StudyOptions) -> Study:
     """Every rival on *workload*; NUDGE where `nudge-ft` is installed."""
-    content = inputs(workload)
-    moved = list(NUDGE) if find_spec("nudge") else []
-    names = [*ALL, *RIVALS, *moved]
-    breadths = (*(options.breadths or BREADTHS), len(workload))
-    cells = [_rivals(workload, options, content, n, seed, moved) for n in breadths for seed in options.seeds]
+    design = Design.of(workload, options)
+    moving_documents = list(NUDGE) if find_spec("nudge") else []
+    names = [*ALL, *RIVALS, *moving_documents]
+    breadths = design.breadths(BREADTHS)
 
-    def report(results: Sequence[Columns]) -> Report:
-        found = [gains(workload, some, names) for some in each(results, options)]
+    def measure(judged: Judged) -> Columns:
+        columns = design.scopes(judged, options.depth)
+        for name, entrant in RIVALS.items():
+            columns[name] = workload.measured(partial(_moved, options.depth, entrant), judged)
+        for name in moving_documents:
+            columns[name] = workload.measured(partial(_nudged, options.depth, NUDGE[name]), judged)
+        return columns
+
+    cells = [
+        design.drawn("rivals", measure, queries=workload.per_task(n), seed=seed, documents=moving_documents)
+        for n in breadths
+        for seed in options.seeds
+    ]
+
+    def report(results: Sequence[Columns]) -> StudyReport:
+        gained = design.gains(results, names)
         judged = [
             np.array([workload.mask(workload.drawn(workload.per_task(n), seed)) for seed in options.seeds])
             for n in breadths
         ]
-        heads = [f"n={'all' if n == breadths[-1] else n}" for n in breadths]
-        curve = [task_means(values, workload.tasks) for values in found]
+        heads = design.headed(breadths)
+        curve = [task_means(values, workload.tasks) for values in gained]
         parts = {
             "rewarded queries": [
-                task_means(np.where(mine, values, np.nan), workload.tasks)
-                for values, mine in zip(found, judged, strict=True)
+                task_means(np.where(rewarded, values, np.nan), workload.tasks)
+                for values, rewarded in zip(gained, judged, strict=True)
             ],
             "queries without rewards": [
-                task_means(np.where(mine, np.nan, values), workload.tasks)
-                for values, mine in zip(found[:-1], judged[:-1], strict=True)
+                task_means(np.where(rewarded, np.nan, values), workload.tasks)
+                for values, rewarded in zip(gained[:-1], judged[:-1], strict=True)
             ],
         }
         tables = [
             Table(
-                f"Everyone on the same pairs, by rewarded queries per set, depth {options.depth}; {source(workload)}",
+                f"Everyone on the same pairs, by rewarded queries per set, depth {options.depth}; {design.source}",
                 ("method", *heads, "searches"),
                 tuple((name, *(row[i] for row in curve), _searches(name)) for i, name in enumerate(names)),
                 (INTERVALS, "All queries, rewarded or not. NUDGE moves documents: it needs to write to the index."),
@@ -81,14 +89,13 @@ def baselines(workload: Workload, options: Options) -> Study:
                 )
                 for part, rows in parts.items()
             ),
-            _tests(workload, names, heads, found),
+            _tests(workload, names, heads, gained),
             *(
                 Table(f"By set, {head}", ("method", *workload.names, "mean"), _turned(by_set(workload, values), names))
-                for head, values in zip(heads, found, strict=True)
+                for head, values in zip(heads, gained, strict=True)
             ),
         ]
-        counts = [float(min(n, len(workload) / len(workload.names))) for n in breadths]
-        return Report(tuple(tables), lines(names, counts, curve), "rewarded queries per set")
+        return StudyReport(tuple(tables), curves(names, design.counts(breadths), curve), "rewarded queries per set")
 
     return Study(tuple(cells), report)
 
@@ -99,15 +106,16 @@ def _turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tu
 
 
 def _searches(name: str) -> str:
+    """How many searches a method needs per query."""
     return RIVALS[name].searches if name in RIVALS else _SEARCHES.get(name, "1")
 
 
-def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], found: Sequence[Float64]) -> Table:
+def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], gained: Sequence[Float64]) -> Table:
     """Auto minus each other method, with the corrected p value of every comparison of the table."""
     ours, others = names.index(OURS), [i for i, name in enumerate(names) if name != OURS]
-    differences = [values[[ours]] - values[others] for values in found]
-    estimates = [task_means(some, workload.tasks) for some in differences]
-    p = [[paired_p(pair.mean(axis=0), workload.tasks) for pair in some] for some in differences]
+    differences = [values[[ours]] - values[others] for values in gained]
+    estimates = [task_means(pairs, workload.tasks) for pairs in differences]
+    p = [[paired_p(pair.mean(axis=0), workload.tasks) for pair in pairs] for pairs in differences]
     corrected = np.reshape(holm(list(np.ravel(p))), np.shape(p))
     rows = []
     for row, i in enumerate(others):
@@ -121,24 +129,6 @@ def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], found
         tuple(rows),
         (f"p: paired t test of the mean over sets, corrected by Holm for {corrected.size} comparisons.",),
     )
-
-
-def _rivals(workload: Workload, options: Options, content: str, rewarded: int, seed: int, moved: Sequence[str]) -> Cell:
-    """Ours and every rival on one draw of *rewarded* queries per task."""
-    queries = workload.per_task(rewarded)
-    drawn_by = 0 if queries == workload.per_task(len(workload)) else seed
-
-    def measure() -> Columns:
-        judged = workload.drawn(queries, drawn_by)
-        columns = dict(scopes(workload, options, judged, options.depth))
-        for name, entrant in RIVALS.items():
-            columns[name] = workload.measured(partial(_moved, options.depth, entrant), judged)
-        for name in moved:
-            columns[name] = workload.measured(partial(_nudged, options.depth, NUDGE[name]), judged)
-        return columns
-
-    settings = {"cell": "rivals", "inputs": content, "queries": queries, "depth": options.depth, "seed": drawn_by}
-    return cell({**settings, "documents": list(moved)}, options, measure)
 
 
 def _moved(depth: int, entrant: Entrant, collection: Collection, rows: IntArray) -> Float64:

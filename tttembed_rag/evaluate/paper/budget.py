@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tttembed_rag.evaluate.intervals import Estimate, task_means
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.evaluate.paper.cells import Columns
 from tttembed_rag.evaluate.paper.curves import area_weights, breadth_grid
 from tttembed_rag.evaluate.paper.design import (
@@ -15,52 +14,48 @@ from tttembed_rag.evaluate.paper.design import (
     INTERVALS,
     PLAIN,
     RERANK,
-    Options,
+    Design,
     Study,
+    StudyOptions,
     by_set,
-    each,
-    gains,
-    inputs,
-    lines,
-    point,
-    source,
+    curves,
 )
-from tttembed_rag.evaluate.paper.tables import Entry, Report, Table
+from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Workload
+from tttembed_rag.vectors.rows import Float64
 
-# After all queries have the depth of the grid: full coverage at these depths.
+# Depths of full coverage, after all queries have the depth of the grid.
 FULL_DEPTHS = (30, 100)
+# Upper ends of the areas under the curves, as normalised budgets.
 AREAS = (100.0, 8.0)
 
 
-def budget(workload: Workload, options: Options) -> Study:
+def budget_study(workload: Workload, options: StudyOptions) -> Study:
     """The gain-budget curves of *workload*."""
+    design = Design.of(workload, options)
     everyone = workload.per_task(len(workload))
     breadths = sorted(set(options.breadths)) or breadth_grid(len(workload.names), everyone)
     points: list[tuple[int, int]] = []
     normalised: list[float] = []
     for queries, depth in [*((m, options.depth) for m in breadths), *((everyone, depth) for depth in FULL_DEPTHS)]:
         pairs = workload.budget(workload.drawn(queries, 0), depth) / len(workload)
-        if not normalised or pairs > normalised[-1]:  # a depth that nobody judged adds no point
+        if not normalised or pairs > normalised[-1]:  # a depth without further judged pairs adds no point
             points.append((min(queries, everyone), depth))
             normalised.append(pairs)
-    content = inputs(workload)
     cells = [
-        point(workload, options, content, queries=queries, depth=depth, seed=seed)
-        for queries, depth in points
-        for seed in options.seeds
+        design.point(queries=queries, depth=depth, seed=seed) for queries, depth in points for seed in options.seeds
     ]
 
-    def report(results: Sequence[Columns]) -> Report:
-        found = np.array([gains(workload, some, ALL) for some in each(results, options)])
-        return _report(workload, points, normalised, found)
+    def report(results: Sequence[Columns]) -> StudyReport:
+        return _report(design, points, normalised, np.array(design.gains(results, ALL)))
 
     return Study(tuple(cells), report)
 
 
-def _report(workload: Workload, points: list[tuple[int, int]], b: list[float], found: Float64) -> Report:
-    """Tables and curves of gains *found* (points, columns, seeds, N) at normalised budgets *b*."""
-    curve = [task_means(values, workload.tasks) for values in found]
+def _report(design: Design, points: list[tuple[int, int]], b: list[float], gained: Float64) -> StudyReport:
+    """Tables and curves of gains (points, columns, seeds, N) at normalised budgets *b*."""
+    workload = design.workload
+    curve = [task_means(values, workload.tasks) for values in gained]
     best = [max(row[: len(PLAIN)], key=lambda e: e.mean) for row in curve]
     rows: tuple[tuple[Entry, ...], ...] = tuple(
         (f"{at:.4g}", m, depth, *row, PLAIN[row.index(top)])
@@ -68,21 +63,21 @@ def _report(workload: Workload, points: list[tuple[int, int]], b: list[float], f
     )
     deepest = f"rewards end at b = {b[-1]:.4g}; areas to a larger b end there"
     by_budget = Table(
-        f"Gain by budget b (rewarded pairs per query); {source(workload)}",
+        f"Gain by budget b (rewarded pairs per query); {design.source}",
         ("b", "queries", "depth", *ALL, "best scope"),
         rows,
         (INTERVALS, "global, task, query: the paper's plain rule; auto: gated, the default."),
     )
-    areas = [_areas(workload, b, found, upto, deepest) for upto in AREAS if upto > b[0] and len(b) > 1]
+    areas = [_areas(workload, b, gained, upto, deepest) for upto in AREAS if upto > b[0] and len(b) > 1]
     tables = (by_budget, *areas, _operating_points(points, b, curve, best))
-    return Report(tables, lines(ALL, b, curve), "normalised budget b")
+    return StudyReport(tables, curves(ALL, b, curve), "normalised budget b")
 
 
-def _areas(workload: Workload, b: list[float], found: Float64, upto: float, deepest: str) -> Table:
+def _areas(workload: Workload, b: list[float], gained: Float64, upto: float, deepest: str) -> Table:
     """AUBC of every column on every set, and of the envelope of the plain scopes."""
     weights = area_weights(b, upto)
-    rows = by_set(workload, np.tensordot(weights, found, 1))
-    per_set = [_set_mean(found, workload.tasks == t) for t in range(len(workload.names))]
+    rows = by_set(workload, np.tensordot(weights, gained, 1))
+    per_set = [_set_mean(gained, workload.tasks == t) for t in range(len(workload.names))]
     envelopes = [float(weights @ means[:, : len(PLAIN)].max(axis=1)) for means in per_set]
     mean_curve = np.mean(per_set, axis=0)
     envelopes.append(float(weights @ mean_curve[:, : len(PLAIN)].max(axis=1)))
@@ -104,12 +99,13 @@ def _areas(workload: Workload, b: list[float], found: Float64, upto: float, deep
     )
 
 
-def _set_mean(found: Float64, mine: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Float64:
+def _set_mean(gained: Float64, of_set: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Float64:
     """Means (points, columns) over seeds and the queries of one set."""
-    return np.asarray(found[..., mine].mean(axis=(2, 3)))
+    return np.asarray(gained[..., of_set].mean(axis=(2, 3)))
 
 
 def _first_of(row: tuple[Entry, ...], columns: Sequence[str]) -> str:
+    """The column of the highest estimate in a row."""
     means = [entry.mean for entry in row[1 : 1 + len(columns)] if isinstance(entry, Estimate)]
     return columns[int(np.argmax(means))]
 

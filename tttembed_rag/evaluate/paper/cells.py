@@ -5,10 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import sqlite3
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +18,8 @@ import numpy as np
 import tttembed_rag
 from tttembed_rag import __version__
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.system.keyed import KeyedRows
+from tttembed_rag.vectors.rows import Float64
 
 # nDCG@10 (N,) of every query of a workload by column; NaN where a query is not of the population.
 Columns: TypeAlias = Mapping[str, Float64]
@@ -31,7 +30,7 @@ class Cell:
     """One measurement and what identifies it.
 
     Attributes:
-        settings: Everything its outcome depends on, as JSON values; with the contents of its inputs.
+        settings: JSON values that its outcome depends on, with the hash of its inputs.
 
         measure: Computes its columns.
     """
@@ -40,69 +39,68 @@ class Cell:
     measure: Callable[[], Columns]
 
     @property
-    def key(self) -> str:
+    def key(self) -> bytes:
         """SHA-256 of the settings and of the package's code."""
-        return content_hash({"version": __version__, "code": _code(), **self.settings})
+        return content_hash({"version": __version__, "code": _code(), **self.settings}).encode()
 
 
 class CellStore:
-    """Finished cells in one SQLite file; a cell is there whole or not at all, also after a kill."""
+    """Finished cells in one SQLite file; a cell is there whole or not at all, also after a kill.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: The file, made if absent; None keeps the cells in memory.
+
+    Raises:
+        DataError: It is a file of something else.
+    """
+
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        with self._checked():
-            self._connection = sqlite3.connect(path, timeout=30)
-            self._connection.execute("create table if not exists cells (key text primary key, columns blob not null)")
+        self._rows = KeyedRows(path, "cells", ("key BLOB", "columns BLOB NOT NULL"), kind="a file of measured cells")
 
-    def get(self, key: str) -> Columns | None:
+    def get(self, key: bytes) -> Columns | None:
         """The columns of a finished cell; None if it is not finished."""
-        with self._checked():
-            found = self._connection.execute("select columns from cells where key = ?", (key,)).fetchone()
-            if found is None:
-                return None
-            with np.load(io.BytesIO(found[0]), allow_pickle=False) as stored:
-                return {name: stored[name] for name in stored.files}
+        stored = next(self._rows.get([key]), None)
+        if stored is None:
+            return None
+        try:
+            with np.load(io.BytesIO(stored[1]), allow_pickle=False) as columns:
+                return {name: columns[name] for name in columns.files}
+        except (ValueError, EOFError, BadZipFile, zlib.error) as exc:
+            raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
 
-    def put(self, key: str, columns: Columns) -> None:
-        """Keep the columns of a finished cell."""
+    def put(self, key: bytes, columns: Columns) -> None:
+        """Keep the columns of a finished cell, in place of those it had."""
         data = io.BytesIO()
         np.savez_compressed(data, allow_pickle=False, **columns)
-        with self._checked(), self._connection:
-            self._connection.execute("insert or replace into cells values (?, ?)", (key, data.getvalue()))
+        self._rows.put([(key, data.getvalue())], replace=True)
 
     def close(self) -> None:
         """Close the file."""
-        self._connection.close()
-
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        try:
-            yield
-        except (sqlite3.Error, ValueError, EOFError, BadZipFile, zlib.error) as exc:
-            raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
+        self._rows.close()
 
 
 def measured(cells: Sequence[Cell], store: CellStore, *, fresh: bool = False) -> Iterator[Columns]:
     """The columns of each of *cells*, from the *store* where they are there, else computed and put there.
 
     Args:
-        cells: What to measure.
+        cells: The cells.
 
-        store: Where finished cells are.
+        store: Finished cells.
 
-        fresh: Compute all again.
+        fresh: Whether to compute finished cells again.
     """
     for cell in cells:
-        known = None if fresh else store.get(cell.key)
-        if known is None:
-            known = cell.measure()
-            store.put(cell.key, known)
-        yield known
+        columns = None if fresh else store.get(cell.key)
+        if columns is None:
+            columns = cell.measure()
+            store.put(cell.key, columns)
+        yield columns
 
 
 @cache
 def _code() -> str:
-    """A hash of the package's own files: what was measured by other code is measured again."""
+    """A hash of the package's own files: a cell that other code measured is measured again."""
     digest = hashlib.sha256()
     for file in sorted(Path(tttembed_rag.__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
@@ -110,5 +108,5 @@ def _code() -> str:
 
 
 def content_hash(value: Any) -> str:
-    """SHA-256 of a JSON value, whatever the order of its keys."""
+    """SHA-256 of a JSON value; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.vectors.rows import Float64
 
 
 def breadth_grid(tasks: int, queries: int) -> list[int]:

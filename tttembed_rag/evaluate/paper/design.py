@@ -1,8 +1,8 @@
-"""What every study is made of: its options, its cells, and how their outcomes become rows of a table."""
+"""What every study is made of: its workload, its options, its cells, and how their outcomes become rows of a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,15 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.intervals import Estimate, task_means
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.evaluate.paper.cells import Cell, Columns, content_hash
-from tttembed_rag.evaluate.paper.tables import Entry, Line, Report
+from tttembed_rag.evaluate.paper.tables import Curve, Entry, StudyReport
 from tttembed_rag.evaluate.paper.workload import Judged, Workload
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.rows import Float64
 
 # Everything that serves offsets, then what does not; `auto` is gated, the others are the paper's plain rule.
 PLAIN: tuple[AnyScope, ...] = ("global", "task", "query")
@@ -34,7 +34,7 @@ INTERVALS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class StudyOptions:
     """How a study is run.
 
     Attributes:
@@ -63,87 +63,121 @@ class Options:
 
     def fit(self, rewards: Rewards, scope: AnyScope, *, objective: ObjectiveName | None = None) -> Offsets:
         """Offsets of one scope: `auto` gated, the others ungated."""
-        chosen = objective or self.objective
-        return fit(rewards, scope=scope, gate=scope == "auto", objective=chosen, solver=self.solver)
+        objective = objective or self.objective
+        return fit(rewards, scope=scope, gate=scope == "auto", objective=objective, solver=self.solver)
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Cells to measure, and what their columns say together."""
+    """Cells to measure, and the report that their columns become."""
 
     cells: tuple[Cell, ...]
-    report: Callable[[Sequence[Columns]], Report]
+    report: Callable[[Sequence[Columns]], StudyReport]
 
 
-def inputs(workload: Workload) -> str:
-    """SHA-256 of the contents of a workload."""
-    return content_hash([[part["dataset"], part["sha256"]] for part in workload.manifest()])
+@dataclass(frozen=True, slots=True, eq=False)
+class Design:
+    """The cells of a study on one workload, and the gains that their columns hold.
 
+    Attributes:
+        workload: What is measured on.
 
-def cell(settings: Mapping[str, Any], options: Options, measure: Callable[[], Columns]) -> Cell:
-    """A cell of *settings*, under what of the *options* every fit depends on."""
-    return Cell({"objective": options.objective, "solver": options.solver, **settings}, measure)
+        options: How.
 
+        content: SHA-256 of the contents of the workload.
+    """
 
-def point(workload: Workload, options: Options, content: str, *, queries: int, depth: int, seed: int) -> Cell:
-    """Every scope and direct rerank on the same rewarded pairs: *queries* by water-filling, to *depth*."""
-    everyone = workload.per_task(len(workload))
-    queries = min(queries, everyone)
-    drawn_by = 0 if queries == everyone else seed  # all are all, whatever the seed
+    workload: Workload
+    options: StudyOptions
+    content: str
 
-    def measure() -> Columns:
-        return scopes(workload, options, workload.drawn(queries, drawn_by), depth)
+    @classmethod
+    def of(cls, workload: Workload, options: StudyOptions) -> Design:
+        """The design of a study of *workload* under *options*."""
+        return cls(workload, options, content_hash([[part["dataset"], part["sha256"]] for part in workload.manifest()]))
 
-    settings = {"cell": "scopes", "inputs": content, "queries": queries, "depth": depth, "seed": drawn_by}
-    return cell(settings, options, measure)
+    def cell(self, kind: str, measure: Callable[[], Columns], **settings: Any) -> Cell:
+        """A cell of that *kind*, identified by the workload, by what every fit depends on, and by *settings*."""
+        common = {"cell": kind, "inputs": self.content, "depth": self.options.depth}
+        fits = {"objective": self.options.objective, "solver": self.options.solver}
+        return Cell({**common, **fits, **settings}, measure)
 
+    def drawn(
+        self, kind: str, measure: Callable[[Judged], Columns], *, queries: int, seed: int, **settings: Any
+    ) -> Cell:
+        """A cell on the rewarded queries that *seed* draws by water-filling; where all are drawn, the seed is 0."""
+        everyone = self.workload.per_task(len(self.workload))
+        queries, seed = (everyone, 0) if queries >= everyone else (queries, seed)
+        return self.cell(
+            kind, lambda: measure(self.workload.drawn(queries, seed)), queries=queries, seed=seed, **settings
+        )
 
-def scopes(workload: Workload, options: Options, judged: Judged, depth: int) -> Columns:
-    """nDCG@10 of every query under each scope, direct rerank, and both together."""
-    rewards = workload.rewards(judged, depth)
-    columns = {str(scope): workload.served(options.fit(rewards, scope)) for scope in PLAIN}
-    offsets = options.fit(rewards, "auto")
-    columns["auto"] = workload.served(offsets)
-    columns[RERANK] = workload.reranked(judged, depth)
-    columns[FUSED] = workload.fused(offsets, judged, depth)
-    return columns
+    def point(self, *, queries: int, depth: int, seed: int) -> Cell:
+        """Every scope and direct rerank on the same rewarded pairs: *queries* by water-filling, to *depth*."""
+        return self.drawn("scopes", lambda judged: self.scopes(judged, depth), queries=queries, seed=seed, depth=depth)
 
+    def scopes(self, judged: Judged, depth: int) -> dict[str, Float64]:
+        """nDCG@10 of every query under each scope, direct rerank, and both together."""
+        rewards = self.workload.rewards(judged, depth)
+        columns = {str(scope): self.workload.served(self.options.fit(rewards, scope)) for scope in PLAIN}
+        offsets = self.options.fit(rewards, "auto")
+        columns["auto"] = self.workload.served(offsets)
+        columns[RERANK] = self.workload.reranked(judged, depth)
+        columns[FUSED] = self.workload.fused(offsets, judged, depth)
+        return columns
 
-def each(results: Sequence[Columns], options: Options) -> list[Sequence[Columns]]:
-    """The results of each cell under all seeds; cells come seed by seed."""
-    seeds = len(options.seeds)
-    return [results[first : first + seeds] for first in range(0, len(results), seeds)]
+    def breadths(self, own: Sequence[int]) -> tuple[int, ...]:
+        """Rewarded queries per task at each point of a study with a grid of its *own*, all queries the last."""
+        return (*(self.options.breadths or own), len(self.workload))
+
+    def counts(self, breadths: Sequence[int]) -> list[float]:
+        """*breadths* on the axis of a plot, where all are the queries of a set of mean size."""
+        return [float(min(n, len(self.workload) / len(self.workload.names))) for n in breadths]
+
+    def headed(self, breadths: Sequence[int]) -> list[str]:
+        """Heads of the columns of a table by *breadths*."""
+        return [f"n={'all' if n == breadths[-1] else n}" for n in breadths]
+
+    def gains(self, results: Sequence[Columns], columns: Sequence[str]) -> list[Float64]:
+        """Changes (C, S, N) of nDCG@10 x 100 of *columns* for each cell; *results* are cell by cell, seed by seed."""
+        seeds = len(self.options.seeds)
+        cells = [results[first : first + seeds] for first in range(0, len(results), seeds)]
+        return [gains(self.workload, by_seed, columns) for by_seed in cells]
+
+    def means(self, results: Sequence[Columns], columns: Sequence[str]) -> list[list[Estimate]]:
+        """The means of those gains over tasks: for each cell one estimate per column."""
+        return [task_means(values, self.workload.tasks) for values in self.gains(results, columns)]
+
+    @property
+    def source(self) -> str:
+        """The judge, the embedder and the size of the workload, for the title of a table."""
+        judges = sorted({c.judge_named for c in self.workload.collections})
+        embedders = sorted({c.embedder for c in self.workload.collections})
+        return f"rewards: {', '.join(judges)}; embedder: {', '.join(embedders)}; {len(self.workload)} queries"
 
 
 def gains(workload: Workload, results: Sequence[Columns], columns: Sequence[str]) -> Float64:
     """Changes (C, S, N) of nDCG@10 of *columns*, x 100, S results of one cell under S seeds."""
-    return 100.0 * np.array([[found[name] - workload.raw for found in results] for name in columns])
+    return 100.0 * np.array([[result[name] - workload.raw for result in results] for name in columns])
 
 
 def by_set(workload: Workload, values: Float64) -> list[tuple[Entry, ...]]:
     """A row for each set and one for their mean: estimates of the columns of *values* (C, S, N)."""
     rows: list[tuple[Entry, ...]] = []
     for number, name in enumerate(workload.names):
-        mine = workload.tasks == number
-        rows.append((name, *task_means(values[:, :, mine], workload.tasks[mine])))
+        of_set = workload.tasks == number
+        rows.append((name, *task_means(values[:, :, of_set], workload.tasks[of_set])))
     return [*rows, ("mean", *task_means(values, workload.tasks))]
 
 
-def lines(columns: Sequence[str], x: Sequence[float], rows: Sequence[Sequence[Estimate]]) -> tuple[Line, ...]:
-    """One line per column through *rows* of estimates at *x*."""
-    return tuple(Line(name, tuple(x), tuple(row[i] for row in rows)) for i, name in enumerate(columns))
+def curves(columns: Sequence[str], x: Sequence[float], rows: Sequence[Sequence[Estimate]]) -> tuple[Curve, ...]:
+    """One curve per column through *rows* of estimates at *x*."""
+    return tuple(Curve(name, tuple(x), tuple(row[i] for row in rows)) for i, name in enumerate(columns))
 
 
-def bars(columns: Sequence[str], rows: Sequence[Sequence[Entry]]) -> tuple[Line, ...]:
+def dots(columns: Sequence[str], rows: Sequence[Sequence[Entry]]) -> tuple[Curve, ...]:
     """One set of points per column over the names that *rows* begin with; NaN is left out."""
     return tuple(
-        Line(name, tuple(str(row[0]) for row in rows), tuple(e for row in rows if isinstance(e := row[i], Estimate)))
+        Curve(name, tuple(str(row[0]) for row in rows), tuple(e for row in rows if isinstance(e := row[i], Estimate)))
         for i, name in enumerate(columns, 1)
     )
-
-
-def source(workload: Workload) -> str:
-    """Whose rewards and whose vectors these are, in words."""
-    judges = sorted({c.judge_named for c in workload.collections})
-    embedders = sorted({c.embedder for c in workload.collections})
-    return f"rewards: {', '.join(judges)}; embedder: {', '.join(embedders)}; {len(workload)} queries"

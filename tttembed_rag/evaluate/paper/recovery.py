@@ -14,30 +14,21 @@ from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.intervals import Estimate, task_means
 from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import (
-    ALL,
-    INTERVALS,
-    Options,
-    Study,
-    bars,
-    by_set,
-    gains,
-    inputs,
-    point,
-    source,
-)
+from tttembed_rag.evaluate.paper.design import ALL, INTERVALS, Design, Study, StudyOptions, by_set, dots, gains
 from tttembed_rag.evaluate.paper.rivals import adapter
-from tttembed_rag.evaluate.paper.tables import Report, Table
+from tttembed_rag.evaluate.paper.tables import StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Workload
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
-# So weak a pull to the identity, and so many iterations, that the map overfits its one set, as fine-tuning does.
+# Ridge and iterations of the map: so weak and so many that it overfits its one set, as fine-tuning does.
 RIDGE = 1e-7
 ITERATIONS = 300
 
 
-def recovery(workload: Workload, options: Options, specialty: str, specialised: Workload | None = None) -> Study:
-    """What is lost by specialising on *specialty*, and what full coverage wins back on the other sets.
+def recovery_study(
+    workload: Workload, options: StudyOptions, specialty: str, specialised: Workload | None = None
+) -> Study:
+    """The loss of an encoder that was specialised on *specialty*, and the share that full coverage wins back elsewhere.
 
     Args:
         workload: The sets as the base encoder sees them.
@@ -59,11 +50,10 @@ def recovery(workload: Workload, options: Options, specialty: str, specialised: 
     others = [name for name in workload.names if name != specialty]
     elsewhere, base = specialised.only(others), workload.only(others)
     everyone = elsewhere.per_task(len(elsewhere))
-    one = point(elsewhere, options, inputs(elsewhere), queries=everyone, depth=options.depth, seed=0)
+    design = Design.of(elsewhere, options)
     at_home = [100 * w.collections[home].raw[kept] for w in (workload, specialised)]
 
-    def report(results: Sequence[Columns]) -> Report:
-        (found,) = results
+    def report(results: Sequence[Columns]) -> StudyReport:
         how = "a linear map of query vectors stands in for fine-tuning" if standing_in else "a fine-tuned encoder"
         away = [task_means(100 * part.raw[None, None], part.tasks)[0] for part in (base, elsewhere)]
         home_means = [task_means(raw[None, None], np.zeros(len(raw), dtype=np.intp))[0] for raw in at_home]
@@ -73,7 +63,7 @@ def recovery(workload: Workload, options: Options, specialty: str, specialised: 
             (("base", home_means[0], away[0]), ("specialised", home_means[1], away[1])),
             (f"{specialty}: {len(kept)} queries whose labels the map did not learn from.",) if standing_in else (),
         )
-        values = gains(elsewhere, [found], ALL)
+        values = gains(elsewhere, results, ALL)
         total = task_means(values, elsewhere.tasks)
         lost = away[0].mean - away[1].mean
         rows = tuple(
@@ -81,15 +71,15 @@ def recovery(workload: Workload, options: Options, specialty: str, specialised: 
             for name, gain in zip(ALL, total, strict=True)
         )
         won = Table(
-            f"(b) Won back on the other sets, all queries rewarded at depth {options.depth}; {source(elsewhere)}",
+            f"(b) Won back on the other sets, all queries rewarded at depth {options.depth}; {design.source}",
             ("state", "mean", "gain", "of the loss"),
             rows,
             (INTERVALS, f"Lost by specialising: {lost:.2f}."),
         )
         per_set = Table("Gain by set", ("set", *ALL), tuple(by_set(elsewhere, values)))
-        return Report((trade, won, per_set), bars(ALL, per_set.rows), "")
+        return StudyReport((trade, won, per_set), dots(ALL, per_set.rows), "")
 
-    return Study((one,), report)
+    return Study((design.point(queries=everyone, depth=options.depth, seed=0),), report)
 
 
 def _share(gain: float, lost: float) -> str:
@@ -104,11 +94,11 @@ def _halves(collection: Collection) -> tuple[IntArray, IntArray]:
 
 def _mapped(workload: Workload, home: int, rows: IntArray, depth: int) -> Workload:
     """The workload under a map learned from labels of *rows* of the set at *home*."""
-    one = workload.collections[home]
-    labels = Collection.of(one.dataset, one.doc_vectors, one.query_vectors, embedder=one.embedder)
+    c = workload.collections[home]
+    labels = Collection.of(c.dataset, c.doc_vectors, c.query_vectors, embedder=c.embedder)
     matrix = adapter(pooled_rewards([labels], [rows], depth), ridge=RIDGE, iterations=ITERATIONS)
 
     def moved(queries: FloatArray) -> FloatArray:
         return (unit(queries) @ matrix.T).astype(queries.dtype)
 
-    return workload.with_queries(moved, f"{one.embedder}, specialised on {one.dataset.name}")
+    return workload.with_queries(moved, f"{c.embedder}, specialised on {c.dataset.name}")

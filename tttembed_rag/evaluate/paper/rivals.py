@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,19 +17,21 @@ import numpy as np
 
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.evaluate.measures import Float64
+from tttembed_rag.evaluate.measures import dcg, ndcg
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import log_softmax, softmax
 from tttembed_rag.fitting.scopes import scope_weights
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
+from tttembed_rag.vectors.rows import Float64
 
 Rival: TypeAlias = Callable[[Collection, IntArray, Rewards], FloatArray]
 
-# Queries whose candidates' vectors are held at once.
+# Queries in a batch, which holds the vectors of all their candidates.
 _BATCH = 256
 # Judged examples that Qdrant's client advises to send, best first.
 _EXAMPLES = 5
-# Weights c / a and powers b raced for Qdrant's formula; (0, any) is the raw search.
+# Weights c / a and powers b that are tried for Qdrant's formula; (0, any) is the raw search.
 _FEEDBACK_WEIGHTS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 _FEEDBACK_POWERS = (0.43, 1.0, 2.0)
 # The paper's temperatures.
@@ -42,16 +44,16 @@ def average_prf(collection: Collection, _: IntArray, __: Rewards, *, first: int 
 
     Li et al. 2021, "Pseudo-relevance feedback with deep language models and dense retrievers"; depth 3 is Pyserini's.
     """
-    found = _means(unit(collection.doc_vectors), collection.base[:, :first])
-    return (unit(collection.query_vectors) + first * found) / (first + 1)
+    mean = _means(unit(collection.doc_vectors), collection.base[:, :first])
+    return (unit(collection.query_vectors) + first * mean) / (first + 1)
 
 
 def rocchio_prf(
     collection: Collection, _: IntArray, __: Rewards, *, alpha: float = 0.4, beta: float = 0.6, first: int = 5
 ) -> FloatArray:
     """Rocchio vector PRF: .4 query + .6 mean of its first 5 documents (Pyserini's example); no judge, every query."""
-    found = _means(unit(collection.doc_vectors), collection.base[:, :first])
-    return alpha * unit(collection.query_vectors) + beta * found
+    mean = _means(unit(collection.doc_vectors), collection.base[:, :first])
+    return alpha * unit(collection.query_vectors) + beta * mean
 
 
 def judged_rocchio(
@@ -68,7 +70,14 @@ def judged_rocchio(
     return moved
 
 
-def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> FloatArray:
+def feedback_query(
+    collection: Collection,
+    rows: IntArray,
+    rewards: Rewards,
+    *,
+    weights: Sequence[float] = _FEEDBACK_WEIGHTS,
+    powers: Sequence[float] = _FEEDBACK_POWERS,
+) -> FloatArray:
     """Qdrant's relevance feedback (1.17, `naive`) folded into one query vector: rewarded queries alone.
 
     Its score, a x·z + c sum over pairs of (r_p - r_n)^b (p·z - n·z), is linear in z, so one plain search with
@@ -77,17 +86,17 @@ def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> 
     judged candidates (of all where no others are); 0.43 and 1 are values of its examples.
     """
     moved = collection.query_vectors.copy()
-    settings = [(c, b) for b in _FEEDBACK_POWERS for c in _FEEDBACK_WEIGHTS]
+    settings = [(c, b) for b in powers for c in weights]
     gained = np.zeros(len(settings))
     pulls = []
     for batch, grid, documents in _batches(rewards):
         order = np.argsort(np.where(grid.present, -grid.rewards, np.inf), axis=1, kind="stable")[:, :_EXAMPLES]
-        known = np.take_along_axis(grid.present, order, 1)
-        scores = np.where(known, np.take_along_axis(grid.rewards, order, 1), np.nan)
+        present = np.take_along_axis(grid.present, order, 1)
+        scores = np.where(present, np.take_along_axis(grid.rewards, order, 1), np.nan)
         examples = np.take_along_axis(documents, order[:, :, None], 1)
         confidence = np.nan_to_num(np.maximum(scores[:, :, None] - scores[:, None, :], 0.0))
         pull = []
-        for b in _FEEDBACK_POWERS:
+        for b in powers:
             pairs = np.where(confidence > 0, confidence**b, 0.0)
             pull.append(np.vecmat(pairs.sum(2) - pairs.sum(1), examples))
         pulls.append((batch, pull))
@@ -95,11 +104,11 @@ def feedback_query(collection: Collection, rows: IntArray, rewards: Rewards) -> 
         np.put_along_axis(others, order, False, 1)
         others[others.sum(axis=1) < 2] = grid.present[others.sum(axis=1) < 2]
         for i, (c, b) in enumerate(settings):
-            similar = grid.base + c * np.matvec(documents, pull[_FEEDBACK_POWERS.index(b)])
+            similar = grid.base + c * np.matvec(documents, pull[powers.index(b)])
             gained[i] += _reward_ndcg(similar, grid.rewards, others).sum()
     c, b = settings[int(np.argmax(gained))]
     for batch, pull in pulls:
-        moved[rows[batch]] = unit(rewards.query_vectors[batch]) + c * pull[_FEEDBACK_POWERS.index(b)]
+        moved[rows[batch]] = unit(rewards.query_vectors[batch]) + c * pull[powers.index(b)]
     return moved
 
 
@@ -126,10 +135,10 @@ def mean_difference(collection: Collection, _: IntArray, rewards: Rewards) -> Fl
     for _batch, grid, documents in _batches(rewards):
         mean = grid.rewards.sum(axis=1) / grid.present.sum(axis=1)
         better, worse = (grid.present & part for part in (grid.rewards > mean[:, None], grid.rewards <= mean[:, None]))
-        told = better.any(axis=1) & worse.any(axis=1)
+        two_sided = better.any(axis=1) & worse.any(axis=1)
         sides = [np.vecmat((side / np.maximum(side.sum(1), 1)[:, None]), documents) for side in (better, worse)]
-        shift += (sides[0] - sides[1])[told].sum(axis=0)
-        counted += int(told.sum())
+        shift += (sides[0] - sides[1])[two_sided].sum(axis=0)
+        counted += int(two_sided.sum())
     return unit(collection.query_vectors) + (shift / max(1, counted)).astype(collection.query_vectors.dtype)
 
 
@@ -144,7 +153,7 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
     The same teacher (temperature .02) and weights as an offset has; a matrix in place of a vector.
 
     Args:
-        rewards: What it learns from.
+        rewards: Rewards to learn from.
 
         ridge: Weight of the squared distance from the identity.
 
@@ -164,35 +173,36 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
             length = np.linalg.norm(moved, axis=1, keepdims=True)
             u = moved / length
             logits = np.where(grid.present, np.matvec(documents, u) / _STUDENT_TEMPERATURE, -np.inf)
-            student, log_student = _softmax(logits)
-            told = teacher > 0
-            surplus = np.log(teacher, where=told, out=np.zeros_like(teacher)) - np.where(told, log_student, 0.0)
+            log_student = log_softmax(logits)
+            student = np.exp(log_student)
+            positive = teacher > 0
+            surplus = np.log(teacher, where=positive, out=np.zeros_like(teacher)) - np.where(positive, log_student, 0.0)
             value += float(weights[batch] @ (teacher * surplus).sum(axis=1))
             of_u = np.vecmat((student - teacher) / _STUDENT_TEMPERATURE * weights[batch][:, None], documents)
             gradient = gradient + ((of_u - u * np.vecdot(of_u, u)[:, None]) / length).T @ x[batch]
         return value, gradient.ravel()
 
-    found = minimize(objective, np.zeros(width * width), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    return np.eye(width) + np.asarray(found.x, dtype=np.float64).reshape(width, width)
+    minimum = minimize(objective, np.zeros(width * width), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
+    return np.eye(width) + np.asarray(minimum.x, dtype=np.float64).reshape(width, width)
 
 
 def nudged(collection: Collection, rows: IntArray, rewards: Rewards, *, method: str) -> Float64:
     """nDCG@10 (M,) over documents moved by NUDGE-M or NUDGE-N (Zeighami et al. 2025): documents, not queries.
 
     The best candidates of each rewarded query are its labels, where one is relevant at all; a fifth of the queries
-    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index: no
-    drop-in for one that nobody may rebuild.
+    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index, which
+    rules it out where the index may not be rebuilt.
     """
     nudge: Any = require("nudge", "bench")
     pairs = zip(rows.tolist(), rewards.depths.tolist(), strict=True)
     judged = (collection.candidates(query, depth) for query, depth in pairs)
     best = [documents[(scores == scores.max()) & (scores > 0)].tolist() for documents, scores in judged]
-    labels = [some for some in best if some]
+    labels = [documents for documents in best if documents]
     everybody = unit(collection.query_vectors)
     if len(labels) < 2:
         return collection.raw
     fifth = max(1, len(labels) // 5)
-    queries = everybody[rows][[bool(some) for some in best]]
+    queries = everybody[rows][[bool(documents) for documents in best]]
     parts = [{"q_embs": queries[s], "q_ans_indx": labels[s]} for s in (slice(fifth, None), slice(fifth))]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         documents = getattr(nudge, method)().finetune_embeddings(unit(collection.doc_vectors), *parts)
@@ -207,7 +217,7 @@ class Entrant:
     Attributes:
         move: The query vectors it searches with.
 
-        everyone: Whether it moves queries nobody judged.
+        everyone: Whether it moves unjudged queries too.
 
         searches: Searches per query it needs.
     """
@@ -230,7 +240,7 @@ RIVALS: Mapping[str, Entrant] = {
 
 
 def _means(documents: FloatArray, rows: IntArray) -> FloatArray:
-    """Means (m, d) of some rows (m, k) of *documents*, a row at a time."""
+    """Means (m, d) of the rows (m, k) of *documents*, one column of rows at a time."""
     total = np.zeros((len(rows), documents.shape[1]), documents.dtype)
     for column in rows.T:
         total += documents[column]
@@ -238,7 +248,7 @@ def _means(documents: FloatArray, rows: IntArray) -> FloatArray:
 
 
 def _batches(rewards: Rewards) -> Iterator[tuple[IntArray, Grid, Float64]]:
-    """Some queries at a time: their rows, their candidates, and the candidates' unit vectors (b, k, d)."""
+    """The queries in batches: their rows, their candidates, and the candidates' unit vectors (b, k, d)."""
     grid = Grid.of(rewards)
     unit_documents: Float64 = unit(rewards.doc_vectors.astype(np.float64)).astype(np.float64, copy=False)
     for first in range(0, len(rewards), _BATCH):
@@ -247,24 +257,16 @@ def _batches(rewards: Rewards) -> Iterator[tuple[IntArray, Grid, Float64]]:
         yield rows, part, unit_documents[part.slots]
 
 
-def _softmax(logits: Float64) -> tuple[Float64, Float64]:
-    """Softmax over the last axis, and its logarithm."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
-    log = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return np.exp(log), log
-
-
 def _teacher(grid: Grid) -> Float64:
-    return _softmax(np.where(grid.present, grid.rewards / _TEACHER_TEMPERATURE, -np.inf))[0]
+    """The teacher's probabilities (b, k) of an offset at the paper's temperature."""
+    return softmax(np.where(grid.present, grid.rewards / _TEACHER_TEMPERATURE, -np.inf))
 
 
 def _reward_ndcg(similar: Float64, rewards: Float64, among: np.ndarray[Any, np.dtype[np.bool_]]) -> Float64:
     """NDCG (b,) of the candidates *among* those judged, in order of *similar*, with rewards as gains."""
-    discount = 1.0 / np.log2(np.arange(2, similar.shape[1] + 2))
     gains = np.where(among, rewards, 0.0)
     order = np.argsort(np.where(among, -similar, np.inf), axis=1, kind="stable")
-    ideal = -np.sort(-gains, axis=1) @ discount
-    return np.divide(np.take_along_axis(gains, order, 1) @ discount, ideal, out=np.ones(len(ideal)), where=ideal > 0)
+    return ndcg(np.take_along_axis(gains, order, 1), dcg(-np.sort(-gains, axis=1)), empty=1.0)
 
 
 def _refined(
@@ -275,7 +277,7 @@ def _refined(
     for batch, grid, documents in _batches(rewards):
         present = grid.present
         scores = _scaled(grid.rewards, present)[0] / 2.0 if scaled else grid.rewards
-        teacher = _softmax(np.where(present, scores, -np.inf))[0]
+        teacher = softmax(np.where(present, scores, -np.inf))
         query = unit(rewards.query_vectors[batch].astype(np.float64))
         first, second = np.zeros_like(query), np.zeros_like(query)
         for step in range(1, steps + 1):
@@ -286,7 +288,7 @@ def _refined(
             logits = cosine
             if scaled:
                 logits, scale, low, high = _scaled(cosine, present)
-            pull = np.where(present, _softmax(np.where(present, logits, -np.inf))[0] - teacher, 0.0) / scale
+            pull = np.where(present, softmax(np.where(present, logits, -np.inf)) - teacher, 0.0) / scale
             if low is not None and high is not None:
                 # The scale moves with its ends: what they take of the gradient.
                 at_high = -(pull * logits).sum(axis=1)

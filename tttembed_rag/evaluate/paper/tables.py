@@ -1,4 +1,4 @@
-"""Tables of estimates as text, CSV, LaTeX and JSON."""
+"""Tables of estimates as text, CSV, LaTeX and JSON, and the report of a study."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a plot.
+class Curve:
+    """One line of a plot, or one set of points.
 
     Attributes:
         label: Its name.
@@ -106,11 +106,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What a study found: tables, and the lines of its plot."""
+class StudyReport:
+    """The outcome of a study: its tables, and the curves of its plot."""
 
     tables: tuple[Table, ...]
-    lines: tuple[Line, ...]
+    curves: tuple[Curve, ...]
     x_label: str
     y_label: str = "change of nDCG@10 x 100"
 
@@ -120,7 +120,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        lines = [{"label": line.label, "x": list(line.x), "y": [_json(y) for y in line.y]} for line in self.lines]
+        lines = [{"label": one.label, "x": list(one.x), "y": [_json(y) for y in one.y]} for one in self.curves]
         return {"tables": [table.as_dict() for table in self.tables], "x": self.x_label, "lines": lines}
 
 

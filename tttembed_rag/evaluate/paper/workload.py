@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards
+from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards
 from tttembed_rag.evaluate.experiment import privately_served, served, served_and_fused
-from tttembed_rag.evaluate.measures import Float64
 from tttembed_rag.judging.turns import water_fill
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
 
 # Judged queries of each collection, as rows.
 Judged = Sequence[IntArray]
@@ -25,7 +25,7 @@ Judged = Sequence[IntArray]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """Collections of one width and different names; results are arrays over all N queries, set after set.
+    """Collections of one width and different names; results are arrays over the N queries of all, set after set.
 
     Attributes:
         collections: The collections; the name of each is its task.
@@ -45,17 +45,13 @@ class Workload:
     @classmethod
     def of(cls, collections: Sequence[Collection]) -> Workload:
         """The workload of *collections*, checked."""
-        names = [collection.dataset.name for collection in collections]
-        if len(set(names)) < len(names):
-            raise DataError(f"data sets: expected different names, got {', '.join(names)}")
-        if len(widths := sorted({collection.doc_vectors.shape[1] for collection in collections})) > 1:
-            raise DataError(f"data sets: expected vectors of one width, got {widths}")
+        check_workload(collections)
         pools = tuple(
             np.flatnonzero([len(collection.candidates(q, 1)[0]) for q in range(len(collection.raw))])
             for collection in collections
         )
-        if empty := next((name for name, pool in zip(names, pools, strict=True) if not pool.size), None):
-            raise DataError(f"{empty}: expected queries with a judged document, got none")
+        if empty := next((c for c, pool in zip(collections, pools, strict=True) if not pool.size), None):
+            raise DataError(f"{empty.dataset.name}: expected queries with a judged document, got none")
         sizes = [len(collection.raw) for collection in collections]
         raw = np.concatenate([collection.raw for collection in collections])
         return cls(tuple(collections), np.repeat(np.arange(len(sizes)), sizes), raw, pools)
@@ -94,15 +90,15 @@ class Workload:
         return zip(self.collections, judged, strict=True)
 
     def measured(self, measure: Callable[[Collection, IntArray], Float64], judged: Judged) -> Float64:
-        """nDCG@10 (N,) as *measure* finds it for each collection with its judged rows."""
+        """nDCG@10 (N,) by *measure*, which takes each collection with its judged rows."""
         return np.concatenate([measure(collection, rows) for collection, rows in self.each(judged)])
 
     def served(self, offsets: Offsets) -> Float64:
-        """nDCG@10 (N,) of new searches with what *offsets* serve."""
+        """nDCG@10 (N,) of new searches with *offsets*."""
         return np.concatenate([served(c, offsets, c.dataset.name)[0] for c in self.collections])
 
     def fused(self, offsets: Offsets, judged: Judged, depth: int) -> Float64:
-        """nDCG@10 (N,) as served, those of *judged* with a private offset by what judge and new search say together."""
+        """nDCG@10 (N,) as served; judged queries with a private offset in the order of judge and search together."""
 
         def measure(collection: Collection, rows: IntArray) -> Float64:
             task = collection.dataset.name
@@ -119,14 +115,14 @@ class Workload:
 
     def mask(self, rows: Judged) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """(N,) whether a query is among *rows* of its collection."""
-        return np.concatenate([np.isin(np.arange(len(c.raw)), mine) for c, mine in self.each(rows)])
+        return np.concatenate([np.isin(np.arange(len(c.raw)), of_set) for c, of_set in self.each(rows)])
 
     def only(self, names: Sequence[str]) -> Workload:
         """The same with only some of the collections."""
         return Workload.of([collection for collection in self.collections if collection.dataset.name in names])
 
     def with_queries(self, moved: Callable[[FloatArray], FloatArray], embedder: str) -> Workload:
-        """The same collections as another *embedder* sees them, whose query vectors (m, d) are *moved* ones."""
+        """The same collections under another *embedder*, with query vectors (m, d) that *moved* gives for ours."""
         return Workload.of(
             [
                 Collection.of(
@@ -143,11 +139,11 @@ class Workload:
         )
 
     def manifest(self) -> list[dict[str, Any]]:
-        """What was measured, by name and by content: one record per collection."""
+        """One record per collection: its names, its sizes, and the hash of its contents."""
         return [
             {
                 "dataset": c.dataset.name,
-                "sha256": digest(c),
+                "sha256": sha256_of(c),
                 "documents": len(c.doc_ids),
                 "queries": c.query_ids.tolist(),
                 "embedder": c.embedder,
@@ -160,8 +156,8 @@ class Workload:
         ]
 
 
-def digest(collection: Collection) -> str:
-    """SHA-256 of all that a result on this collection depends on: ids, labels, scores, vectors."""
+def sha256_of(collection: Collection) -> str:
+    """SHA-256 of what a result on this collection depends on: ids, labels, scores, vectors."""
     content = hashlib.sha256()
     labels: list[Mapping[str, Any]] = [collection.dataset.qrels, collection.scores]
     facts = [collection.dataset.name, str(collection.scale), collection.simulated, *labels]

@@ -1,4 +1,4 @@
-"""tttembed-rag for LlamaIndex: query vectors with what a judge taught, documents as they were."""
+"""tttembed-rag for LlamaIndex: query vectors with learned offsets, documents as they were."""
 
 from llama_index.embeddings.tttembed.base import TTTEmbedding
 from llama_index.embeddings.tttembed.resolvers import stored_vectors

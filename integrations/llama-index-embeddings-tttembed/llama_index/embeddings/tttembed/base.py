@@ -1,4 +1,4 @@
-"""An embedding model whose query vectors carry an offset.
+"""An embedding model that adds an offset to its query vectors.
 
 What to know before wrapping:
 
@@ -32,14 +32,14 @@ class TTTEmbedding(BaseEmbedding):
     """The wrapped embedding model, with an offset added to every query vector: its private one, else its task's.
 
     Texts pass through bit for bit, so an index built with the wrapped model stays valid. A query
-    without an offset, or whose vector the offsets refuse (NaN, zero, another width), keeps its base
+    without an offset, or with a vector that offsets refuse (NaN, zero, another width), keeps its base
     vector; the first refusal of a task is logged. The wrapped model is asked through its public
     methods, so its cache, rate limiter and batches keep working.
 
     Args:
         embed_model: The model to wrap; its name, batch size and number of workers are taken over.
 
-        offsets: What was learned from rewards; `LiveOffsets` where it is replaced while serving.
+        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
         scope: The task of every query, a function from query text to task, or a router from base
             vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
@@ -47,7 +47,7 @@ class TTTEmbedding(BaseEmbedding):
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
-        vectors: Where `rewards` finds document vectors before it embeds again.
+        vectors: Gives `rewards` document vectors before it embeds again.
 
         callback_manager: Callbacks for the steered vectors; None for LlamaIndex's global ones.
 
@@ -106,16 +106,16 @@ class TTTEmbedding(BaseEmbedding):
         return await self._embed_model.aget_query_embedding(query)
 
     def steered(self, query: str, vector: Sequence[float]) -> Embedding:
-        """The vector that *query* is searched with, whose base *vector* (d,) is known already."""
+        """The vector to search *query* with, made of its base *vector* (d,)."""
         turned: Embedding = self._steering.apply(vector, query)
         return turned
 
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
-        """The task whose offset *query* gets; None where nothing names one. A router needs its base *vector*."""
+        """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)
 
     def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
-        """What a judge said in *log*, with base query vectors and document vectors, ready for `fit`."""
+        """The rewards in *log* with base query vectors and document vectors, ready for `fit`."""
         model = self._embed_model
         return log.rewards(model.get_query_embedding, model.get_text_embedding_batch, vectors=vectors or self._vectors)
 
@@ -128,7 +128,7 @@ class TTTEmbedding(BaseEmbedding):
         return await (vectors or self._vectors).aof(texts, self._embed_model.aget_text_embedding_batch)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """What an ingestion cache hashes: the model's settings, never the offsets.
+        """The model's settings, which an ingestion cache hashes, never the offsets.
 
         Documents do not depend on the offsets, so publishing new ones leaves the cache valid.
         """

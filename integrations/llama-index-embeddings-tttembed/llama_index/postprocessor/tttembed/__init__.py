@@ -1,4 +1,4 @@
-"""tttembed-rag for LlamaIndex: what was retrieved, and what a judge says of it."""
+"""tttembed-rag for LlamaIndex: retrieved nodes, observed or judged."""
 
 from llama_index.postprocessor.tttembed.base import RewardPostprocessor
 from llama_index.postprocessor.tttembed.events import RewardEventHandler

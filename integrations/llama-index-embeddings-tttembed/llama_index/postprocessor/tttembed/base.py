@@ -1,4 +1,4 @@
-"""A node postprocessor that keeps what a judge says of every node, and may rank by it."""
+"""A node postprocessor that notes nodes for a judge, or has them judged and ranks by the rewards."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ class RewardPostprocessor(BaseNodePostprocessor):
     logged and the nodes stand as they came.
 
     Args:
-        log: Where nodes and scores go.
+        log: Keeps nodes and scores.
 
-        judge: Who scores; None only notes the nodes, to be judged later.
+        judge: Scores the nodes; None only notes them, to be judged later.
 
         top_n: Nodes kept, >= 1; None keeps all.
 
         scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
 
-        vectors: Where it is noted under which id the index has a node; give the same to
-            `TTTEmbedding.rewards`.
+        vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
 
     Raises:
         InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
@@ -76,7 +75,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
     @property
     def mode(self) -> Literal["observe", "rerank"]:
-        """What it does: ``observe`` without a judge, ``rerank`` with one."""
+        """``observe`` without a judge, ``rerank`` with one."""
         return "observe" if self._judge is None else "rerank"
 
     def _postprocess_nodes(
@@ -119,9 +118,14 @@ class RewardPostprocessor(BaseNodePostprocessor):
         return rewarded(nodes, rewards.tolist())[: self._top_n]
 
 
+def read_text(node: NodeWithScore) -> str:
+    """The text of a node that was embedded."""
+    return node.node.get_content(metadata_mode=MetadataMode.EMBED)
+
+
 def read_texts(nodes: Sequence[NodeWithScore]) -> list[str]:
-    """What was embedded of each node."""
-    return [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+    """`read_text` of each node."""
+    return [read_text(node) for node in nodes]
 
 
 def rewarded(nodes: Sequence[NodeWithScore], rewards: Sequence[float]) -> list[NodeWithScore]:

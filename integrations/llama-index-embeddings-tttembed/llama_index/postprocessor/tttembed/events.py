@@ -1,4 +1,4 @@
-"""What retrievers found, from LlamaIndex's instrumentation."""
+"""Nodes that retrievers returned, from LlamaIndex's instrumentation."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ SCOPE_TAG = "tttembed_scope"
 
 
 class RewardEventHandler(BaseEventHandler):
-    """Notes what every retriever found, to be judged later: by `RewardLog.score_waiting`, or from a store.
+    """Notes the nodes of every retrieval, to be judged later: by `RewardLog.score_waiting`, or from a store.
 
     Add it to a dispatcher once: dispatchers have no way to remove it, so *enabled* turns it off. The
     task is the ``tttembed_scope`` of ``instrument_tags``, else as in `TTTEmbedding`. Nested
     retrievers report the same pairs twice; the log keeps a pair once.
 
     Args:
-        log: Where queries and nodes go.
+        log: Keeps queries and nodes.
 
         scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
 
-        vectors: Where it is noted under which id the index has a node; give the same to
-            `TTTEmbedding.rewards`.
+        vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
     """
 
     enabled: bool = True

@@ -15,9 +15,9 @@ def llm_judge(llm: LLM, *, name: str, settings: str = "", instruction: str = INS
 
         name: Model and revision; part of the fingerprint, so that another model is another judge.
 
-        settings: What else decides its answers, such as the temperature; part of the fingerprint.
+        settings: Other settings that decide its answers, such as the temperature; part of the fingerprint.
 
-        instruction: What counts as relevant.
+        instruction: The meaning of relevance, in one sentence.
     """
 
     def complete(prompt: str) -> str:

@@ -1,4 +1,4 @@
-"""tttembed-rag for LlamaIndex: search, judge, and search again with what the judge said."""
+"""tttembed-rag for LlamaIndex: search, judge, and search again with the rewards."""
 
 from llama_index.retrievers.tttembed.base import RewardRetriever
 

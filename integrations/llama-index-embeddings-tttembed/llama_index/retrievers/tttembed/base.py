@@ -1,9 +1,10 @@
-"""The whole loop in one retriever: search, judge, record, and search again with what the judge said."""
+"""The whole loop in one retriever: search, judge, record, and search again with the rewards."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -12,25 +13,25 @@ from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed import TTTEmbedding, stored_vectors
 from llama_index.embeddings.tttembed.resolvers import ids_of
-from llama_index.postprocessor.tttembed.base import read_texts
+from llama_index.postprocessor.tttembed.base import read_text
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.serving import FirstPass
+from tttembed_rag.judges import Judge, rewards_of
+from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
 
 class RewardRetriever(BaseRetriever):
-    """Nodes in the order a judge and the search give them, among what two searches of *retriever* find.
+    """The nodes of two searches of *retriever*, in the order that a judge and the search give them.
 
-    The judge scores what the first search finds, and the rewards turn the query vector for a second
+    The judge scores the nodes of the first search, and the rewards turn the query vector for a second
     search (a few milliseconds of learning). Judged nodes are sorted by the sum of their ranks, by
-    reward and in the second search; what only that found keeps its place between them.
+    reward and in the second search; nodes of the second search alone keep their places between them.
     Nodes carry the scores of their search.
 
-    Whatever fails after the first search is logged, and the first search's nodes are returned.
+    A failure after the first search is logged, and the first search's nodes are returned.
 
     Args:
         retriever: One that searches with the vector of a ``QueryBundle``, such as
@@ -38,12 +39,12 @@ class RewardRetriever(BaseRetriever):
 
         embed_model: The model of that index, wrapped.
 
-        judge: Who scores nodes, while the caller waits.
+        judge: Scores nodes, while the caller waits.
 
-        log: Where its scores go; None keeps none.
+        log: Keeps its scores; None keeps none.
 
-        vectors: Where vectors of judged nodes come from; its counts say which way. None asks the index
-            of *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
+        vectors: Gives vectors of judged nodes, and counts their sources. None asks the index of
+            *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
 
         top_n: Nodes returned, >= 1.
 
@@ -76,54 +77,49 @@ class RewardRetriever(BaseRetriever):
         self._top_n = top_n
         self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
-    # Bundles are made anew: retrievers write the vector into the one they get.
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query = query_bundle.query_str
-        base = self._embed_model.embed_query_base(query)
-        vector = self._embed_model.steered(query, base)
-        found = self._retriever.retrieve(QueryBundle(query, embedding=vector))
-        try:
-            texts = read_texts(found)
-            first = self._first_pass(query, base, found, self._judge.score(query, texts))
-            if not first.informative:
-                return first.reranked()[: self._top_n]
-            texts = read_texts(first.judged)
-            judged = self._embed_model.document_vectors(texts, vectors=self.vectors)
-            turned = first.turned(vector, judged)
-            again = self._retriever.retrieve(QueryBundle(query, embedding=turned))
-            return first.merged(again)[: self._top_n]
-        except Exception:
-            logger.exception("%r: served as first found", query)
-            return found[: self._top_n]
+        query, model = query_bundle.query_str, self._embed_model
+        handlers = Handlers(
+            embed=model.embed_query_base,
+            search=lambda vector: self._retriever.retrieve(_bundle(query, vector)),
+            judge=partial(self._judge.score, query),
+            vectors=partial(model.document_vectors, vectors=self.vectors),
+        )
+        return drive(self._loop.steps(query), handlers)[: self._top_n]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        query = query_bundle.query_str
-        base = await self._embed_model.aembed_query_base(query)
-        vector = self._embed_model.steered(query, base)
-        found = await self._retriever.aretrieve(QueryBundle(query, embedding=vector))
-        try:
-            texts = read_texts(found)
-            first = self._first_pass(query, base, found, await self._judge.ascore(query, texts))
-            if not first.informative:
-                return first.reranked()[: self._top_n]
-            texts = read_texts(first.judged)
-            judged = await self._embed_model.adocument_vectors(texts, vectors=self.vectors)
-            turned = first.turned(vector, judged)
-            again = await self._retriever.aretrieve(QueryBundle(query, embedding=turned))
-            return first.merged(again)[: self._top_n]
-        except Exception:
-            logger.exception("%r: served as first found", query)
-            return found[: self._top_n]
+        query, model = query_bundle.query_str, self._embed_model
+        handlers = Handlers(
+            embed=model.aembed_query_base,
+            search=lambda vector: self._retriever.aretrieve(_bundle(query, vector)),
+            judge=partial(self._judge.ascore, query),
+            vectors=partial(model.adocument_vectors, vectors=self.vectors),
+        )
+        return (await adrive(self._loop.steps(query), handlers))[: self._top_n]
 
-    def _first_pass(
-        self, query: str, base: list[float], found: list[NodeWithScore], scores: Scores
-    ) -> FirstPass[NodeWithScore]:
-        rewards = rewards_of(self._judge, scores)
-        self.vectors.note(ids_of(found))
+    @property
+    def _loop(self) -> TwoPass[NodeWithScore]:
+        return TwoPass(
+            steer=self._embed_model.steered,
+            read=read_text,
+            rewards=partial(rewards_of, self._judge),
+            key=lambda node: node.node_id,
+            record=self._record,
+            logger=logger,
+        )
+
+    def _record(
+        self, query: str, base: list[float], nodes: list[NodeWithScore], scores: Sequence[float | None]
+    ) -> None:
+        self.vectors.note(ids_of(nodes))
         if self._log is not None:
             task = self._embed_model.task_of(query, base)
-            self._log.record(query, read_texts(found), scores, task=task, known=Known(base))
-        return FirstPass(found, rewards, key=lambda one: one.node_id)
+            self._log.record(query, [read_text(node) for node in nodes], scores, task=task, known=Known(base))
+
+
+def _bundle(query: str, vector: list[float]) -> QueryBundle:
+    """A bundle for one search; made anew, because retrievers write the vector into the bundle they get."""
+    return QueryBundle(query, embedding=vector)
 
 
 def _stored_by(retriever: BaseRetriever) -> Callable[[list[str]], Mapping[str, Any]] | None:

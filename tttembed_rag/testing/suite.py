@@ -1,14 +1,4 @@
-"""The test suite of a store, for a store on a database of your own, and what its tests are made of.
-
-In a test file of pytest, subclass `StoreSuite` and name a database without tables, another for each test:
-
-    class TestMyStore(StoreSuite):
-        @pytest.fixture
-        def store_url(self):
-            return "postgresql+psycopg://..."
-
-`pytest.register_assert_rewrite("tttembed_rag.testing")` in conftest.py makes its failures readable.
-"""
+"""The tests that every store must pass, by concern."""
 
 from __future__ import annotations
 
@@ -89,16 +79,8 @@ def facts(offsets: Offsets) -> list[Any]:
     ]
 
 
-class StoreSuite:
-    """What every store must do; a subclass brings the fixture `store_url`."""
-
-    @pytest.fixture
-    def store(self, store_url: str) -> Iterator[Store]:
-        """An open store without content."""
-        with open_store(store_url) as store:
-            yield store
-
-    # Observing
+class ObservingTests:
+    """Served queries and rewards that are written."""
 
     def test_rewards_come_back_as_they_were_observed(self, store: Store) -> None:
         """Vectors, rewards, tasks and ids survive the way through the database."""
@@ -227,7 +209,9 @@ class StoreSuite:
             assert not isinstance(refused.value, StoreUnavailable)
             assert len(str(refused.value).splitlines()) == 1
 
-    # Learning
+
+class LearningTests:
+    """Rewards that are read, and pairs that wait for a judge."""
 
     def test_the_last_queries_are_chosen_by_when_they_were_served(self, store: Store) -> None:
         """`last`, `since` and `before` select by time, whatever order queries came in."""
@@ -398,7 +382,9 @@ class StoreSuite:
         assert {probe: Paid(0.0, 1.0, 1.0)} == store.judge_queue.answers().get([probe, other])
         assert store.judge_queue.spent().pairs == 2
 
-    # Tenants
+
+class PublishingTests:
+    """Versions of tenants: published, halted, taken back, under a lease."""
 
     def test_nothing_flows_up_unless_it_is_allowed(self, store: Store) -> None:
         """The shared scope learns from a tenant while that shares, and other tenants never do."""
@@ -652,7 +638,9 @@ class StoreSuite:
         assert (store.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
         assert store.publish(Offsets([], width=8), by="b", lease=held).number == 1
 
-    # Forgetting
+
+class ForgettingTests:
+    """Queries that are forgotten, and what stays on record."""
 
     @pytest.mark.parametrize("query_id", ["q3", None])
     def test_what_is_forgotten_teaches_nothing(self, store: Store, query_id: str | None) -> None:
@@ -856,3 +844,13 @@ class StoreSuite:
                 other.registry.version(),
                 facts(learned(other)),
             )
+
+
+class StoreSuite(ObservingTests, LearningTests, PublishingTests, ForgettingTests):
+    """All tests of a store; a subclass brings the fixture `store_url`."""
+
+    @pytest.fixture
+    def store(self, store_url: str) -> Iterator[Store]:
+        """An open store without content."""
+        with open_store(store_url) as store:
+            yield store
