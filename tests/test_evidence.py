@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import stdtrit
+from tttembed_rag.gate.crossfit import cross_fitted, folds
 
 from tttembed_rag import Rewards
 from tttembed_rag.fitting import Recipe
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.scopes import shared_offset
-from tttembed_rag.gate.crossfit import cross_fitted, folds
 from tttembed_rag.gate.gains import Gain, displaced, judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import Signal, signal_of

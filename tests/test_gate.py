@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import stats
+from tttembed_rag.gate.contests import more_needed
+from tttembed_rag.gate.crossfit import cross_fitted, folds
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.fitting import Recipe
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import OBJECTIVES
-from tttembed_rag.gate.contests import more_needed
-from tttembed_rag.gate.crossfit import cross_fitted, folds
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import signal_of

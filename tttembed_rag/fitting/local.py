@@ -89,7 +89,7 @@ class Local:
         bandwidth = _bandwidth(unit, voices)
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
         kernel = _kernel(unit, unit[rows], bandwidth)
-        factor: Float64 = np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows)))
+        factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)
         features = _solved_lower(factor, kernel.T).T
         precision = voices * np.clip(reach, _LEAST_REACH, _MOST_REACH) / max(kappa, _JITTER)
         names = tuple(rewards.query_ids[rows].tolist())
@@ -97,7 +97,7 @@ class Local:
         return cls(landmarks, names, bandwidth, factor, features, precision, targets)
 
     def map(self) -> KernelMap:
-        """V as a function, for serving."""
+        """The regression as a function of the query, for serving."""
         weights = _solved_lower(self.factor, self._coefficients(), transposed=True)
         return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth, self.names)
 

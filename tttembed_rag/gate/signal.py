@@ -136,10 +136,10 @@ class _Agreement(NamedTuple):
 
 
 def _agreement(rewards: Float64, similarity: Float64, group: IntArray) -> _Agreement:
-    """Sum *rewards* x *similarity* against permutations of the rewards within each *group*.
+    """Agreement sum *rewards* x *similarity* against permutations of the rewards within each *group*.
 
-    The first three moments of the statistic over all permutations are known; its distribution is taken to be the Pearson
-    type III distribution with these moments (Mielke and Berry 2007, section 2.3). Where no group has rewards that
+    The first three moments of the statistic over all permutations are known; it is taken to follow the Pearson type III
+    distribution with these moments (Mielke and Berry 2007, section 2.3). Where no group has rewards that
     differ, every permutation is the observed one: p is 1.
     """
     from scipy.special import gammainc, gammaincc
@@ -175,7 +175,7 @@ def _in_base_order(rewards: Rewards, similarity: Float64, query: IntArray) -> Fl
 
 
 def _varies(rewards: Float64, document: IntArray) -> tuple[int, float]:
-    """Pairs of documents that were judged more than once, and the share of their variance that lies within documents."""
+    """Pairs of documents that were judged again, and the share of their rewards' variance that lies within documents."""
     size = np.bincount(document)
     again = size[document] > 1
     centred = rewards - (np.bincount(document, rewards) / np.maximum(size, 1))[document]
