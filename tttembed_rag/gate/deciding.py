@@ -179,7 +179,7 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
 
 
 def _believed(case: Case, together: Signal | None) -> bool:
-    """Whether the judge is believed: by the rewards of *case*, or by those of all tasks where *case* does not object."""
+    """Whether the judge is believed: by the rewards of *case*, or by those of all tasks where *case* agrees."""
     return case.signal.believed or (together is not None and together.believed and not case.signal.contradicts)
 
 

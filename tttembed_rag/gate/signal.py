@@ -175,7 +175,7 @@ def _in_base_order(rewards: Rewards, similarity: Float64, query: IntArray) -> Fl
 
 
 def _varies(rewards: Float64, document: IntArray) -> tuple[int, float]:
-    """Pairs of documents that were judged again, and the share of their rewards' variance that lies within documents."""
+    """Pairs of documents that were judged again, and the share of their variance that lies within documents."""
     size = np.bincount(document)
     again = size[document] > 1
     centred = rewards - (np.bincount(document, rewards) / np.maximum(size, 1))[document]
