@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,6 +38,8 @@ class Signal:
     Attributes:
         agrees_p: One-sided p-value of the agreement with the retriever, rewards permuted within queries.
 
+        contradicts_p: One-sided p-value of the disagreement.
+
         reads_query_p: The same, rewards permuted within documents.
 
         power_p: The second p-value that a judge of the retriever's own opinion would reach with as many rewards.
@@ -49,6 +50,7 @@ class Signal:
     """
 
     agrees_p: float
+    contradicts_p: float
     reads_query_p: float
     power_p: float
     recurring: int
@@ -57,7 +59,7 @@ class Signal:
     @property
     def contradicts(self) -> bool:
         """Whether the rewards contradict the retriever's order, as those of an inverted judge do."""
-        return 1.0 - self.agrees_p < LEVEL
+        return self.contradicts_p < LEVEL
 
     @property
     def agrees(self) -> bool:
@@ -90,14 +92,13 @@ def signal_of(rewards: Rewards) -> Signal:
     grid = Grid.of(rewards)
     similarity = grid.base[grid.present]
     above_query = similarity - (np.bincount(query, similarity) / rewards.depths)[query]
-    agreement = _agreement(rewards.values, similarity, query)
-    reading = _agreement(rewards.values, above_query, rewards.candidates)
-    shown = _agreement(_in_base_order(rewards, similarity, query), above_query, rewards.candidates)
+    opinion = _in_base_order(rewards, similarity, query)
     recurring, varies = _varies(rewards.values, rewards.candidates)
     return Signal(
-        agrees_p=agreement.p,
-        reads_query_p=reading.p,
-        power_p=shown.p,
+        agrees_p=_agreement_p(rewards.values, similarity, query),
+        contradicts_p=_agreement_p(-rewards.values, similarity, query),
+        reads_query_p=_agreement_p(rewards.values, above_query, rewards.candidates),
+        power_p=_agreement_p(opinion, above_query, rewards.candidates),
         recurring=recurring,
         varies=varies,
     )
@@ -128,19 +129,12 @@ def merged(rewards: Rewards, groups: IntArray) -> Rewards:
     )
 
 
-class _Agreement(NamedTuple):
-    """A statistic over its standard deviation under permutations, and its one-sided p-value."""
-
-    z: float
-    p: float
-
-
-def _agreement(rewards: Float64, similarity: Float64, group: IntArray) -> _Agreement:
-    """Agreement sum *rewards* x *similarity* against permutations of the rewards within each *group*.
+def _agreement_p(rewards: Float64, similarity: Float64, group: IntArray) -> float:
+    """One-sided p-value of sum *rewards* x *similarity* under permutations of the rewards within each *group*.
 
     The first three moments of the statistic over all permutations are known; it is taken to follow the Pearson type III
-    distribution with these moments (Mielke and Berry 2007, section 2.3). Where no group has rewards that
-    differ, every permutation is the observed one: p is 1.
+    distribution with these moments (Mielke and Berry 2007, section 2.3). Where no group has rewards that differ, every
+    permutation is the observed one: p is 1.
     """
     from scipy.special import gammainc, gammaincc
 
@@ -150,21 +144,15 @@ def _agreement(rewards: Float64, similarity: Float64, group: IntArray) -> _Agree
     squares[squares < _ROUNDING] = 0.0
     variance = float((squares * np.bincount(group, s * s) / np.maximum(size - 1, 1)).sum())
     if variance <= 0.0:
-        return _Agreement(0.0, 1.0)
+        return 1.0
     cubes = np.bincount(group, r**3) * np.bincount(group, s**3) * (squares > 0)
     third = float((cubes * size / np.maximum((size - 1) * (size - 2), 1) * (size > 2)).sum())
     z, skew = float(r @ s) / math.sqrt(variance), third / variance**1.5
     if abs(skew) < _SYMMETRIC:
-        return _Agreement(z, _normal_tail(z))
+        return 0.5 * math.erfc(z / math.sqrt(2.0))
     shape = 4.0 / skew**2
     at = shape + math.copysign(math.sqrt(shape), skew) * z
-    tail = gammaincc if skew > 0 else gammainc
-    return _Agreement(z, float(tail(shape, max(at, 0.0))))
-
-
-def _normal_tail(z: float) -> float:
-    """P(Z > z) of a standard normal Z."""
-    return 0.5 * math.erfc(z / math.sqrt(2.0))
+    return float((gammaincc if skew > 0 else gammainc)(shape, max(at, 0.0)))
 
 
 def _in_base_order(rewards: Rewards, similarity: Float64, query: IntArray) -> Float64:
@@ -180,7 +168,5 @@ def _varies(rewards: Float64, document: IntArray) -> tuple[int, float]:
     again = size[document] > 1
     centred = rewards - (np.bincount(document, rewards) / np.maximum(size, 1))[document]
     freedom = int((size[size > 1] - 1).sum())
-    within, among = (
-        (float(centred[again] @ centred[again]) / freedom, float(rewards[again].var())) if freedom else (0, 0)
-    )
-    return int(again.sum()), within / among if among > _ROUNDING else 0.0
+    among = float(rewards[again].var()) if freedom else 0.0
+    return int(again.sum()), float(centred[again] @ centred[again]) / freedom / among if among > _ROUNDING else 0.0

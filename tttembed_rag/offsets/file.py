@@ -56,7 +56,10 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
     version = 1
     if maps := [offset.map for offset in offsets if offset.map is not None]:
-        tensors |= {name: np.concatenate([getattr(map_, name) for map_ in maps]) for name in _OF_MAPS}
+        # safetensors writes memory as it lies: rows one after the other.
+        tensors |= {
+            name: np.ascontiguousarray(np.concatenate([getattr(map_, name) for map_ in maps])) for name in _OF_MAPS
+        }
         version = FORMAT_VERSION
     header = {"format": _FORMAT, "format_version": str(version), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)

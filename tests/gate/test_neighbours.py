@@ -6,7 +6,8 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import Rewards
-from tttembed_rag.gate.neighbours import SHARE, with_neighbours
+from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.thresholds import NEIGHBOURS
 
 
 def widened(rewards):
@@ -35,7 +36,7 @@ def test_neighbours_are_the_nearest_unjudged_documents(some_rewards):
     for q, ((judged, added), _) in enumerate(widened(rewards)):
         order = np.argsort(-(unit @ rewards.query_vectors[q]))
 
-        assert [d for d in order.tolist() if d not in judged][: SHARE * 4] == added.tolist()
+        assert [d for d in order.tolist() if d not in judged][: NEIGHBOURS * 4] == added.tolist()
 
 
 def test_they_are_no_better_than_the_worst_judged(some_rewards):

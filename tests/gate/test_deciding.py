@@ -1,0 +1,564 @@
+"""The gate: publish what held-out rewards support, abstain with a reason otherwise."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.fitting import Recipe
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import OBJECTIVES
+from tttembed_rag.fitting.scopes import shared_offset
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.deciding import _needed
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.proposals import propose_constant, propose_local, task_families
+from tttembed_rag.gate.thresholds import (
+    BACKWARDS,
+    BLIND,
+    EQUAL,
+    FEW,
+    LEVEL,
+    LOOSER,
+    NDCG_PER_NAT,
+    NO_BETTER,
+    NO_FALL,
+    NOISE,
+    PUBLISHED,
+    QUESTIONS,
+    RIDGE_STEP,
+    SURPASSED,
+    UNSOLVED,
+    UNSURE,
+)
+
+every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
+shared_scopes = pytest.mark.parametrize("scope", ["global", "task", "local", "auto"])
+every_objective = pytest.mark.parametrize("objective", OBJECTIVES)
+
+
+def shuffled(rewards, seed):
+    """The same candidates with their rewards in another order: nothing is left to learn."""
+    return replace(rewards, values=np.random.default_rng(seed).permutation(rewards.values))
+
+
+def served(offsets):
+    """How many offsets are published."""
+    return sum(offset.served for offset in offsets.values())
+
+
+def codes(offsets):
+    """The verdict codes of all offsets."""
+    return {offset.evidence.code for offset in offsets.values()}
+
+
+def assert_consistent(offset):
+    """Evidence, verdict and vector of one gated offset tell the same story."""
+    evidence = offset.evidence
+    if evidence.interval is not None:
+        low, high = evidence.interval
+        assert low <= evidence.gain <= high
+        assert evidence.gain > 0 or evidence.verdict == "abstained"
+    moves = bool(offset.vector.any()) or offset.map is not None
+    assert offset.served == (evidence.verdict == "published") == moves == (offset.alpha > 0)
+    assert (evidence.code == PUBLISHED) == offset.served
+    assert (offset.certificate is not None) == offset.served
+
+
+def following(n=40, *, depth=20, width=16, shift=0.0, seed=0):
+    """Rewards that follow each query's own wish: the query itself, bent its own way and by a *shift* of all."""
+    rng = np.random.default_rng(seed)
+    queries, bends = rng.standard_normal((2, n, width))
+    documents = queries[:, None] + rng.standard_normal((n, depth, width))
+    rewards = 1 / (1 + np.exp(-np.matvec(documents, queries + bends + shift * np.ones(width))))
+    return Rewards.from_arrays(queries, documents, rewards)
+
+
+class TestPublishing:
+    """What held-out queries support is served."""
+
+    @shared_scopes
+    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+    def test_a_planted_shift(self, planted, scope, dtype):
+        """A shift that all queries share is found, whatever the scope, with a positive gain."""
+        offsets = fit(planted(32, strength=0.9, tasks=["a", "b"] * 16, dtype=dtype), scope=scope)
+        shared = [offset for offset in offsets.values() if offset.scope != "query" and offset.served]
+        expected = {"global": ["global"], "local": ["local:a", "local:b"]}.get(scope, ["task:a", "task:b"])
+
+        assert expected == [offset.key for offset in shared]
+        assert all(offset.evidence.gain > 0.02 for offset in shared)
+        assert all(offset.vector.dtype == dtype for offset in shared)
+
+    @every_objective
+    @pytest.mark.parametrize("scope", ["global", "local"])
+    def test_under_every_objective(self, planted, scope, objective):
+        """The gate works on what was learned, however it was learned."""
+        assert served(fit(planted(20, strength=0.9), scope=scope, objective=objective)) == 1
+
+    @pytest.mark.parametrize("scope", ["global", "local"])
+    def test_under_the_paper_s_solver(self, planted, scope):
+        """Offsets of 300 Adam steps pass the same gate."""
+        rewards = planted(16, strength=0.9)
+        exact, adam = (next(iter(fit(rewards, scope=scope, solver=solver).values())) for solver in ("exact", "adam"))
+
+        assert_allclose(adam.evidence.gain, exact.evidence.gain, atol=0.01)
+
+    def test_helps_queries_without_rewards(self, planted):
+        """A published offset brings better documents to the top for queries it never saw."""
+        rewards = planted(80, strength=0.9)
+        seen, unseen = rewards.take(np.arange(40)), rewards.take(np.arange(40, 80))
+        documents = unseen.doc_vectors[unseen.candidates].reshape(40, 8, -1)
+        values = unseen.values.reshape(40, 8)
+        top = {}
+        for scope in ("raw", "global", "local"):
+            vectors = unseen.query_vectors if scope == "raw" else fit(seen, scope=scope).apply(unseen.query_vectors)
+            best = np.einsum("nkd,nd->nk", documents, vectors).argmax(axis=1)
+            top[scope] = values[np.arange(40), best].mean()
+
+        assert min(top["global"], top["local"]) > top["raw"] + 0.05
+
+    def test_the_published_offset_is_learned_from_all_rewards(self, planted):
+        """Folds give evidence only; served is the plain rule with neighbours, at the gate's temperatures and ridge."""
+        rewards = planted(24, strength=0.9)
+        found = fit(rewards, scope="global")["global"]
+        recipe = replace(gated(Recipe(), rewards), ridge=RIDGE_STEP * 0.3)
+        plain = shared_offset(with_neighbours(rewards), "global", None, recipe)
+
+        assert_array_equal(found.vector, plain.vector)
+        assert (found.n, found.alpha) == (24, 24 / 25)
+
+    def test_the_larger_fall_of_the_loss_is_served(self, planted):
+        """Of a constant and a local offset that are both sure, one is published and the other names it."""
+        offsets = fit(planted(32, strength=0.9))
+
+        assert offsets["task:default"].served
+        assert offsets["local:default"].evidence.code == SURPASSED.code
+        assert "one offset for all queries lowers the held-out loss more" in offsets["local:default"].evidence.reason
+
+    def test_a_judge_whose_numbers_are_all_tiny_says_as_much(self):
+        """What is learned does not fade with the part of its scale that a judge uses."""
+        rewards = following()
+        found = [fit(replace(rewards, values=rewards.values * part), scope="query") for part in (0.05, 0.001)]
+        temperatures = [offsets.settings["teacher_temperature"] for offsets in found]
+
+        assert_allclose(found[0]["query:7"].vector, found[1]["query:7"].vector, atol=1e-5)
+        assert_allclose(temperatures[0] / 0.05, temperatures[1] / 0.001)
+        assert fit(rewards, scope="query").settings["teacher_temperature"] == 0.05
+
+
+class TestPrivate:
+    """Private offsets of judged queries."""
+
+    def test_of_a_judge_that_is_believed(self):
+        """Private offsets are published where the rewards follow the retriever's order, and bend it."""
+        offsets = fit(following(), scope="query")
+
+        assert (served(offsets), len(offsets)) == (40, 40)
+        assert {0.5} == {offset.alpha for offset in offsets.values()}
+
+    def test_auto_adds_them_where_every_query_wants_something_else(self):
+        """Where no shared offset helps, rewarded queries get a private offset all the same."""
+        offsets = fit(following())
+
+        assert [offset.scope for offset in offsets.values()] == ["task", "local"] + ["query"] * 40
+        assert [offset.served for offset in offsets.values()] == [False] * 2 + [True] * 40
+
+    @pytest.mark.parametrize("shift", [0.0, 2.0])
+    def test_they_are_their_optimum_shrunk_towards_what_the_task_is_served(self, shift):
+        """A rewarded query is served u + (w - u) / 2: u its task's offset, w its own optimum with neighbours."""
+        rewards = following(20, shift=shift)
+        offsets = fit(rewards)
+        recipe = gated(Recipe(), rewards)
+        case = Case(rewards, recipe)
+        unit = rewards.queries.unit
+        task = next((o for o in offsets.values() if o.scope in ("task", "local") and o.served), None)
+        u = np.zeros_like(unit) if task is None else task.dosed(unit)
+        expected = unit + u + 0.5 * (case.optima[0] - u)
+        expected *= rewards.query_norms[:, None] / np.linalg.norm(expected, axis=1, keepdims=True)
+
+        assert (task is None) == (shift == 0.0)
+        assert_allclose(
+            offsets.apply(rewards.query_vectors, query_id=rewards.query_ids.tolist()), expected, atol=1e-6
+        )
+
+    def test_a_judge_of_many_tasks_is_believed_in_each(self):
+        """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""
+        rewards = following(24, width=8)
+        tasks = np.array([str(i % 6) for i in range(24)])
+        together = fit(replace(rewards, tasks=tasks), scope="query")
+        alone = [fit(rewards.take(np.arange(task, 24, 6)), scope="query") for task in range(6)]
+
+        assert sum(served(offsets) == 0 for offsets in alone) >= 1
+        assert served(together) == 24
+
+    def test_a_task_that_contradicts_is_not_believed_for_the_others(self):
+        """Among tasks whose rewards follow the retriever, one whose rewards are upside down gets no private offset."""
+        rewards = following(24, width=8)
+        tasks = np.array([str(i % 6) for i in range(24)])
+        values = np.where(np.repeat(tasks == "2", 20), 1 - rewards.values, rewards.values)
+        offsets = fit(replace(rewards, tasks=tasks, values=values), scope="query")
+
+        assert {"2"} == {offset.task for offset in offsets.values() if not offset.served}
+
+    @pytest.mark.parametrize("power", [0.2, 1.0, 5.0])
+    def test_a_judge_that_repeats_the_retriever_s_order(self, power):
+        """It agrees with the retriever, but teaches nothing: no private offset makes its ranking better than it is."""
+        rewards = following()
+        places = np.tile(np.arange(20, 0, -1) / 20, 40) ** power
+        by_order = np.lexsort((-Grid.of(rewards).base.ravel(), np.repeat(np.arange(40), 20)))
+        echo = replace(rewards, candidates=rewards.candidates[by_order], values=places)
+        offsets = fit(echo, scope="query")
+
+        assert served(offsets) == 0
+        assert codes(offsets) == {NO_BETTER.code}
+
+
+class TestAbstaining:
+    """Where rewards support nothing, queries stay as they were."""
+
+    @pytest.mark.parametrize(("scope", "trials"), [("global", 40), ("query", 40), ("local", 40), ("auto", 8)])
+    def test_shuffled_rewards_are_hardly_ever_published(self, planted, scope, trials):
+        """Rewards without meaning are believed in one of 200 tasks."""
+        tasks = ["a", "b"] * 4 if scope == "auto" else None
+        published = sum(
+            served(fit(shuffled(planted(8, depth=5, width=8, seed=seed, tasks=tasks), seed), scope=scope)) > 0
+            for seed in range(trials)
+        )
+
+        assert published <= 1
+
+    @every_scope
+    @every_objective
+    @pytest.mark.parametrize("value", [0.0, 0.7])
+    def test_constant_rewards(self, planted, scope, objective, value):
+        """Rewards that are all the same say nothing about any order, and the verdict says that."""
+        rewards = planted(6, depth=5, tasks=["a", "b"] * 3)
+        offsets = fit(replace(rewards, values=np.full(30, value)), scope=scope, objective=objective)
+
+        assert len(offsets) > 0
+        assert codes(offsets) == {EQUAL.code}
+        assert {None} == {offset.evidence.gain for offset in offsets.values()}
+
+    @every_scope
+    def test_inverted_rewards(self, planted, scope):
+        """A judge that ranks backwards contradicts the retriever, however consistent it is."""
+        rewards = planted(24, depth=10, strength=0.5, tasks=["a", "b"] * 12)
+        offsets = fit(replace(rewards, values=1 - rewards.values), scope=scope)
+
+        assert served(offsets) == 0
+        assert codes(offsets) == {BACKWARDS.code}
+
+    @shared_scopes
+    def test_one_query_has_no_evidence(self, planted, scope):
+        """A single rewarded query cannot be held out from itself, and the reason says so."""
+        offset = next(iter(fit(planted(1), scope=scope).values()))
+        expected = 1, None, None, "abstained", FEW.code
+
+        assert (
+            expected
+            == (e := offset.evidence).__class__
+            and expected
+            or (
+                e.n,
+                e.gain,
+                e.interval,
+                e.verdict,
+                e.code,
+            )
+            == expected
+        )
+        assert "1 rewarded query cannot be held out from itself" in offset.evidence.reason
+
+    @pytest.mark.parametrize(("depth", "verdict"), [(4, "abstained"), (30, "published")])
+    def test_one_query_may_prove_its_judge(self, planted, depth, verdict):
+        """A private offset needs no held-out query, but agreement that no permutation of so many rewards would show."""
+        (offset,) = fit(planted(1, depth=depth, strength=0.4), scope="query").values()
+
+        assert verdict == offset.evidence.verdict
+
+    @pytest.mark.parametrize(
+        ("scope", "objective"), [("global", "kd"), ("auto", "kd"), *(("query", name) for name in OBJECTIVES)]
+    )
+    def test_one_candidate_has_no_order(self, planted, scope, objective):
+        """Queries with a single judged candidate are no evidence, alone or among others."""
+        rewards = planted(6, depth=4)
+        depths = [1, 4, 1, 4, 4, 1]
+        blocks = [rewards.doc_vectors[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
+        values = [rewards.values[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
+        ragged = Rewards.from_arrays(rewards.query_vectors, blocks, values)
+        single = fit(ragged.take(np.array([0, 2, 5])), scope=scope, objective=objective)
+
+        assert (served(single), codes(single)) == (0, {EQUAL.code})
+        for offset in fit(ragged, scope=scope, objective=objective).values():
+            assert_consistent(offset)
+
+    @every_scope
+    def test_is_inert(self, planted, scope):
+        """Where the gate abstained every vector is zero and queries keep their bits."""
+        rewards = planted(8, tasks=["a", "b"] * 4, dtype=np.float32)
+        offsets = fit(replace(rewards, values=np.full(64, 0.5)), scope=scope)
+        x, ids = rewards.query_vectors, rewards.query_ids.tolist()
+
+        assert not any(offset.vector.any() or offset.alpha or offset.map for offset in offsets.values())
+        assert {np.dtype(np.float32)} == {offset.vector.dtype for offset in offsets.values()}
+        assert_array_equal(offsets.apply(x, task=rewards.tasks.tolist(), query_id=ids), x, strict=True)
+
+    def test_scores_that_documents_have_whatever_is_asked(self):
+        """They hold on queries held out, since documents come back: the judge never looked at the query."""
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            documents, queries = rng.standard_normal((60, 16)), rng.standard_normal((40, 16))
+            found = np.argsort(-(queries @ documents.T), axis=1)[:, :10]
+            offsets = fit(Rewards.from_indexed(queries, documents, found, rng.random(60)[found]))
+
+            assert served(offsets) == 0
+            assert codes(offsets) <= {NOISE.code, BLIND.code, BACKWARDS.code}
+
+    def test_one_task_does_not_wait_for_another(self, planted):
+        """A task whose rewards contradict abstains beside a task that publishes."""
+        rewards = planted(40, strength=0.6, tasks=["good", "bad"] * 20)
+        values = np.where(np.repeat(rewards.tasks == "good", 8), rewards.values, 1 - rewards.values)
+        offsets = fit(replace(rewards, values=values), scope="task")
+        expected = {"task:bad": "abstained", "task:good": "published"}
+
+        assert expected == {key: offset.evidence.verdict for key, offset in offsets.items()}
+
+    @pytest.mark.parametrize("rounding", [0.0, 1e-7, 1e-3])
+    def test_a_query_logged_again_is_one_observation(self, rounding):
+        """Repeating every query under new ids, embedded again, makes evidence of random rewards no stronger."""
+        rng = np.random.default_rng(1)
+        published = 0
+        for _ in range(30):
+            queries, documents = rng.standard_normal((12, 16)), rng.standard_normal((12, 10, 16))
+            thrice = [np.repeat(part, 3, axis=0) for part in (queries, documents, rng.random((12, 10)))]
+            again = [part * (1 + rounding * rng.standard_normal(part.shape)) for part in thrice[:2]]
+            published += served(fit(Rewards.from_arrays(*again, thrice[2])))
+
+        assert published <= 1
+
+    def test_an_offset_that_is_no_optimum_is_withheld(self):
+        """Evidence or not, an offset whose certificate failed is not served, and says so."""
+        offsets = fit(following(), scope="query", tolerance=1e-300)
+
+        assert served(offsets) == 0
+        assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())
+        assert codes(offsets) == {UNSOLVED.code}
+
+    def test_targets_that_were_not_reached_teach_nothing(self, planted):
+        """A private optimum that the solver missed is left out of the local offset."""
+        rewards = planted(24, strength=0.9)
+        case = Case(rewards, gated(Recipe(), rewards))
+        optima, solution = case.optima
+        missed = replace(solution, converged=np.arange(24) != 3)
+        spoiled = optima.copy()
+        spoiled[3] = 1e3
+        case.__dict__["optima"] = (spoiled, missed)
+
+        assert propose_local(case).fall.mean > 0.5
+
+
+class TestNeeded:
+    """How many more rewarded queries might settle it."""
+
+    def test_is_said_where_a_gain_is_unsure(self, planted):
+        """A gain within its error comes with the number of further rewarded queries it would need."""
+        evidence = fit(planted(10, depth=5, strength=0.2, seed=1), scope="global")["global"].evidence
+
+        assert (evidence.verdict, evidence.code) == ("abstained", UNSURE.code)
+        assert evidence.gain > 0
+        assert evidence.needed > 0
+        assert f"about {evidence.needed} more would settle it" in str(evidence)
+
+    def test_with_so_many_and_no_fewer_the_bound_is_above_zero(self):
+        """The number is the least that brings the lower bound above zero."""
+        gain = Gain(mean=0.02, error=0.02, freedom=8.0)
+        needed = _needed(8, gain)
+
+        assert gain.after(needed / 8).below(LEVEL) > 0 >= gain.after((needed - 1) / 8).below(LEVEL)
+
+    def test_no_more_than_ten_times_as_many(self):
+        """A gain that next to nothing is left of is no ground for a number."""
+        assert _needed(8, Gain(mean=1e-5, error=0.02, freedom=8.0)) is None
+
+    @pytest.mark.parametrize("settled", ["published", "equal", "one query"])
+    def test_nothing_where_nothing_is_open(self, planted, settled):
+        """Where the question is settled, or there is nothing to go by, no number is made up."""
+        rewards = planted(24, strength=0.9)
+        if settled == "equal":
+            rewards = replace(rewards, values=np.full(rewards.budget, 0.5))
+        if settled == "one query":
+            rewards = rewards.take(np.arange(1))
+
+        assert fit(rewards, scope="global")["global"].evidence.needed is None
+
+
+class TestEvidence:
+    """What stands behind a verdict."""
+
+    @every_scope
+    @pytest.mark.parametrize("strength", [0.0, 0.9])
+    def test_is_consistent(self, planted, scope, strength):
+        """The interval holds the gain, and only what is published is served."""
+        offsets = fit(planted(12, strength=strength, tasks=["a", "b"] * 6), scope=scope)
+
+        assert len(offsets) > 0
+        for offset in offsets.values():
+            assert_consistent(offset)
+
+    @pytest.mark.parametrize(
+        ("scope", "expected"),
+        [
+            ("global", {"global": 9}),
+            ("task", {"task:a": 6, "task:b": 3}),
+            ("auto", {"task:a": 6, "local:a": 6, "task:b": 3, "local:b": 3}),
+        ],
+    )
+    def test_counts_the_queries_it_was_measured_on(self, planted, scope, expected):
+        """Its n is the number of held-out queries, those of the task for a task."""
+        offsets = fit(planted(9, tasks=list("aabaabaab")), scope=scope)
+
+        assert expected == {key: o.evidence.n for key, o in offsets.items() if o.scope != "query"}
+
+    def test_is_the_fall_of_the_held_out_loss(self, planted):
+        """A constant offset's gain is the fall of the KL loss of queries that it was not learned from, in nDCG."""
+        rewards = planted(20, strength=0.7)
+        case = Case(rewards, gated(Recipe(), rewards))
+        recipe = replace(case.recipe, ridge=RIDGE_STEP * 0.3, tolerance=LOOSER * case.recipe.tolerance)
+        wide, falls = with_neighbours(rewards), np.zeros(20)
+        for number in range(5):
+            rows, others = (np.flatnonzero(which) for which in (case.fold == number, case.fold != number))
+            learned = shared_offset(wide.take(others), "global", None, recipe)
+            tried = wide.take(rows)
+            loss = recipe.loss(Grid.of(tried))
+            v = learned.alpha * learned.vector
+            unit = tried.queries.unit
+            moved = np.sum((unit + v) ** 2, axis=1)
+            products = np.matvec(tried.documents.unit[loss.grid.slots], unit + v)
+            falls[rows] = loss(np.ones(len(rows)), loss.grid.base).losses - loss(moved, products).losses
+
+        assert_allclose(propose_constant(case, None).fall.mean, falls.sum() / 21, rtol=1e-4)
+        assert_allclose(
+            fit(rewards, scope="global")["global"].evidence.gain, NDCG_PER_NAT * falls.sum() / 21, rtol=1e-4
+        )
+
+    @every_scope
+    def test_is_deterministic(self, planted, scope):
+        """Two fits of the same rewards agree bit for bit, evidence and all."""
+        first, second = (fit(planted(16, strength=0.9, tasks=["a", "b"] * 8), scope=scope) for _ in range(2))
+
+        assert list(first) == list(second)
+        for key, offset in first.items():
+            assert offset.evidence == second[key].evidence
+            assert_array_equal(second[key].vector, offset.vector, strict=True)
+
+    @pytest.mark.parametrize("scope", ["global", "local", "auto"])
+    def test_does_not_know_the_order_of_queries(self, planted, scope):
+        """The same queries in another order have the same verdicts, gains and offsets."""
+        rewards = planted(16, strength=0.9, tasks=["a", "b"] * 8)
+        offsets = fit(rewards, scope=scope)
+        reordered = fit(rewards.take(np.random.default_rng(0).permutation(16)), scope=scope)
+        x = rewards.query_vectors
+
+        for key, offset in offsets.items():
+            assert offset.evidence.verdict == reordered[key].evidence.verdict
+            if offset.evidence.gain is not None:
+                assert_allclose(reordered[key].evidence.gain, offset.evidence.gain, atol=1e-5)
+            assert_allclose(reordered[key].dosed(x), offset.dosed(x), atol=1e-3)
+
+    def test_more_queries_make_it_sharper(self, planted):
+        """The interval narrows as queries are added, relative to the gain."""
+        widths = []
+        for n in (10, 40):
+            evidence = fit(planted(n, strength=0.9), scope="global")["global"].evidence
+            widths.append((evidence.interval[1] - evidence.interval[0]) / evidence.gain)
+
+        assert widths[1] < widths[0]
+
+
+class TestAuto:
+    """Per task the best supported of none, constant and local."""
+
+    def test_the_same_queries_under_many_names_prove_nothing(self):
+        """Tasks that share their queries are one observation: random rewards publish no global offset."""
+        published = 0
+        for seed in range(6):
+            rng = np.random.default_rng(seed)
+            queries, values = rng.normal(size=(4, 16)), rng.random((4, 10))
+            documents = queries[:, None] + rng.normal(size=(4, 10, 16))
+            tasks = np.repeat([f"t{t}" for t in range(8)], 4)
+            rewards = Rewards.from_arrays(
+                *(np.tile(a, (8, *[1] * (a.ndim - 1))) for a in (queries, documents, values)), tasks
+            )
+            offsets = fit(rewards)
+            published += "global" in offsets and offsets["global"].served
+
+        assert published == 0
+
+    def test_families_of_tasks(self):
+        """Tasks are one family where a question links them, directly or through another task."""
+        queries = np.eye(8)[[0, 1, 1, 2, 2, 3, 4, 5]]
+        documents = np.random.default_rng(0).normal(size=(8, 3, 8))
+        rewards = Rewards.from_arrays(queries, documents, np.random.default_rng(1).random((8, 3)), list("aabbccde"))
+        families = task_families(Case(rewards, Recipe()))
+
+        assert len({*families[:6].tolist()}) == 1
+        assert len({*families.tolist()}) == 3
+
+    def test_one_query_does_not_switch_the_global_offset_off(self, planted):
+        """A task with one rewarded query is served what a task without any is served."""
+        tasks = [*np.repeat([f"t{t}" for t in range(5)], 12), "alone"]
+        offsets = fit(planted(61, strength=0.9, tasks=tasks))
+
+        assert offsets["global"].served
+        assert offsets["task:alone"].evidence == offsets["global"].evidence
+        assert_array_equal(offsets.find("alone").vector, offsets.find("unknown").vector)
+
+    def test_opposite_tasks_get_each_its_own(self, planted):
+        """Tasks that need opposite shifts get them, though a global offset would help neither."""
+        rewards = planted(40, signs=[1, -1] * 20, tasks=["up", "down"] * 20)
+        offsets = fit(rewards)
+        x = rewards.query_vectors[:1]
+        up, down = (offsets.apply(x, task=task)[0] - x[0] for task in ("up", "down"))
+
+        assert fit(rewards, scope="global")["global"].evidence.code in (NO_FALL.code, UNSURE.code)
+        assert up @ down < -0.5 * np.linalg.norm(up) * np.linalg.norm(down)
+
+    def test_needs_four_tasks_to_serve_unknown_ones(self, planted):
+        """A global offset is tried on tasks it did not see, so few tasks have none and an unknown task stays raw."""
+        rewards = planted(60, depth=10, strength=1.2, tasks=list("abc") * 20)
+        offsets = fit(rewards)
+        x = rewards.query_vectors
+
+        assert "global" not in offsets
+        assert_array_equal(offsets.apply(x, task="unknown"), x, strict=True)
+
+    def test_serves_unknown_tasks_on_evidence_from_unseen_tasks(self, planted):
+        """With tasks enough the global offset is judged task by task, each held out as a whole."""
+        offsets = fit(planted(48, depth=10, strength=1.2, tasks=list("abcdef") * 8))
+
+        assert (offsets["global"].evidence.n, offsets["global"].evidence.verdict) == (6, "published")
+        assert offsets["global"] is offsets.find("unknown")
+
+    def test_needs_the_gate(self, planted):
+        """Without evidence there is nothing to choose by."""
+        with pytest.raises(InputError, match=r"^gate: expected True with scope='auto' .*, got False$"):
+            fit(planted(2), gate=False)
+
+    def test_is_the_default(self, planted):
+        """`fit(rewards)` is the gated, automatic choice."""
+        rewards = planted(12, strength=0.9)
+        chosen, default = fit(rewards, scope="auto", gate=True), fit(rewards)
+
+        assert chosen.settings == default.settings
+        assert [str(o.evidence) for o in chosen.values()] == [str(o.evidence) for o in default.values()]
+
+
+def test_every_question_has_a_code_of_its_own():
+    """Codes are unique and of one form; every answer can be formatted."""
+    found = [question.code for question in QUESTIONS]
+
+    assert len(set(found)) == len(found)
+    assert all(code.startswith("TTT-G") and code[5:].isdigit() for code in found)

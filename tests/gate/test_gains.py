@@ -1,0 +1,87 @@
+"""A mean gain, its bounds, and nDCG of judged candidates."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.gains import Gain, judged_ndcg
+
+
+def gain_of(values, groups=None, *, typical=0.1):
+    """The gain of equally weighted *values*."""
+    n = len(values)
+    return Gain.of(np.asarray(values), np.full(n, 1 / n), np.arange(n) if groups is None else groups, typical=typical)
+
+
+@pytest.mark.parametrize("n", [8, 40])
+def test_bounds_hold_the_truth_nineteen_times_in_twenty(n):
+    """Over many samples each bound is passed in about 5 %."""
+    rng = np.random.default_rng(0)
+    gains = [gain_of(rng.normal(0.02, 0.1, n)) for _ in range(1000)]
+
+    assert 0.02 <= np.mean([gain.below(0.05) > 0.02 for gain in gains]) <= 0.08
+    assert 0.02 <= np.mean([gain.above(0.05) < 0.02 for gain in gains]) <= 0.08
+
+
+def test_the_mean_shrinks_by_one_observation_of_zero():
+    """Four observations of 0.5 count as five, one of them zero, and are no certainty."""
+    gain = gain_of(np.full(4, 0.5))
+
+    assert_allclose(gain.mean, 0.4)
+    assert gain.error > 0.05
+
+
+def test_a_group_is_one_observation():
+    """Repeated observations of a group change nothing."""
+    gains = np.array([0.1, 0.3, 0.2])
+    once, thrice = gain_of(gains), gain_of(np.repeat(gains, 3), np.repeat(np.arange(3), 3))
+
+    assert_allclose([once.mean, once.error, once.freedom], [thrice.mean, thrice.error, thrice.freedom])
+
+
+def test_weights_count_as_kish_says():
+    """Half the weight on one of many observations leaves fewer than four."""
+    weights = np.append(np.full(10, 0.05), 0.5)
+    gain = Gain.of(np.ones(11), weights, np.arange(11), typical=0.1)
+
+    assert_allclose(gain.freedom, 1 / (weights @ weights))
+
+
+def test_one_observation_bounds_nothing():
+    """A single observation has no bound."""
+    assert (gain_of([0.3]).below(0.05), gain_of([0.3]).above(0.05)) == (-np.inf, np.inf)
+
+
+def test_a_few_that_agree_by_luck_are_no_certainty():
+    """Four nearly equal gains may be chance, a hundred are not."""
+    four, hundred = (gain_of(np.tile([0.019, 0.021], n // 2)) for n in (4, 100))
+
+    assert four.below(0.05) < 0 < hundred.below(0.05)
+
+
+def test_more_observations_narrow_it():
+    """Three times as many again halve the error."""
+    gain = gain_of(np.random.default_rng(0).normal(0.05, 0.1, 20))
+
+    assert_allclose(gain.after(3.0).error, gain.error / 2)
+
+
+def test_scaling_adds_what_is_unknown():
+    """A change of units scales mean and error; an error of its own adds in quadrature."""
+    gain = replace(gain_of([0.1, 0.2, 0.3]), error=0.04)
+    scaled = gain.scaled(0.5, 0.015)
+
+    assert_allclose([scaled.mean, scaled.error], [0.5 * gain.mean, 0.025])
+
+
+def test_a_judge_that_never_says_zero_tells_as_much(planted):
+    """NDCG is the same wherever the judge's scale begins, and however short a part of it is used."""
+    rewards = planted(9, strength=0.9)
+    grid, other = Grid.of(rewards), Grid.of(replace(rewards, values=0.9 + 0.1 * rewards.values))
+    scores = grid.base + np.random.default_rng(0).normal(size=grid.base.shape)
+
+    assert_allclose(judged_ndcg(grid, scores), judged_ndcg(other, scores))
+    assert judged_ndcg(grid, scores).min() < 0.9

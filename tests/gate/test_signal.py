@@ -1,0 +1,185 @@
+"""Permutation tests of rewards: closed forms against drawn permutations, and judges of every kind."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import Rewards
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.signal import merged, signal_of
+from tttembed_rag.gate.thresholds import BELIEVED_LEVEL
+
+
+def permuted(rewards, seed):
+    """The same rewards, permuted within each query."""
+    rng = np.random.default_rng(seed)
+    values = [rng.permutation(part) for part in np.split(rewards.values, rewards.starts[1:-1])]
+    return replace(rewards, values=np.concatenate(values))
+
+
+def shared_documents(n=60, *, documents=80, depth=10, width=16, noise=0.4, seed=0):
+    """Queries over few documents, judged by what each query wants: the query itself, bent its own way."""
+    rng = np.random.default_rng(seed)
+    docs = rng.standard_normal((documents, width))
+    queries = docs[rng.integers(documents, size=n)] + 0.8 * rng.standard_normal((n, width))
+    found = np.argsort(-(queries @ docs.T), axis=1)[:, :depth]
+    wanted = queries + noise * rng.standard_normal((n, width))
+    values = 1 / (1 + np.exp(-np.matvec(docs[found], wanted) / width**0.5))
+    return Rewards.from_indexed(queries, docs, found, values)
+
+
+def by_document(rewards, score):
+    """The same rewards by a judge that never looks at the query."""
+    return replace(rewards, values=score[rewards.candidates])
+
+
+class TestAgreement:
+    """Rewards permuted within queries."""
+
+    @pytest.mark.parametrize("judge", ["graded", "one good candidate"])
+    def test_the_p_value_is_that_of_drawn_permutations(self, judge):
+        """The closed form is within a factor of the share of permutations that agree as much."""
+        rng = np.random.default_rng(0)
+        for seed in range(8):
+            rewards = shared_documents(6, seed=seed, noise=3.0)
+            if judge == "one good candidate":
+                values = np.zeros((6, 10))
+                values[np.arange(6), rng.integers(0, 6, 6)] = 1.0
+                rewards = replace(rewards, values=values.ravel())
+            base = Grid.of(rewards).base
+            observed = (rewards.values.reshape(6, 10) * base).sum()
+            drawn = [(permuted(rewards, s).values.reshape(6, 10) * base).sum() for s in range(2000)]
+            share = np.mean(np.array(drawn) >= observed - 1e-12)
+
+            assert_allclose(signal_of(rewards).agrees_p, share, atol=0.03)
+
+    def test_it_is_uniform_where_rewards_mean_nothing(self):
+        """One judge in 200 without meaning is believed, and one in 20 contradicts."""
+        found = [signal_of(permuted(shared_documents(12, seed=seed), 1000 + seed)) for seed in range(300)]
+        p = np.array([one.agrees_p for one in found])
+
+        assert_allclose(np.quantile(p, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.07)
+        assert np.mean(p < BELIEVED_LEVEL) < 0.02
+        assert 0.02 < np.mean([one.contradicts for one in found]) < 0.09
+
+    def test_agreement_and_contradiction(self):
+        """Rewards in the retriever's order agree; the same rewards upside down contradict."""
+        rewards = shared_documents()
+        found, upside_down = signal_of(rewards), signal_of(replace(rewards, values=1 - rewards.values))
+
+        assert (found.agrees, found.contradicts) == (True, False)
+        assert (upside_down.agrees, upside_down.contradicts) == (False, True)
+        assert_allclose(found.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
+
+    def test_constant_rewards_say_nothing(self):
+        """Every permutation of equal rewards is the one that was observed."""
+        found = signal_of(replace(shared_documents(), values=np.full(600, 0.3)))
+
+        assert (found.agrees_p, found.reads_query_p, found.varies, found.contradicts) == (1.0, 1.0, 0.0, False)
+
+    def test_a_question_logged_again_and_again_is_asked_once(self):
+        """Copies of a query, embedded again or a little off, add nothing to the evidence."""
+        rewards = permuted(shared_documents(12), 3)
+        rng = np.random.default_rng(0)
+        rows = np.repeat(np.arange(12), 20)
+        again = rewards.take(rows)
+        noise = 0.02 * rng.standard_normal(again.query_vectors.shape)
+        again = replace(
+            again,
+            query_vectors=again.query_vectors + noise,
+            query_norms=np.linalg.norm(again.query_vectors + noise, axis=1),
+            query_ids=np.array([str(i) for i in range(240)]),
+        )
+
+        assert_allclose(signal_of(again).agrees_p, signal_of(rewards).agrees_p, rtol=0.2)
+
+    def test_the_order_of_queries_does_not_matter(self):
+        """The same queries in another order have the same p-values."""
+        rewards = shared_documents(20)
+        found, again = signal_of(rewards), signal_of(rewards.take(np.random.default_rng(0).permutation(20)))
+
+        assert_allclose([found.agrees_p, found.reads_query_p], [again.agrees_p, again.reads_query_p], rtol=1e-6)
+
+
+class TestReadingTheQuery:
+    """Rewards permuted within documents."""
+
+    def test_a_judge_that_reads_the_query_is_believed(self):
+        """What it says of a document depends on what is asked."""
+        found = signal_of(shared_documents())
+
+        assert found.reads_query_p < 0.01
+        assert found.believed
+
+    @pytest.mark.parametrize("judge", ["random", "a direction", "near the middle", "far from the middle"])
+    def test_a_judge_of_documents_alone_is_not(self, judge):
+        """One score for each document, however it comes about, never depends on what is asked."""
+        believed = []
+        for seed in range(12):
+            rewards = shared_documents(80, seed=seed)
+            docs = rewards.documents.unit
+            middle = docs @ docs.mean(axis=0)
+            scores = {
+                "random": np.random.default_rng(seed).random(len(docs)),
+                "a direction": docs[:, 0],
+                "near the middle": middle,
+                "far from the middle": -middle,
+            }[judge]
+            score = (scores - scores.min()) / np.ptp(scores)
+            found = signal_of(by_document(rewards, score))
+            believed.append(found.believed)
+
+            assert (found.reads_query_p, found.varies) == (1.0, pytest.approx(0.0, abs=1e-9))
+        assert not any(believed)
+
+    def test_noise_on_it_is_no_reading(self):
+        """A document's score with noise for each verdict is permuted as if there were no noise."""
+        p = []
+        for seed in range(200):
+            rewards = shared_documents(40, seed=seed)
+            rng = np.random.default_rng(seed)
+            score = rng.random(len(rewards.doc_vectors))[rewards.candidates]
+            p.append(signal_of(replace(rewards, values=score + 0.2 * rng.random(rewards.budget))).reads_query_p)
+
+        assert_allclose(np.quantile(p, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.1)
+
+    def test_without_documents_in_common_agreement_must_be_beyond_doubt(self, planted):
+        """Where no document was judged twice nothing can be permuted: the judge needs the stricter level."""
+        sure, faint = signal_of(planted(20)), signal_of(planted(4, depth=4, seed=3))
+
+        assert (sure.recurring, faint.recurring) == (0, 0)
+        assert sure.believed
+        assert 0.0005 < faint.agrees_p < 0.05
+        assert not faint.reads_query
+
+
+class TestMerged:
+    """One query for each question."""
+
+    def test_candidates_join_and_rewards_are_averaged(self):
+        """Two logs of a query make one, with the mean of what both were judged."""
+        documents = np.eye(4)
+        rewards = Rewards.from_indexed(
+            np.array([[1.0, 0.1, 0, 0], [0, 0, 1.0, 0.1], [1.0, 0.1, 0, 0]]),
+            documents,
+            [[0, 1], [2, 3], [1, 2]],
+            [[1.0, 0.2], [0.5, 0.5], [0.6, 0.0]],
+        )
+        one = merged(rewards, rewards.near_queries)
+        found = {frozenset(zip(c.tolist(), v.tolist(), strict=True)) for c, v in _split(one)}
+
+        assert found == {frozenset({(0, 1.0), (1, 0.4), (2, 0.0)}), frozenset({(2, 0.5), (3, 0.5)})}
+
+    def test_a_text_under_two_ids_is_one_document(self):
+        """Equal vectors of a query are one candidate."""
+        documents = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+        rewards = Rewards.from_indexed(np.array([[1.0, 1.0]]), documents, [[0, 1, 2]], [[0.2, 0.4, 1.0]])
+
+        assert_array_equal(np.sort(merged(rewards, rewards.near_queries).values), [pytest.approx(0.3), 1.0])
+
+
+def _split(rewards):
+    bounds = rewards.starts[1:-1]
+    return zip(np.split(rewards.candidates, bounds), np.split(rewards.values, bounds), strict=True)
