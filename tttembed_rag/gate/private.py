@@ -10,7 +10,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.gate.thresholds import NO_BETTER, PUBLISHED
+from tttembed_rag.gate.thresholds import ALONE, NO_BETTER, PUBLISHED
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.vectors.rows import UnitRows
 
@@ -38,7 +38,15 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
         evidence = replace(evidence, verdict="abstained", reason=reason, code=NO_BETTER.code)
         return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in rewards.query_ids.tolist()]
     vectors = (shrunk / alpha).astype(optima.dtype)
-    return private_offsets(rewards, vectors, solution, case.recipe, evidence)
+    offsets = private_offsets(rewards, vectors, solution, case.recipe, evidence)
+    return [
+        offset if backed else nothing(case, "query", offset.task, _unbacked(evidence), offset.query_id)
+        for offset, backed in zip(offsets, case.heard.backed.tolist(), strict=True)
+    ]
+
+
+def _unbacked(evidence: Evidence) -> Evidence:
+    return replace(evidence, verdict="abstained", reason=f"private offsets: {ALONE.answer}", code=ALONE.code)
 
 
 def believed_evidence(case: Case, why: str) -> Evidence:
