@@ -19,7 +19,6 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
-from tttembed_rag.offsets.file import FORMAT_VERSION
 
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")

@@ -20,7 +20,7 @@ from tttembed_rag.fitting.scopes import collect, fit_scope, of_task
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.private import believed_evidence, nothing, private_around
+from tttembed_rag.gate.private import believed_evidence, nothing, private_around, private_moves
 from tttembed_rag.gate.proposals import (
     Proposal,
     propose_constant,
@@ -177,7 +177,9 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
     unbelieved = None if refusal is not None and refusal.code == FEW.code and _believed(case, together) else refusal
     if unbelieved is None:
         served = next((offset for offset in shared if offset.served), None)
-        offsets = private_around(case, served, believed_evidence(case, "the judge is believed"))
+        case, withheld = _unexposed(case, served)
+        evidence = replace(believed_evidence(case, "the judge is believed"), withheld=withheld)
+        offsets = private_around(case, served, evidence)
         if scope == "query" or any(offset.served for offset in offsets):
             yield from offsets
     elif scope == "query":
@@ -188,10 +190,11 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
 def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal | None) -> tuple[Case, list[Offset]]:
     """The *proposing* offsets of *task*, at most one of them published, and the case that they were learned from.
 
-    A document that the one to be published would lift into everybody's list is taken as unjudged, and all are learned
-    again.
+    A document that the one to be published would lift into everybody's list, although its rewards do not depend on the
+    query, is taken as unjudged, and all are learned again.
     """
-    exposure, withheld, best, verdicts = None, list[int](), None, list[Evidence]()
+    exposure, best, verdicts = None, None, list[Evidence]()
+    withheld, risen = list[int](), list[int]()
     for _ in range(EXPOSURE_ROUNDS):
         if (refusal := _refused(case, together)) is not None:
             verdicts = [refusal] * len(proposing)
@@ -201,23 +204,34 @@ def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal
             break
         exposure = exposure or Exposure.of(case.given)
         # One that rises without any reward of its own is lifted by what others say of its like.
-        risen = set(exposure.risen(case.rewards, case.voices, best.held_out)).difference(withheld)
-        if not risen:
+        risen = exposure.risen(case.rewards, case.voices, best.held_out)
+        unasked = [document for document in risen if document not in withheld and exposure.unasked(document)]
+        if not unasked:
             break
-        withheld += sorted(risen)
+        withheld += unasked
         if (rest := exposure.without(withheld)) is None:
             best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
             break
         case = replace(case, given=rest)
         best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
-    named = tuple(exposure.names[document] for document in withheld) if exposure else ()
-    verdicts = [replace(verdict, withheld=named, sources=case.heard.sources) for verdict in verdicts]
+    names = exposure.names if exposure else ()
+    out, up = (tuple(names[document] for document in some) for some in (withheld, risen))
+    verdicts = [replace(verdict, withheld=out, risen=up, sources=case.heard.sources) for verdict in verdicts]
     return case, [
         best.learn(verdict)
         if best is not None and verdict.verdict == "published"
         else nothing(case, scope, task, verdict)
         for scope, verdict in zip(proposing, verdicts, strict=True)
     ]
+
+
+def _unexposed(case: Case, served: Offset | None) -> tuple[Case, tuple[str, ...]]:
+    """*case* without the documents that private offsets would lift into everybody's list, and their names."""
+    exposure = Exposure.of(case.given)
+    risen = exposure.risen(case.rewards, case.voices, private_moves(case, served))
+    unasked = [document for document in risen if exposure.unasked(document)]
+    rest = exposure.without(unasked) if unasked else None
+    return (case, ()) if rest is None else (replace(case, given=rest), tuple(exposure.names[one] for one in unasked))
 
 
 def _compared(case: Case, proposing: Proposing) -> tuple[Proposal | None, list[Evidence]]:

@@ -1,7 +1,9 @@
 """Exposure: in how many lists a document stands, and which documents an offset would lift into too many.
 
 A judge that overrates one document teaches every query to move towards it: held-out rewards of the same judge agree,
-so no loss says that anything is wrong. What gives it away is that one document enters the lists of everybody.
+so no loss says that anything is wrong. What gives it away is that one document enters the lists of everybody, although
+its rewards do not depend on what is asked. A popular document enters many lists too, but its rewards tell the queries
+that it answers from those that it does not.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_RISE, MOST_RISEN_QUERIES
+from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_RISE, MOST_RISEN_QUERIES, VARIES
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -46,7 +48,7 @@ class Exposure:
         rows = rewards.candidates[first]
         return cls(rewards, document, rewards.documents.rows(rows).unit, tuple(rewards.doc_ids[rows].tolist()))
 
-    def rises(self, rewards: Rewards, voices: Float64, offsets: Float64) -> Float64:
+    def rises(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> Float64:
         """(p,) by how much *offsets* raise the share of queries whose list holds a document.
 
         Args:
@@ -66,10 +68,15 @@ class Exposure:
                 rise += sign * np.bincount(top.ravel(), np.repeat(voices[block], listed), minlength=len(rise))
         return np.asarray(rise / voices[rows].sum())
 
-    def risen(self, rewards: Rewards, voices: Float64, offsets: Float64) -> list[int]:
+    def risen(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> list[int]:
         """Documents that rise into too many lists: see `rises`."""
         least = max(MOST_RISE, MOST_RISEN_QUERIES / float(voices.sum()))
         return list(np.flatnonzero(self.rises(rewards, voices, offsets) > least).tolist())
+
+    def unasked(self, document: int) -> bool:
+        """Whether the rewards of a document hardly depend on the query: their variance is a small part of all."""
+        mine = self.rewards.values[self.document == document]
+        return len(mine) < 2 or float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var())
 
     def without(self, documents: Iterable[int]) -> Rewards | None:
         """The rewards with some documents taken as unjudged; None where nothing else was judged."""

@@ -30,7 +30,8 @@ MIN_TASKS = 4
 BEST_LEAST = 3
 BEST_SHARE = 0.05
 # By how much an offset may raise the share of queries whose list holds a document, and in how many queries at least.
-# The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries (`benchmarks/poison.py`).
+# The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries; those that rise by more
+# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`).
 MOST_RISE = 0.20
 MOST_RISEN_QUERIES = 3
 # The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
@@ -154,8 +155,9 @@ UNSOLVED = Question(
 EXPOSED = Question(
     "TTT-G10",
     "Does no document rise into everybody's list?",
-    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}; "
-    f"one that rises is taken as unjudged, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
+    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}, but "
+    f"where its rewards vary by more than {VARIES:.0%} of the variance of all. One that rises otherwise is taken "
+    f"as unjudged, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
     "documents rise into too many lists",
     "Look at the documents that are named: the judge overrates them, or somebody planted them.",
 )

@@ -145,6 +145,7 @@ def _check_known(offset: Offset) -> None:
         ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
+        ("risen", evidence.risen, _are_texts(evidence.risen), "texts"),
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
     ]
@@ -247,7 +248,7 @@ class _Maps:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
-    evidence["withheld"] = tuple(evidence.get("withheld", ()))
+    evidence |= {name: tuple(evidence.get(name, ())) for name in ("withheld", "risen")}
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}

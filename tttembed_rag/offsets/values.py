@@ -40,7 +40,10 @@ class Evidence:
 
         code: Stable name of the question that decided, such as ``TTT-G06``; empty where no gate was asked.
 
-        withheld: Documents that were taken as unjudged, as they would have risen into too many lists (``TTT-G10``).
+        withheld: Documents that were taken as unjudged: they would have risen into the lists of many queries, whatever
+            was asked (``TTT-G10``).
+
+        risen: Documents that rise into the lists of many queries.
 
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
     """
@@ -53,6 +56,7 @@ class Evidence:
     needed: int | None = None
     code: str = ""
     withheld: tuple[str, ...] = ()
+    risen: tuple[str, ...] = ()
     sources: int = 0
 
     def __str__(self) -> str:
@@ -63,11 +67,9 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        shown = ", ".join(self.withheld[:_SHOWN]) + (
-            f" and {rest} more" if (rest := len(self.withheld) - _SHOWN) > 0 else ""
-        )
-        without = f"; without the rewards of {shown}, which rose into too many lists [TTT-G10]" if shown else ""
-        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{without}{code}"
+        without = f"; without the rewards of {_few(self.withheld)} [TTT-G10]" if self.withheld else ""
+        risen = f"; into many lists rises {_few(self.risen)}" if self.risen else ""
+        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{risen}{without}{code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,12 @@ class Offset:
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
         return self.alpha * (self.vector if self.map is None else self.map(unit))
+
+
+def _few(names: tuple[str, ...]) -> str:
+    """The first of *names*, and how many more there are."""
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def check_scope(scope: str) -> None:
