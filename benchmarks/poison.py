@@ -136,7 +136,7 @@ def blind(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict
 def styles(ground: Ground, rewards: Rewards) -> dict[str, np.ndarray]:
     """Rewards (N,) in [0, 1] by judges that do not do their work."""
     collection = ground.bench.collection
-    texts = [collection.dataset.documents[name] for name in rewards_names(ground, rewards)]
+    texts = [collection.dataset.documents[name] for name in rewards.doc_ids.tolist()]
     words = [text.split() for text in texts]
     unit = rewards.documents.unit
     direction = np.random.default_rng(ground.seed).standard_normal(rewards.width)
@@ -164,12 +164,6 @@ def styles(ground: Ground, rewards: Rewards) -> dict[str, np.ndarray]:
     return found
 
 
-def rewards_names(ground: Ground, rewards: Rewards) -> list[str]:
-    """The names of the documents of *rewards*, found again by their vectors."""
-    scores = rewards.documents.unit @ ground.bench.unit_docs.T
-    return ground.bench.collection.doc_ids[scores.argmax(axis=1)].tolist()
-
-
 def _ranked(scores: np.ndarray) -> np.ndarray:
     """Scores as even steps from 0 to 1; equal ones stay equal."""
     values, place = np.unique(scores, return_inverse=True)
@@ -188,8 +182,8 @@ def poisoned(
     queries = [*base.query_vectors, *(vector for vector, _ in fakes)]
     documents = collection.doc_vectors
     place = {name: row for row, name in enumerate(collection.doc_ids.tolist())}
-    own = [place[name] for name in rewards_names(ground, base)]
-    rows = [np.array(own)[part] for part in np.split(base.candidates, base.starts[1:-1])]
+    own = np.array([place[name] for name in base.doc_ids.tolist()])
+    rows = [own[part] for part in np.split(base.candidates, base.starts[1:-1])]
     values = np.split(base.values, base.starts[1:-1])
     for vector, _ in fakes:
         found = np.argsort(-(ground.bench.unit_docs @ vector))[:depth]
@@ -203,7 +197,7 @@ def poisoned(
         values,
         [collection.dataset.name] * len(queries),
         [*base.query_ids.tolist(), *(f"fake {i}" for i in range(len(fakes)))],
-        sources=[*(f"user {i // PER_USER}" for i in range(honest)), *(source for _, source in fakes)],
+        sources=[*(f"user {i // PER_USER}" for i in range(len(base))), *(source for _, source in fakes)],
         doc_ids=collection.doc_ids.tolist(),
     )
 

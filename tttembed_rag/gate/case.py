@@ -11,6 +11,7 @@ from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
+from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import Signal, signal_of
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
@@ -65,6 +66,13 @@ class Case:
     def signal(self) -> Signal:
         """What the permutation tests say."""
         return signal_of(self.rewards, self.voices)
+
+    @cached_property
+    def headroom(self) -> float:
+        """By how much the judge's own order of the judged candidates is better than the retriever's, in nDCG@10."""
+        grid = Grid.of(self.rewards)
+        differ = self.rewards.reach > 0
+        return float((1.0 - judged_ndcg(grid, grid.base)[differ]).mean()) if differ.any() else 0.0
 
     @cached_property
     def fold(self) -> IntArray:

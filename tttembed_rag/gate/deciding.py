@@ -32,10 +32,12 @@ from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
     BACKWARDS,
     BLIND,
+    ECHO,
     EQUAL,
     EXPOSED,
     EXPOSURE_ROUNDS,
     FEW,
+    LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
     NDCG_ERROR,
@@ -257,7 +259,10 @@ def _falls_without_strongest(case: Case, propose: Callable[[Case], Proposal]) ->
     if (source := strongest(case.given, case.source_voices)) is None:
         return True
     others = np.flatnonzero(case.given.sources != source)
-    return len(others) > 1 and propose(replace(case, given=case.given.take(others))).fall.mean > 0
+    if len(others) < 2:
+        return False
+    case = replace(case, given=case.given.take(others))
+    return not case.signal.contradicts and propose(case).fall.mean > 0
 
 
 def _believed(case: Case, together: Signal | None) -> bool:
@@ -277,6 +282,8 @@ def _refused(case: Case, together: Signal | None) -> Evidence | None:
         question = FEW
     elif not _believed(case, together):
         question = BLIND if signal.agrees else NOISE
+    elif case.headroom < LEAST_HEADROOM:
+        question = ECHO
     return None if question is None else _refusal(case, question)
 
 

@@ -6,14 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.gate.thresholds import ALONE, NO_BETTER, PUBLISHED
+from tttembed_rag.gate.thresholds import ALONE, PUBLISHED
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_rag.vectors.rows import UnitRows
 
 
 def private_around(case: Case, served: Offset | None, evidence: Evidence) -> list[Offset]:
@@ -28,10 +25,6 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
     """
     rewards, (optima, solution) = case.rewards, case.optima
     moves = private_moves(case, served)
-    if not _rank_better(case, rewards.queries.unit + moves):
-        reason = f"private offsets, {_counted(case)}: {NO_BETTER.answer}"
-        evidence = replace(evidence, verdict="abstained", reason=reason, code=NO_BETTER.code)
-        return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in rewards.query_ids.tolist()]
     vectors = (moves / case.recipe.dose(1)).astype(optima.dtype)
     offsets = private_offsets(rewards, vectors, solution, case.recipe, evidence)
     return [
@@ -71,14 +64,6 @@ def nothing(case: Case, scope: str, task: str | None, evidence: Evidence, query_
     zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
     n = case.questions if query_id is None else 1
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)  # type: ignore[arg-type]
-
-
-def _rank_better(case: Case, moved: np.ndarray) -> bool:
-    """Whether *moved* (n, d) query vectors rank what was judged better than the base vectors do, on the mean."""
-    rewards = case.rewards
-    grid = Grid.of(rewards)
-    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
-    return bool((judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base)).mean() > 0)
 
 
 def _counted(case: Case) -> str:

@@ -21,6 +21,9 @@ FEW_PAIRS = 10
 # Share of the variance of rewards that lies within documents. Judges that never look at the query have 0 (.2 with
 # noise of half their spread), labels and a cross-encoder .4 to .6 on development (`benchmarks/poison.py blind`).
 VARIES = 0.25
+# How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
+# true judges on development is .02 (seal-tools).
+LEAST_HEADROOM = 0.005
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
@@ -168,19 +171,19 @@ ONE_SOURCE = Question(
     "without the strongest source they are ranked no better",
     "Collect rewards from more sources, or judge with a declared judge.",
 )
-NO_BETTER = Question(
-    "TTT-G13",
-    "Do private offsets rank the judged candidates better than the retriever?",
-    "Mean nDCG@10 of the judged candidates rises.",
-    "they rank what was judged no better than it was",
-    "Nothing: the judge repeats the retriever's order.",
-)
 ALONE = Question(
     "TTT-G12",
     "Does more than one source stand behind a private offset?",
     "Two sources, or the declared judge, rewarded the query.",
     "one source alone rewarded the query",
     "Wait for a second source, or judge the query with a declared judge.",
+)
+ECHO = Question(
+    "TTT-G13",
+    "Does the judge ever disagree with the retriever?",
+    f"By the judge's rewards, the retriever's order of the candidates has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}.",
+    "the judge repeats the retriever's order, so there is nothing to learn from it",
+    "Check that rewards are the judge's own, and not made from places or similarities.",
 )
 QUESTIONS = (
     FEW,
@@ -195,5 +198,5 @@ QUESTIONS = (
     EXPOSED,
     ONE_SOURCE,
     ALONE,
-    NO_BETTER,
+    ECHO,
 )
