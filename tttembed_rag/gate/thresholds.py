@@ -24,9 +24,10 @@ VARIES = 0.25
 # How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
 # true judges on development is .02 (seal-tools).
 LEAST_HEADROOM = 0.005
-# One-sided level at which trusted labels must confirm an offset. With a hundred of them a level of .05 would withhold
-# a third of what true judges earn on development; .2 keeps nine tenths (`benchmarks/poison.py audit`).
-AUDIT_LEVEL = 0.35
+# One-sided level at which trusted labels must confirm an offset. With a hundred of them, judged queries keep all that a
+# true judge earns them, and none loses by a judge that counts words in common; at .35 one in eight does
+# (`benchmarks/poison.py audit`, metatool with MiniLM and LSA).
+AUDIT_LEVEL = 0.2
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
