@@ -10,8 +10,8 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.cache import Answers, Paid
@@ -20,6 +20,7 @@ from tttembed_rag.judges.contract import (
     PROBE_GOOD,
     PROBE_QUERY,
     Judge,
+    Scores,
     check_judge,
     documents_per_call,
     forecast_of,
@@ -28,10 +29,15 @@ from tttembed_rag.judges.contract import (
 from tttembed_rag.judges.spending import Ledger, Price, Usage, metered
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.system.background import DaemonThreads
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the run ends.
 _FAILURES = 3
+
+
+class LateError(JudgeError):
+    """A call that took too long, and was left behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +105,8 @@ def judge_all(
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
+    seconds: float | None = None,
+    stop: Event | None = None,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
 
@@ -115,11 +123,16 @@ def judge_all(
         concurrency: Calls in flight at once.
 
         watch: Called with the progress after every answer.
+
+        seconds: How long a call may take before it is left behind as failed; None is no limit.
+
+        stop: Once it is set, no further call is made.
     """
 
     async def judged() -> Verdicts:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(1, concurrency)))
-        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch)
+        # A judge that never answers is left behind in a thread that keeps no process from ending.
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop)
 
     return asyncio.run(judged())
 
@@ -131,15 +144,26 @@ async def ajudge_all(
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
+    seconds: float | None = None,
+    stop: Event | None = None,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
     judge.scale.check_calibrated()  # before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
+    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None), seconds, stop or Event()).finish()
 
 
 _END = _Call("", [], [], Usage())
+
+
+def is_cancelled() -> bool:
+    """Whether the running task is being cancelled from outside; else a `CancelledError` is the judge's own."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a plain thread
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 class _Walk:
@@ -203,9 +227,17 @@ class _Run:
     """One run of a plan: workers that take calls in turn."""
 
     def __init__(
-        self, plan: Plan, judge: Judge, cache: Answers, concurrency: int, watch: Callable[[Progress], None]
+        self,
+        plan: Plan,
+        judge: Judge,
+        cache: Answers,
+        concurrency: int,
+        watch: Callable[[Progress], None],
+        seconds: float | None,
+        stop: Event,
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
+        self._seconds, self._stop = seconds, stop
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
         self._rewards: dict[bytes, float] = {}
         self._usage = Usage()
@@ -225,7 +257,7 @@ class _Run:
 
     async def _work(self, calls: Generator[_Call | None, None, None]) -> None:
         try:
-            while not self._stopped and (call := next(calls, _END)) is not _END:
+            while not (self._stopped or self._stop.is_set()) and (call := next(calls, _END)) is not _END:
                 if call is None:
                     self._settled.clear()
                     await self._settled.wait()
@@ -240,12 +272,13 @@ class _Run:
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:
             try:
-                answer = await self._judge.ascore(call.query, call.documents)
+                answer = await self._asked(call)
                 scores = [None if score is None else float(score) for score in answer]
                 if len(scores) != len(call.keys):
                     raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
             except JudgeError as exc:
-                self._walk.ledger.settle(call, meter.usage)
+                # What a call costs that is left behind is not known.
+                self._walk.ledger.settle(call, call.estimate if isinstance(exc, LateError) else meter.usage)
                 self._failures += 1
                 self._failed |= dict.fromkeys(call.keys, exc)
                 _log.warning("not judged: %s", exc)
@@ -260,6 +293,20 @@ class _Run:
         self._cache.put(self._judge.fingerprint, answers)
         self._walk.answered.update(answers)
         self._usage += used
+
+    async def _asked(self, call: _Call) -> Scores:
+        """The judge's answer; an error where it is late, or where the judge cancels itself."""
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await self._judge.ascore(call.query, call.documents)
+        except TimeoutError as exc:
+            if limit.expired():
+                raise LateError(f"{self._judge.fingerprint}: no answer within {self._seconds:g} s") from exc
+            raise
+        except asyncio.CancelledError as exc:
+            if is_cancelled():
+                raise
+            raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
 
     def _progress(self) -> Progress:
         return Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.ledger.usd)

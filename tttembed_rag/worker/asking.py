@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, StoreError, TTTEmbedError
@@ -21,7 +22,7 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
 from tttembed_rag.judges.spending import Budget, Ledger, Price
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
-from tttembed_rag.judging.running import check_once, judge_all
+from tttembed_rag.judging.running import LateError, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.observations import Observation
@@ -30,6 +31,8 @@ from tttembed_rag.worker.wary import TimeLimit, Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
+# The share of the time of a step that one call may take: those that come back in time are kept.
+_CALL_SHARE = 0.5
 # Failures of a query after which a failure that may pass counts as lasting.
 _PATIENCE = 5
 # The probe of a judge as a query to ask about.
@@ -150,7 +153,7 @@ class Asking:
         """
         check()
         if self._limit.is_exceeded:
-            return Asked(stopped=f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
+            return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
         failed_before = len(self._backlog.failures(tenant))
         waiting = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + failed_before)
         observations, again = self._backlog.next(tenant, waiting)
@@ -161,7 +164,7 @@ class Asking:
         except StoreError:
             raise
         except TTTEmbedError as exc:
-            if self._limit.is_exceeded:  # one query on which it hangs may be enough, and must not come first again
+            if isinstance(exc, LateError):  # one query on which it hangs may be enough, and must not come first again
                 self._backlog.add(tenant, [one.query_id for one in observations])
             return Asked(stopped=str(exc), broken=True)
 
@@ -178,7 +181,7 @@ class Asking:
         left = self._left()
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, stopped=f"budget: {self._budget.pairs:g} pairs of today are spent")
-        verdicts = self._limit.call(lambda: self._ask(fresh, left, answers), stop)
+        verdicts = self._limit.call(partial(self._ask, fresh, left, answers), stop)
         if verdicts is None:
             return Asked(scored, stopped=BUDGET_ENDED)
         scored += self._keep(verdicts, tenant)
@@ -213,7 +216,7 @@ class Asking:
             stopped = stopped or "they are asked about again in the next round"
         return Asked(refused=refused, stopped=stopped, more=not stopped)
 
-    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers) -> Verdicts | None:
+    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers, given_up: Event) -> Verdicts | None:
         """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
         if not self._judge.knows_some:
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
@@ -222,14 +225,27 @@ class Asking:
                     return None
                 check_once(self._judge, answers, price=self._price)
                 left = self._left()
-        return judge_all(self._plan(fresh, left), self._judge, answers, concurrency=self._concurrency)
+        return judge_all(
+            self._plan(fresh, left),
+            self._judge,
+            answers,
+            concurrency=self._concurrency,
+            seconds=_CALL_SHARE * self._limit.seconds,
+            stop=given_up,
+        )
 
-    def _passes_probe(self) -> bool | None:
+    def _passes_probe(self, given_up: Event) -> bool | None:
         """Whether the judge tells good from bad now, asked as about any pair; None where that cannot be paid for."""
         left = self._left()
         if not self._affords_probe(left):
             return None
-        verdicts = judge_all(self._plan([_PROBE], left), self._judge, UncachedAnswers(self._queue.answers()))
+        verdicts = judge_all(
+            self._plan([_PROBE], left),
+            self._judge,
+            UncachedAnswers(self._queue.answers()),
+            seconds=_CALL_SHARE * self._limit.seconds,
+            stop=given_up,
+        )
         rewards = verdicts.rewards.get(_PROBE.query_id, {})
         return len(rewards) == len(_PROBE.candidates) and rewards["good"] - rewards["bad"] >= PROBE_MARGIN
 
