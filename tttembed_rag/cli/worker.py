@@ -78,7 +78,7 @@ def worker(
         if free and not price:
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
-    with open_store(url) as store:
+    with open_store(url, upgrade=True) as store:
         worker = Worker(
             store,
             judge,

@@ -15,12 +15,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Select,
+    column,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
-from tttembed_rag.stores.schema import metadata
+from tttembed_rag.stores.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "forgetting", "publishing", "migrating"]
@@ -135,9 +149,18 @@ class Database:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
         except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
             reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
-            if isinstance(exc, DBAPIError) and _passes(exc):
+            if isinstance(exc, DBAPIError) and (_passes(exc) or self._was_replaced()):
                 raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
+
+    def _was_replaced(self) -> bool:
+        """Whether a newer package has brought the tables to a schema of its own since they were opened."""
+        revision: Select[Any] = select(column("version_num")).select_from(table("alembic_version"))
+        try:
+            with self.engine.connect() as connection:
+                return connection.execute(revision).scalar() not in (None, HEAD)
+        except SQLAlchemyError:
+            return False
 
     def scrub(self) -> None:
         """Leave nothing of deleted rows in a SQLite file; in PostgreSQL, free their space to be overwritten."""

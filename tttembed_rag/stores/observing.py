@@ -8,7 +8,7 @@ the order of their names, documents that are there already in the order of their
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -24,6 +24,8 @@ from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
+# Rows of `schema.changes` that are worth adding up.
+_MANY_CHANGES = 1000
 
 
 def forgotten_id(salt: bytes, query_id: str) -> bytes:
@@ -104,11 +106,37 @@ def reward_rows(
 
 
 def _write_rewards(connection: Connection, judge: int, rewards: Sequence[tuple[int, int, float | None]]) -> None:
-    """Write (query, document, reward) of one judge; a new reward replaces the old one."""
-    rows = [
-        {"query": query, "judge": judge, "document": document, "value": value} for query, document, value in rewards
-    ]
-    insert_all(connection, schema.rewards, rows, replace=True)
+    """Write (query, document, reward) of one judge; a new reward replaces the old one, and both count as a change.
+
+    The queries are locked: nobody else writes rewards of theirs.
+    """
+    r, q = schema.rewards, schema.queries
+    old: dict[tuple[int, int], Any] = {}
+    tenants: dict[int, int] = {}
+    owner = select(q.c.id, q.c.tenant)
+    for numbers in in_parts(sorted({query for query, _, _ in rewards})):
+        stored = select(r.c.query, r.c.document, r.c.value).where(r.c.judge == judge, r.c.query.in_(numbers))
+        old |= {(query, document): value for query, document, value in connection.execute(stored)}
+        tenants |= {query: tenant for query, tenant in connection.execute(owner.where(q.c.id.in_(numbers)))}
+    new = [row for row in rewards if row[:2] not in old or old[row[:2]] != row[2]]
+    rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in new]
+    insert_all(connection, r, rows, replace=True)
+    changed = Counter(tenants[query] for query, _, value in new if value is not None)
+    counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changed.items())]
+    insert_all(connection, schema.changes, counts)
+
+
+def fold_changes(connection: Connection) -> None:
+    """Add up the rows of `schema.changes`, so that there is one for each tenant and judge."""
+    table = schema.changes
+    if connection.execute(select(func.count()).select_from(table)).scalar_one() < _MANY_CHANGES:
+        return
+    sums = Counter[tuple[int, int]]()
+    gone = table.delete().returning(table.c.tenant, table.c.judge, table.c.rewards)
+    for tenant, judge, rewards in connection.execute(gone):
+        sums[tenant, judge] += rewards
+    rows = [{"tenant": tenant, "judge": judge, "rewards": total} for (tenant, judge), total in sorted(sums.items())]
+    insert_all(connection, table, rows)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:

@@ -161,6 +161,16 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
     return [(name, int(count)) for name, count in rows]
 
 
+def count_changes(connection: Connection, selection: Selection) -> int:
+    """How many rewards of the selected judge were ever written that were new, or differed from those before."""
+    table = schema.changes
+    written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
+        table.c.judge == id_of(connection, schema.judges, selection.judge),
+        table.c.tenant.in_(owners_of(selection.tenant)),
+    )
+    return int(connection.execute(written).scalar_one())
+
+
 def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
     """How much there is of *tenant*, or (None) of all tenants."""
     q, d, p, r = schema.queries, schema.documents, schema.pairs, schema.rewards

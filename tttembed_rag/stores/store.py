@@ -30,8 +30,8 @@ from tttembed_rag.stores.states import States
 _NO_TEXTS = "no_texts"
 
 
-def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
-    """The store at *url*, made if absent, its tables brought up to date.
+def open_store(url: str, *, texts: bool = True, create: bool = True, upgrade: bool = False) -> Store:
+    """The store at *url*, made if absent.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
@@ -40,14 +40,17 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 
         create: False makes no store where none is.
 
-    Raises:
-        StoreError: There is something else, it comes from a newer package, or it holds texts and must not.
+        upgrade: Whether tables of an older package are brought up to date, as `tttembed migrate` and the worker do;
+            processes of the older package go on with them.
 
-        StoreUnavailable: It cannot be reached now.
+    Raises:
+        StoreError: There is something else, or it holds texts and must not.
+
+        StoreUnavailable: It cannot be reached now, comes from a newer package, or must be brought up to date first.
     """
     database = Database(url)
     try:
-        migrate(database, create=create)
+        migrate(database, create=create, upgrade=upgrade)
         return Store(database, texts=_keeps_texts(database, wanted=texts))
     except BaseException:
         database.close()
@@ -232,6 +235,19 @@ class Store(AbstractContextManager["Store"]):
         selection = Selection(judge=judge, tenant=tenant, embedder=embedder, last=last, since=since)
         with self._database.read() as connection:
             return reading.count_rewards(connection, selection)
+
+    def changes(self, judge: str, *, tenant: str = "") -> int:
+        """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
+
+        It rises with corrections too, which `budget` does not show.
+        """
+        with self._database.read() as connection:
+            return reading.count_changes(connection, Selection(judge=judge, tenant=tenant))
+
+    def fold_changes(self) -> None:
+        """Add up what `changes` counts; a worker does it now and then."""
+        with self._database.write("observing") as connection:
+            observing.fold_changes(connection)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.

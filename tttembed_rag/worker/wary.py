@@ -36,7 +36,8 @@ class Wary:
 
     An error of any kind is a `JudgeError` (also `SystemExit`, and a `CancelledError` of its own making), and so is an
     answer without any score for several documents: a server in trouble says NaN to everything, and only `FeedbackJudge`
-    may know nothing of a whole result list. Those pairs are asked about again another day. What the answer cost counts against the budget all the same.
+    may know nothing of a whole result list. Those pairs are asked about again another day. What the answer cost counts
+    against the budget all the same.
 
     Args:
         judge: The judge to ask.
