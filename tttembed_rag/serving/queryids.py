@@ -31,6 +31,7 @@ def find_id(
         return None
     for one in (current_query_id(), "" if text_id is None else text_id(query), query):
         name = named_for(owner, tenant, one)
-        if one and offsets.find_private(task, name) is not None:
+        # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
+        if one and "\0" not in one and offsets.find_private(task, name) is not None:
             return name
     return None

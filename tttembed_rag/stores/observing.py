@@ -117,7 +117,7 @@ def _write_rewards(connection: Connection, judge: int, rewards: Sequence[tuple[i
     for numbers in in_parts(sorted({query for query, _, _ in rewards})):
         stored = select(r.c.query, r.c.document, r.c.value).where(r.c.judge == judge, r.c.query.in_(numbers))
         old |= {(query, document): value for query, document, value in connection.execute(stored)}
-        tenants |= {query: tenant for query, tenant in connection.execute(owner.where(q.c.id.in_(numbers)))}
+        tenants |= {row.id: row.tenant for row in connection.execute(owner.where(q.c.id.in_(numbers)))}
     new = [row for row in rewards if row[:2] not in old or old[row[:2]] != row[2]]
     rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in new]
     insert_all(connection, r, rows, replace=True)

@@ -272,6 +272,11 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return versions.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
 
+    def own_tenants(self) -> list[str]:
+        """The tenants that have been served something of their own: all others are served what the shared one is."""
+        with self._database.read() as connection:
+            return versions.own_tenants(connection)
+
     def serving(self, *, tenant: str = "") -> Serving:
         """What a process must serve to *tenant*, read in one moment."""
         checked_name("tenant", tenant, empty=True)
@@ -284,6 +289,12 @@ class Store(AbstractContextManager["Store"]):
         """Every tenant that was ever named, sorted; the shared tenant, "", among them."""
         with self._database.read() as connection:
             return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
+
+    def has_tenants(self) -> bool:
+        """Whether any tenant but the shared one was ever named."""
+        with self._database.read() as connection:
+            named = select(schema.tenants.c.id).where(schema.tenants.c.name > "").limit(1)
+            return connection.execute(named).scalar() is not None
 
     def share(self, tenant: str, allowed: bool, *, by: str) -> None:
         """Allow the shared scope to learn from *tenant*, or end that; nothing flows up until it is allowed.

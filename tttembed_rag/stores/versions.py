@@ -137,6 +137,12 @@ def generations(connection: Connection, tenants: Collection[str]) -> dict[str, i
     return {tenant: shared + own.get(tenant, 0) if tenant else shared for tenant in tenants}
 
 
+def own_tenants(connection: Connection) -> list[str]:
+    """The tenants whose generation was ever raised, the shared one apart."""
+    table = schema.tenants
+    return list(connection.execute(select(table.c.name).where(table.c.generation > 0, table.c.name != "")).scalars())
+
+
 def serving(connection: Connection, load: Load, tenant: str) -> Serving:
     """What *tenant* is served now: its own live version, else that of the shared tenant."""
     rows = {row.tenant: row for row in connection.execute(_SERVING, {"tenant": tenant})}
