@@ -52,6 +52,7 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
         for doc_id, place in query.places.items()
     ]
     insert_all(connection, schema.pairs, pairs)
+    _limit_depth(connection, pairs)
     rewards = [
         (queries[key], documents[key[0], doc_id], reward)
         for key, query in batch.queries.items()
@@ -61,6 +62,25 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
         _write_rewards(connection, judges[batch.judge], rewards)
     update_progress(connection, sorted({*queries.values(), *others.values()}))
     return sum(query.seen for query in batch.queries.values())
+
+
+def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
+    """Leave `schema.MAX_DEPTH` candidates to each query of *shown* pairs: these first, then the latest of before.
+
+    The queries are locked, so nobody else adds to their pairs.
+    """
+    p, r = schema.pairs, schema.rewards
+    now: dict[int, set[int]] = defaultdict(set)
+    for pair in shown:
+        now[pair["query"]].add(pair["document"])
+    for numbers in in_parts(sorted(now)):
+        deep = select(p.c.query).where(p.c.query.in_(numbers)).group_by(p.c.query)
+        for query in connection.execute(deep.having(func.count() > schema.MAX_DEPTH)).scalars().all():
+            documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
+            earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
+            for part in in_parts(earlier[max(0, schema.MAX_DEPTH - len(now[query])) :]):
+                for table in (r, p):
+                    connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
 
 
 def reward_named(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
@@ -278,8 +298,11 @@ def _write_documents(
     table = schema.documents
     ids: dict[DocumentKey, int] = {}
     first_texts: list[int] = []
-    for tenant, owner in sorted(tenants.items()):
-        documents = {name: document for (of, name), document in sorted(batch.documents.items()) if of == tenant}
+    of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
+    for (tenant, name), document in sorted(batch.documents.items()):
+        of_tenants[tenant][name] = document
+    for tenant, documents in of_tenants.items():
+        owner = tenants[tenant]
         stored = _stored_documents(connection, owner, list(documents))
         if missing := [name for name in documents if name not in stored]:
             rows = [{"tenant": owner, "name": name, "text": documents[name].text} for name in missing]

@@ -272,7 +272,7 @@ def _judged_documents(
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         )
         stored += [(query, document, value) for query, document, value in rows]
-    sound = [row for row in stored if _is_reward(row[2])]
+    sound = _shallow(connection, [row for row in stored if _is_reward(row[2])])
     documents = sorted({document for _, document, _ in sound})
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
@@ -291,6 +291,30 @@ def _judged_documents(
             rewards[query].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
     return _Judged(names, vectors, dict(rewards), damaged)
+
+
+def _shallow(connection: Connection, rewards: Sequence[tuple[int, int, float]]) -> Sequence[tuple[int, int, float]]:
+    """The rewards (query, document, value) of `schema.MAX_DEPTH` documents of each query, the first in base order.
+
+    A store of an earlier release may hold more of a query, and the cost of a fit rises with the deepest.
+    """
+    p = schema.pairs
+    of_query: dict[int, list[int]] = defaultdict(list)
+    for query, document, _ in rewards:
+        of_query[query].append(document)
+    deep = [query for query, documents in of_query.items() if len(documents) > schema.MAX_DEPTH]
+    if not deep:
+        return rewards
+    places: dict[tuple[int, int], int] = {}
+    for numbers in in_parts(sorted(deep)):
+        rows = connection.execute(select(p.c.query, p.c.document, p.c.place).where(p.c.query.in_(numbers)))
+        places |= {(query, document): place for query, document, place in rows}
+    kept = set[tuple[int, int]]()
+    for query in deep:
+        shown = sorted((places.get((query, document), 0), -document) for document in of_query[query])
+        kept |= {(query, -document) for _, document in shown[: schema.MAX_DEPTH]}
+    only = set(deep)
+    return [row for row in rewards if row[0] not in only or row[:2] in kept]
 
 
 def _is_reward(value: Any) -> bool:

@@ -28,6 +28,8 @@ from tttembed_rag.stores.states import States
 
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
+# Seconds that the clock of a host may be ahead of the database's.
+_AHEAD = 300.0
 
 
 def open_store(url: str, *, texts: bool = True, create: bool = True, upgrade: bool = False) -> Store:
@@ -125,8 +127,10 @@ class Store(AbstractContextManager["Store"]):
         """Write served queries, all or nothing; gives how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: its candidates are joined, and new values
-        replace old ones. Without texts, an id that is the text itself becomes its `text_id`. Queries that were served
-        before they were forgotten, and come late, are left out.
+        replace old ones. A query keeps 200 candidates, the last ones shown before earlier ones. Without texts, an id
+        that is the text, or has blanks or letters beyond ASCII, becomes its `text_id`, and so does a task that is the
+        text. Queries that were served before they were forgotten, and come late, are left out. A time that lies ahead
+        of the database's clock counts as its present.
 
         Args:
             served: Queries with their candidates.
@@ -140,6 +144,7 @@ class Store(AbstractContextManager["Store"]):
         if not self.texts:
             batch.without_texts(self.text_id)
         with self._database.write("observing") as connection:
+            batch.not_after(self._database.now(connection) + _AHEAD)
             return observing.write_batch(connection, batch, self._salt)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
