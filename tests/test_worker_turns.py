@@ -124,7 +124,7 @@ class TestRefusedQueries:
         assert [action for action, _ in said[1]] == ["learned nothing"]
         assert (early, judge.about("refused")) == (20, 40)
         assert waits(store) == 20 * 4
-        assert store.judge_queue.failures(judge.fingerprint) == [("choosy@1: ValueError: too long", 20)]
+        assert store.judge_queue.failures() == [("choosy@1", "choosy@1: ValueError: too long", 20)]
 
     def test_after_half_a_day_a_few_of_them_are_declined(self, store, rng):
         """Each day a few, so that a fault of the operator never costs a backlog; `ask_again` takes that back."""
@@ -143,7 +143,7 @@ class TestRefusedQueries:
         assert left == [80, 80, *[64] * 6]
         assert (taken_back, waiting) == (16, 80)
         assert store.counts("").rewards == 20 * 4
-        assert store.judge_queue.failures(judge.fingerprint) == []
+        assert store.judge_queue.failures("") == []
         assert store.audit.lines()[0].action in ("ask again", "publish", "abstained")
 
     def test_a_fault_of_the_operator_declines_nothing(self, store, rng, serve):
@@ -195,7 +195,7 @@ class TestRefusedQueries:
         assert store.counts("").rewards == 56 * 4
         assert judge.asked[-1] == "fine text 39 "
         assert len(judge.asked) == 56 + 1
-        assert store.judge_queue.failures(judge.fingerprint) == []
+        assert store.judge_queue.failures("") == []
 
     def test_a_judge_that_is_down_declines_nothing(self, store, rng):
         """Rounds in vain leave every pair waiting, and the judge is asked as soon as it is back."""
@@ -244,10 +244,10 @@ class TestRefusedQueries:
         Worker(store, judge).round()
 
         assert store.counts("").rewards == 20 * 4
-        assert dict(store.judge_queue.failures(judge.fingerprint)).keys() == {
+        assert [why for _, why, _ in store.judge_queue.failures()] == [
             "choosy@1: CancelledError: ",
             "choosy@1: SystemExit: 3",
-        }
+        ]
 
     def test_probes_and_refusals_stay_within_the_budget(self, store, rng):
         """Neither pairs nor money are exceeded by what comes of failed calls."""

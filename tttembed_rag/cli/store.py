@@ -204,14 +204,43 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
-        held, judges = store.counts(tenant), store.judges(tenant=tenant)
+        held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
-        click.echo(json.dumps(asdict(held) | {"judges": dict(judges)}))
+        failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]
+        click.echo(json.dumps(asdict(held) | {"judges": dict(judges), "failures": failed}))
         return
     for name, value in asdict(held).items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
         say(f"{rewards:>24,} rewards of {judge}")
+    for judge, why, queries in failures:
+        say(f"{queries:>24,} queries wait that {judge} failed at: {why}")
+
+
+@main.command("ask-again")
+@in_store
+@click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
+@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@signed
+def ask_again(url: str, judge: str, tenant: str | None, by: str) -> None:
+    """Let pairs wait again that a judge declined, and ask at once about queries that it failed at.
+
+    For when a server, or a proxy before it, was at fault and is mended.
+    """
+    with opened(url) as store:
+        count = store.judge_queue.ask_again(judge, by=by, tenant=tenant)
+    say(f"{count} declined pairs wait again for {judge}")
+
+
+@main.command()
+@in_store
+def migrate(url: str) -> None:
+    """Bring a store that an older release made up to date; a worker does so too.
+
+    Processes of the older release go on; those of this one wait until it is done.
+    """
+    with opened(url, upgrade=True) as store:
+        say(f"{store.name}: up to date")
 
 
 @main.command("import")

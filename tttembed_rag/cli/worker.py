@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, main, say
 
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
@@ -138,4 +138,4 @@ class _Printed:
             record = {"at": round(time.time(), 3), "tenant": step.tenant, "action": step.action}
             click.echo(json.dumps(record | {"version": step.version, "detail": step.detail}))
         else:
-            click.echo(f"{time.strftime('%H:%M:%S')}  {step}")
+            say(f"{time.strftime('%H:%M:%S')}  {step}")

@@ -9,7 +9,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,8 @@ Access = Literal["observing", "forgetting", "publishing", "migrating"]
 
 # KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
+# Bytes that SQLite's log keeps at most once no reader needs more: the log of a time with a frozen reader is given back.
+_LOG_BYTES = 16 * 2**20
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks: numbers that no other program uses.
@@ -107,6 +109,13 @@ class Database:
             event.listen(self.engine, "connect", partial(_limit, idle_seconds))
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
+
+    def create(self) -> None:
+        """Make the file of a SQLite database that is not there yet, which holds users' texts, for its owner alone."""
+        file = self.url.database or ""
+        if self.is_sqlite and not file.startswith("file:"):
+            with suppress(OSError):  # connecting will say what is wrong, if anything is
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def exists(self) -> bool:
         """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""
@@ -190,6 +199,7 @@ class Database:
             f"synchronous={self._synchronous}",
             "secure_delete=ON",
             f"cache_size=-{_CACHE_KIB}",
+            f"journal_size_limit={_LOG_BYTES}",
         )
         for setting in settings:
             bare.execute(f"PRAGMA {setting}")

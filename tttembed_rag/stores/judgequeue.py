@@ -96,13 +96,17 @@ class JudgeQueue:
             lasting = note_failures(connection, number, whys, tenant=owner, now=self._database.now(connection))
         return {f"q{query}" for query in lasting}
 
-    def failures(self, judge: str) -> list[tuple[str, int]]:
-        """Why *judge* failed at queries that still wait for it, the last reasons, each with how many queries."""
-        f = schema.failures
+    def failures(self, tenant: str | None = None) -> list[tuple[str, str, int]]:
+        """Judges, why they failed the last time at queries of a tenant or (None) all, and at how many."""
+        f, j, q = schema.failures, schema.judges, schema.queries
+        count = func.count()
+        counted = select(j.c.name, f.c.why, count).join(j, j.c.id == f.c.judge).group_by(j.c.name, f.c.why)
         with self._database.read() as connection:
-            counted = select(f.c.why, func.count()).where(f.c.judge == id_of(connection, schema.judges, judge))
-            rows = connection.execute(counted.group_by(f.c.why).order_by(func.count().desc(), f.c.why))
-            return [(why, count) for why, count in rows]
+            if tenant is not None:
+                counted = counted.join(q, q.c.id == f.c.query)
+                counted = counted.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
+            rows = connection.execute(counted.order_by(count.desc(), j.c.name, f.c.why))
+            return [(judge, why, queries) for judge, why, queries in rows]
 
     def declined(self, judge: str, day: date | None = None) -> int:
         """How many pairs were written down on a day by UTC, today if none is named, as declined by *judge*."""

@@ -34,6 +34,7 @@ def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True, u
     """
     if not (create or database.exists()):
         raise StoreError(f"{database.name}: expected a store, found no file")
+    database.create()
     with database.read() as connection:
         revision = _revision(connection, database.name)
     if revision == to:

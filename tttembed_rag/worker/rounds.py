@@ -23,6 +23,7 @@ from tttembed_rag.stores import Store
 from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
+from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import one_pass
@@ -364,7 +365,7 @@ class _Trouble:
 
 
 def _announced(watch: Callable[[Step], None] | None, step: Step) -> Step:
-    _log.info("%s", step)
+    _log.info("%s", printable(str(step)))
     if step.action in DECISIONS:
         telemetry.decided(step.action.replace(" ", "_"))
     if watch is not None:
