@@ -229,7 +229,7 @@ def test_ask_again_takes_back_what_was_declined(url: str) -> None:
         queue.failed("later", {other.query_id: "413 too large"})
         before = len(queue.waiting("later", due=True))
         counted = run("counts", "--store", url).output
-        result = run("ask-again", "--store", url, "--judge", "later", "--by", "me")
+        result = run("retry", "--store", url, "--judge", "later", "--by", "me")
 
         assert result.output == f"{len(keys)} declined pairs wait again for later\n"
         assert "1 queries wait that later failed at: 413 too large" in counted

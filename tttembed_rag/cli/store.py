@@ -217,12 +217,12 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
         say(f"{queries:>24,} queries wait that {judge} failed at: {why}")
 
 
-@main.command("ask-again")
+@main.command("retry")
 @in_store
 @click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
 @signed
-def ask_again(url: str, judge: str, tenant: str | None, by: str) -> None:
+def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
     """Let pairs wait again that a judge declined, and ask at once about queries that it failed at.
 
     For when a server, or a proxy before it, was at fault and is mended.
