@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from tttembed_rag import Scale
+from tttembed_rag import JudgeError, Scale
 from tttembed_rag.judges import Budget, ScoreCache
-from tttembed_rag.judges.contract import Blocking
+from tttembed_rag.judges.contract import PROBE_QUERY, Blocking
 from tttembed_rag.judging import Plan, judge_all
 from tttembed_rag.observations import Observation
 
@@ -111,3 +111,41 @@ def test_a_process_ends_while_a_judge_hangs():
 
     assert "no answer within 0.2 s" in done.stdout
     assert time.monotonic() - began < 30
+
+
+class Refusing(Stuck):
+    """A judge that refuses some queries, and its probe once it is told to."""
+
+    def __init__(self, refused, well=True):
+        super().__init__(set())
+        self.refused, self.well, self.probed = refused, well, 0
+
+    def score(self, query, documents):
+        """Good before bad where it is asked for the probe."""
+        if query == PROBE_QUERY:
+            self.probed += 1
+            return [1.0, 0.0] if self.well else [0.5, 0.5]
+        if query in self.refused:
+            raise JudgeError("too long")
+        return super().score(query, documents)
+
+
+@pytest.mark.parametrize(("lenient", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
+def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(lenient, well, judged):
+    """Where that is asked for, and its probe shows it."""
+    plan = Plan(served(12))
+    order = [observation.query for observation, _ in plan.visits()]
+    judge = Refusing(set(order[:4]), well)
+    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, lenient=lenient)
+
+    assert len(verdicts.rewards) == judged
+    assert bool(verdicts.stopped) == (not judged)
+
+
+def test_a_judge_that_fails_on_and_on_is_given_up():
+    """However well it is, ten probes are enough; they count against the caps."""
+    judge = Refusing({f"query {q}" for q in range(100)})
+    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, lenient=True)
+
+    assert (judge.probed, len(verdicts.failed)) == (10, 33)
+    assert verdicts.progress.usage.tokens > 0

@@ -444,3 +444,18 @@ def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], r
     (line,) = [line for line in result.output.splitlines() if line.startswith("Error")]
     assert reason in line
     assert "secret" not in result.output
+
+
+def test_import_writes_in_parts(url: str, tmp_path: Path) -> None:
+    """Others write in between; a second run adds nothing."""
+    log = tmp_path / "log.jsonl"
+    lines = [
+        json.dumps({"query_id": f"i{number}", "query": f"text {number}", "candidates": [{"id": "d", "text": "t"}]})
+        for number in range(1201)
+    ]
+    log.write_text("\n".join(lines), encoding="utf-8")
+    twice = [run("import", log, "--store", url).output for _ in range(2)]
+
+    assert twice == [f"1201 queries of {log}\n"] * 2
+    with open_store(url) as store:
+        assert store.counts().queries == 20 + 1201

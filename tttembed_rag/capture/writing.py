@@ -234,12 +234,21 @@ class Writer:
             self._held -= size
         if self._has_tenants:
             kept = [call for call in calls if call.tenant is not None]
-            self._settle("without_tenant", len(calls) - len(kept))
+            self._leave_out(len(calls) - len(kept))
             calls = kept
         served, sampled_out, malformed = self._preparation.prepare(calls, store.text_id)
         self._settle("sampled_out", sampled_out)
         self._settle("failed", malformed)
         return served
+
+    def _leave_out(self, count: int) -> None:
+        """Count queries that came without a tenant, and say once what that means."""
+        if count and not self.outcomes.totals["without_tenant"]:
+            _log.warning(
+                "queries without a tenant are left out, as the store has tenants: name one by scope(..., tenant=), or "
+                'make a log for the shared tenant with tenant=""'
+            )
+        self._settle("without_tenant", count)
 
     def _write(self, store: ObservingStore) -> None:
         """Write the batch in few transactions; those that the store refuses are halved until the bad query is alone."""

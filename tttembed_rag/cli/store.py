@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 # Tenants that one line names at most.
 _NAMED = 10
+# Queries that are imported in one transaction: others write in between.
+_AT_ONCE = 500
 
 
 @main.command()
@@ -249,9 +252,13 @@ def migrate(url: str) -> None:
 @of_tenant
 @as_objects
 def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
-    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge."""
+    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge.
+
+    All of LOG is checked first; if it ends on the way, run it again: what is there is merged.
+    """
     from tttembed_rag.judging.files import read_log
     from tttembed_rag.stores import Candidate, Served
+    from tttembed_rag.stores.rows import in_parts
 
     served = [
         Served(
@@ -264,8 +271,14 @@ def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
         )
         for one in read_log(log)
     ]
-    with opened(url, create=True) as store:
-        written = store.observe(served)
+    written, hidden = 0, not sys.stderr.isatty()
+    with (
+        opened(url, create=True) as store,
+        click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar,
+    ):
+        for part in in_parts(served, _AT_ONCE):
+            written += store.observe(part)
+            bar.update(len(part))
     click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
 
 

@@ -18,6 +18,7 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
+    PROBE_MARGIN,
     PROBE_QUERY,
     Judge,
     Scores,
@@ -34,6 +35,8 @@ from tttembed_rag.system.background import DaemonThreads
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the run ends.
 _FAILURES = 3
+# How often such a judge may show by its probe that it is well.
+_CHANCES = 10
 
 
 class LateError(JudgeError):
@@ -107,11 +110,13 @@ def judge_all(
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
     stop: Event | None = None,
+    lenient: bool = False,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
 
     Every answer is kept as it comes. A cap is never exceeded while judges use no more than they
-    forecast. A judge that fails three times in a row ends the run, and the scores so far are kept.
+    forecast. A judge that fails three times in a row ends the run, and the scores so far are kept; *lenient*, only one
+    that fails the probe of `check_judge` then, or has passed it ten times so.
 
     Args:
         plan: The pairs and the caps.
@@ -127,12 +132,16 @@ def judge_all(
         seconds: How long a call may take before it is left behind as failed; None is no limit.
 
         stop: Once it is set, no further call is made.
+
+        lenient: Whether a judge that passes its probe is asked on where calls fail in a row; the probe is paid for.
     """
 
     async def judged() -> Verdicts:
         # A judge that never answers is left behind in a thread that keeps no process from ending.
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
-        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop)
+        return await ajudge_all(
+            plan, judge, cache, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, lenient=lenient
+        )
 
     return asyncio.run(judged())
 
@@ -146,12 +155,15 @@ async def ajudge_all(
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
     stop: Event | None = None,
+    lenient: bool = False,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
     judge.scale.check_calibrated()  # before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None), seconds, stop or Event()).finish()
+    return await _Run(
+        plan, judge, cache, concurrency, watch or (lambda _: None), seconds, stop or Event(), lenient
+    ).finish()
 
 
 _END = _Call("", [], [], Usage())
@@ -235,9 +247,12 @@ class _Run:
         watch: Callable[[Progress], None],
         seconds: float | None,
         stop: Event,
+        lenient: bool,
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
         self._seconds, self._stop = seconds, stop
+        # How often a judge that fails in a row may still show that it is well.
+        self._chances = _CHANCES if lenient else 0
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
         self._rewards: dict[bytes, float] = {}
         self._usage = Usage()
@@ -282,7 +297,7 @@ class _Run:
                 self._failures += 1
                 self._failed |= dict.fromkeys(call.keys, exc)
                 _log.warning("not judged: %s", exc)
-                if self._failures >= _FAILURES:
+                if self._failures >= _FAILURES and not await self._is_well():
                     self._stopped = str(exc)
                 return
         self._failures = 0
@@ -293,6 +308,26 @@ class _Run:
         self._cache.put(self._judge.fingerprint, answers)
         self._walk.answered.update(answers)
         self._usage += used
+
+    async def _is_well(self) -> bool:
+        """Whether a judge that failed in a row passes its probe, and may go on; what that costs counts."""
+        if not self._chances:
+            return False
+        self._chances, self._failures = self._chances - 1, 0
+        probe = [PROBE_GOOD, PROBE_BAD]
+        call = _Call(PROBE_QUERY, probe, [], forecast_of(self._judge, PROBE_QUERY, probe))
+        if not self._walk.ledger.admits(call.estimate):
+            return False
+        self._walk.ledger.reserve(call, call.estimate)
+        with metered() as meter:
+            try:
+                good, bad = rewards_of(self._judge, await self._asked(call)).tolist()
+            except (JudgeError, ValueError):
+                good = bad = 0.0
+        used = meter.usage if meter.heard else call.estimate
+        self._walk.ledger.settle(call, used)
+        self._usage += used
+        return bool(good - bad >= PROBE_MARGIN)
 
     async def _asked(self, call: _Call) -> Scores:
         """The judge's answer; an error where it is late, or where the judge cancels itself."""
