@@ -51,10 +51,13 @@ class Selection:
             raise InputError(f"last: expected at least 1 query, got {self.last}")
 
 
-def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
+def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewards, list[tuple[int, int]]]:
     """The selected rewards, in an order that depends on nothing but what they are.
 
     Damaged vectors and rewards are left out, and a line in the log tells how many.
+
+    Returns:
+        The rewards, and which document's vector, of which embedder, is damaged.
 
     Raises:
         RewardError: There are none.
@@ -94,7 +97,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
     in_order = sorted(judged.names, key=judged.names.__getitem__)
     places = {document: place for place, document in enumerate(in_order)}
     pairs = [sorted((places[document], value) for document, value in judged.rewards[row.id]) for row in rows]
-    return Rewards.from_indexed(
+    rewards = Rewards.from_indexed(
         _matrix([row.vector for row in rows]),
         _matrix([judged.vectors[document] for document in in_order]),
         candidates=[[place for place, _ in of_query] for of_query in pairs],
@@ -103,6 +106,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
         query_ids=[named_for(selection.tenant, row.tenant, row.name) for row in rows],
         judge=selection.judge,
     )
+    return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
@@ -252,12 +256,15 @@ class _Judged:
         rewards: By query, the ids of its documents with their rewards.
 
         damaged: How many vectors and rewards were left out, by what they are.
+
+        unreadable: The ids of the documents with a damaged vector.
     """
 
     names: dict[int, tuple[str, str]]
     vectors: dict[int, bytes]
     rewards: dict[int, list[tuple[int, float]]]
     damaged: dict[str, int]
+    unreadable: list[int]
 
 
 def _judged_documents(
@@ -290,7 +297,8 @@ def _judged_documents(
         if document in vectors:
             rewards[query].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
-    return _Judged(names, vectors, dict(rewards), damaged)
+    unreadable = [document for document in documents if document not in vectors]
+    return _Judged(names, vectors, dict(rewards), damaged, unreadable)
 
 
 def _shallow(connection: Connection, rewards: Sequence[tuple[int, int, float]]) -> Sequence[tuple[int, int, float]]:

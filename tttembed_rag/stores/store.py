@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -26,6 +27,7 @@ from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name
 from tttembed_rag.stores.registry import Registry
 from tttembed_rag.stores.states import States
 
+_log = logging.getLogger(__name__)
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
 # Seconds that the clock of a host may be ahead of the database's.
@@ -180,6 +182,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> Rewards:
         """Rewards of *judge*, ready for a fit; the order in which they came does not matter.
 
+        Damaged vectors are left out; those of documents are dropped, to be written anew when they are shown again.
+
         Args:
             judge: Fingerprint of the judge.
 
@@ -199,7 +203,14 @@ class Store(AbstractContextManager["Store"]):
         """
         selection = Selection(judge=judge, tenant=tenant, embedder=embedder, last=last, since=since, before=before)
         with self._database.read() as connection:
-            return reading.selected_rewards(connection, selection)
+            rewards, damaged = reading.selected_rewards(connection, selection)
+        if damaged:
+            try:
+                with self._database.write("observing") as connection:
+                    observing.forget_vectors(connection, damaged)
+            except StoreError as exc:
+                _log.warning("damaged document vectors stay until they are read again: %s", exc)
+        return rewards
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.
