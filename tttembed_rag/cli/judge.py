@@ -105,7 +105,7 @@ def judge(
                 rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
 
-            verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch)
+            verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
     write_scores(target, verdicts)
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
     if verdicts.stopped not in ("", BUDGET_ENDED):

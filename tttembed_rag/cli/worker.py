@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, main, say
 from tttembed_rag.offsets.values import AnyScope
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def worker(
         if free and not price:
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
-    with open_store(url) as store:
+    with open_store(url, upgrade=True) as store:
         worker = Worker(
             store,
             judge,
@@ -139,4 +139,4 @@ class _Printed:
             record = {"at": round(time.time(), 3), "tenant": step.tenant, "action": step.action}
             click.echo(json.dumps(record | {"version": step.version, "detail": step.detail}))
         else:
-            click.echo(f"{time.strftime('%H:%M:%S')}  {step}")
+            say(f"{time.strftime('%H:%M:%S')}  {step}")

@@ -191,6 +191,8 @@ def read_events(path: Path) -> Iterator[Event]:
         raise DataError(f"{path}: expected feedback, found no file") from exc
     except UnicodeDecodeError as exc:
         raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+    except csv.Error as exc:
+        raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
 
 
 def _csv(path: Path, text: str) -> Iterator[Event]:
@@ -229,7 +231,7 @@ def _opensearch(path: Path, text: str) -> Iterator[Event]:
         for entry in json.loads(text)["judgmentRatings"]:
             for rating in entry["ratings"]:
                 yield Event(str(entry["query"]), str(rating["docId"]), "judgment", float(rating["rating"]))
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
 
 

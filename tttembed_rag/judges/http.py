@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import math
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,7 +16,7 @@ from urllib.parse import urlsplit
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
+from tttembed_rag.judges.spending import MOST_USED, Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
 from tttembed_rag.scales import Scale
@@ -21,6 +25,18 @@ from tttembed_rag.scales import Scale
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
+# Bytes of an answer, uncompressed, that are read at most; and of an error, which is shown.
+_LONGEST_ANSWER = 8 * 2**20
+# Characters of a document that is not halved any more for a server that refuses its size.
+_SHORT_DOCUMENT = 1_000
+# A request that is too large for the server, or for a proxy before it.
+_TOO_LARGE = 413
+
+_log = logging.getLogger(__name__)
+
+
+class _TooLargeError(JudgeError):
+    """A request that a server refuses for its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +151,7 @@ class HttpJudge(Blocking):
 
         patience: How often and how fast it is asked.
 
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds until an answer must be there, whole.
     """
 
     def __init__(
@@ -159,17 +175,22 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise InputError(f"url: expected http(s)://HOST without a password, got {url!r}")
+        try:
+            parts = urlsplit(url)
+        except ValueError as exc:
+            raise InputError("url: expected http(s)://HOST, got another text") from exc
+        # What may hold a secret, before the @ and after the question mark, is in no error and no log.
+        self._name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise InputError(f"url: expected http(s)://HOST without a password, got {self._name!r}")
         if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise InputError(f"url: expected https where a key is sent, got {url!r}")
+            raise InputError(f"url: expected https where a key is sent, got {self._name!r}")
         self._httpx = require("httpx", EXTRA)
         self._url = url if parts.path.strip("/") else url.rstrip("/") + self._shape.path
         token = f"Bearer {key}" if self._shape.header == "authorization" else f"{key}"
-        self._client = self._httpx.Client(
-            timeout=timeout, headers={self._shape.header: token} if key else {}, follow_redirects=False
-        )
+        headers = {"accept-encoding": "identity"} | ({self._shape.header: token} if key else {})
+        self._client = self._httpx.Client(timeout=timeout, headers=headers, follow_redirects=False)
+        self._timeout = timeout
         weakref.finalize(self, self._client.close)
         self._ask = (patience or Patience()).caller()
         self._model = model
@@ -197,7 +218,7 @@ class HttpJudge(Blocking):
         scores: Scores = []
         for start in range(0, len(screened.texts), size):
             batch = screened.texts[start : start + size]
-            scores += self._ask(partial(self._scores, asked, batch))
+            scores += self._fitting(asked, batch)
         return screened.spread(scores, self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
@@ -205,25 +226,52 @@ class HttpJudge(Blocking):
         read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
         return Usage(-(-len(documents) // self._shape.at_once), read)
 
-    def _scores(self, query: str, documents: list[str]) -> Scores:
-        body = self._shape.request(self._model, self._instruction, query, documents)
+    def _fitting(self, query: str, documents: list[str]) -> Scores:
+        """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
         try:
-            response = self._client.post(self._url, json=body)
+            return self._ask(partial(self._scores, query, documents))
+        except _TooLargeError as exc:
+            half = len(documents) // 2
+            if half:
+                return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
+            (text,) = documents
+            if len(text) <= _SHORT_DOCUMENT:
+                raise
+            _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
+            return self._fitting(query, [text[: len(text) // 2]])
+
+    def _post(self, body: dict[str, Any]) -> tuple[int, Any, bytes]:
+        """Status, headers and content of an answer that is whole, not too long, and in time."""
+        ends, content = time.monotonic() + self._timeout, bytearray()
+        try:
+            with self._client.stream("POST", self._url, json=body) as response:
+                for part in response.iter_bytes():
+                    content += part
+                    if len(content) > _LONGEST_ANSWER:
+                        raise JudgeError(f"{self._name}: expected at most {_LONGEST_ANSWER} bytes, got more")
+                    if time.monotonic() > ends:
+                        raise BusyError(f"{self._name}: expected a whole answer within {self._timeout:g} s, got a part")
         except self._httpx.RequestError as exc:
-            raise BusyError(f"{self._url}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        shown = readable(response.text, 200).replace("\n", " ")
-        reason = f"{self._url}: expected an answer, got {response.status_code} {shown}"
-        check_status(response.status_code, response.headers, reason)
+            raise BusyError(f"{self._name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        return response.status_code, response.headers, bytes(content)
+
+    def _scores(self, query: str, documents: list[str]) -> Scores:
+        status, headers, content = self._post(self._shape.request(self._model, self._instruction, query, documents))
+        shown = readable(content[:4_000].decode("utf-8", "replace"), 200).replace("\n", " ")
+        reason = f"{self._name}: expected an answer, got {status} {shown}"
+        if status == _TOO_LARGE:
+            raise _TooLargeError(reason)
+        check_status(status, headers, reason)
         try:
-            answer = response.json()
+            answer = json.loads(content)
             items = [
                 (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)
             ]
             used = _used(answer, self.forecast(query, documents))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise JudgeError(f"{self._url}: expected an index and a score per document, got {shown}") from exc
+            raise JudgeError(f"{self._name}: expected an index and a score per document, got {shown}") from exc
         report_usage(used)
-        return _by_index(self._url, items, len(documents))
+        return _by_index(self._name, items, len(documents))
 
 
 def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
@@ -245,4 +293,10 @@ def _used(answer: Any, estimate: Usage) -> Usage:
         return estimate
     tokens = (answer.get("usage") or {}).get("total_tokens")
     units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
-    return Usage(int(units or 1), estimate.tokens if tokens is None else int(tokens))
+    return Usage(_counted(units, 1) or 1, _counted(tokens, estimate.tokens))
+
+
+def _counted(said: Any, estimate: int) -> int:
+    """What a server *said* that it counted; the *estimate* where that is no number that one call can have."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return math.ceil(said) if is_number and 0 <= said <= MOST_USED else estimate
