@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
@@ -19,6 +19,8 @@ from tttembed_rag.scales import Scale
 
 # Hosts that a key may be sent to over plain HTTP.
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Requests in flight at once within one call.
+_AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
 
@@ -194,11 +196,9 @@ class HttpJudge(Blocking):
         """
         screened = Screened.of(documents, self._longest)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
-        scores: Scores = []
-        for start in range(0, len(screened.texts), size):
-            batch = screened.texts[start : start + size]
-            scores += self._ask(partial(self._scores, asked, batch))
-        return screened.spread(scores, self.scale)
+        batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
+        answers = side_by_side([partial(self._ask, partial(self._scores, asked, batch)) for batch in batches], _AT_ONCE)
+        return screened.spread([score for scores in answers for score in scores], self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
