@@ -97,6 +97,11 @@ class Preparation:
         self._query_vectors, self._document_vectors = TextVectors(), vectors
         self._pairs = pairs
 
+    @property
+    def embeds(self) -> bool:
+        """Whether texts may have to be embedded, which can take seconds for a few queries."""
+        return self._embed_queries is not None or self._embed_documents is not None
+
     def renew(self) -> None:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self._document_vectors = copy(self._query_vectors), copy(self._document_vectors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_query_id, current_tenant
+from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
 __all__ = ["Captured", "StoreLog"]
@@ -92,6 +94,7 @@ class StoreLog:
 
     Raises:
         InputError: An option is out of its range, or there is no such scale.
+        StoreError: The URL can never be that of a store.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class StoreLog:
             raise InputError(f"pairs_a_day: expected >= 0, got {pairs_a_day}")
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        check_url(store)
         self.judge, declared = (judge, scale) if isinstance(judge, str) else (judge.fingerprint, judge.scale)
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self._tenant = tenant
@@ -169,9 +173,14 @@ class StoreLog:
         """Wait until everything noted so far is written or refused; gives whether it is after *timeout* seconds."""
         return self._writer.flush(timeout)
 
-    def close(self, timeout: float = 30.0) -> None:
-        """Write what waits, at most *timeout* seconds, and end; later calls are dropped."""
-        self._writer.close(timeout)
+    def close(self, timeout: float | None = None) -> None:
+        """Write what waits, and end; later calls are dropped. What could not be written is counted and logged.
+
+        Args:
+            timeout: Seconds that it may take, beyond the embedding that is in progress; None is as long as queries are
+                being written, and gives up after 30 s in which none was.
+        """
+        self._writer.close(math.inf if timeout is None else timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -62,7 +62,7 @@ def data(
         _check_same(folder, Path(name), choices)
     else:
         _fetch(name, folder, choices)
-    dataset = load_beir(folder)
+    dataset = load_beir(folder, labels=False)
     record: dict[str, str | int] = {
         "folder": str(folder),
         "documents": len(dataset.documents),
@@ -87,7 +87,9 @@ def data(
     if as_json:
         click.echo(json.dumps(record))
         return
-    click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries with labels")
+    click.echo(
+        f"{folder}: {record['documents']} documents, {record['queries']} queries{' with labels' if dataset.qrels else ''}"
+    )
     if spec is not None:
         click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
 
