@@ -87,9 +87,8 @@ def data(
     if as_json:
         click.echo(json.dumps(record))
         return
-    click.echo(
-        f"{folder}: {record['documents']} documents, {record['queries']} queries{' with labels' if dataset.qrels else ''}"
-    )
+    labelled = " with labels" if dataset.qrels else ""
+    click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries{labelled}")
     if spec is not None:
         click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
 

@@ -92,9 +92,7 @@ def _of_folder(folder: Path, vectors: str, rewards: str | None, scale: str, dept
 
     if rewards is None:
         raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
-    collection = open_collection(
-        folder, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index="flat", labels=False
-    )
+    collection = open_collection(folder, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), labels=False)
     judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, depth)[0])]
     return pooled_rewards([collection], [np.array(judged, dtype=np.intp)], depth)
 
