@@ -500,7 +500,7 @@ def test_explain_tells_ranks_and_scores(folder: Path, learned: Path, query: str)
 def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query: str, key: str) -> None:
     """A query is explained by its private offset, else by its task's, with the line that show prints of it."""
     lines = tttembed("explain", folder, query, "--offsets", learned, "--vectors", "tiny").stdout.splitlines()
-    (shown,) = (line for line in tttembed("show", learned).stdout.splitlines() if line.startswith(f"{key}:"))
+    (shown,) = (line for line in tttembed("show", learned, "--all").stdout.splitlines() if line.startswith(f"{key}:"))
 
     assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
     assert explained(folder, query, learned)["offset"]["key"] == key

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, current_scope, scope
-from tttembed_rag.serving import Steering, current_tenant, resolve_scope
+from tttembed_rag.serving import Published, Snapshot, Steering, current_tenant, resolve_scope
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -346,3 +346,25 @@ class TestTenants:
 
         expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
         assert served == [(one, one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("learned_for", "wrapped", "said"),
+    [
+        ("", "mine", ["version 3 does not say for which embedding model"]),
+        ("mine", "", ["version 3 was learned for mine"]),
+        ("mine", "mine", []),
+        ("", "", []),
+    ],
+)
+def test_offsets_of_an_unknown_model_are_said_once(offsets, caplog, learned_for, wrapped, said):
+    """Where one of both models is known, nobody can tell whether they are the same: they are served, and one line."""
+
+    class Versioned(Published):
+        def snapshot(self, tenant):
+            return Snapshot(offsets, None, 3, embedder=learned_for)
+
+    live = LiveOffsets.of(Versioned({}), embedder=wrapped)
+
+    assert [live.current for _ in range(3)] == [offsets] * 3
+    assert [message.split(",")[0].split(" it was")[0] for message in caplog.messages] == said

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
+from tttembed_rag.cli.telling import with_origin
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, learned, traffic
 from tttembed_rag.worker import Probe
@@ -37,7 +38,7 @@ def file(url: str, tmp_path: Path) -> Path:
     """What they teach, saved."""
     path = tmp_path / "offsets.safetensors"
     with open_store(url) as store:
-        learned(store).save(path)
+        with_origin(learned(store), embedder="model-a").save(path)
     return path
 
 
@@ -99,12 +100,17 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
     assert before.offsets.settings == after.offsets.settings
 
 
-def test_publish_is_told_the_embedding_model(url: str, file: Path) -> None:
-    """Where the file does not say it."""
-    run("publish", file, "--store", url, "--embedder", "model-a")
-
+def test_publish_asks_for_the_embedding_model(url: str, tmp_path: Path) -> None:
+    """A file that does not say it is published with a name alone: offsets of one model are noise to another."""
+    file = tmp_path / "unnamed.safetensors"
     with open_store(url) as store:
+        learned(store).save(file)
+        refused = run("publish", file, "--store", url)
+        run("publish", file, "--store", url, "--embedder", "model-a")
+
         assert [version.embedder for version in store.versions()] == ["model-a"]
+    assert refused.exit_code == 2
+    assert "--embedder: expected the name of the model whose vectors" in refused.output
 
 
 def test_fit_keeps_the_embedding_model_for_publish(sqlite_url: str, tmp_path: Path) -> None:
@@ -317,7 +323,7 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
         offsets.save(file)
         store.publish(offsets, by=escape)
 
-    said = "".join(run(*arguments).output for arguments in (["show", file], ["show", url], ["audit", "--store", url]))
+    said = "".join(run(*arguments).output for arguments in (["show", file, "--all"], ["show", url, "--all"], ["audit", "--store", url]))
 
     assert "query:t0/acme:?q0: 1 rewarded query" in said
     assert "query:t0/?]0;mine?: 1 rewarded query" in said
@@ -353,7 +359,11 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
     line = {"query_id": "7", "query": "how?", "task": "billing", "candidates": [{"id": "a", "text": "so"}]}
     log.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
-    assert run("import", log, "--store", sqlite_url).output == f"1 queries of {log}\n"
+    assert run("import", log, "--store", sqlite_url).output.splitlines() == [
+        f"1 queries of {log}",
+        "1 of 1 queries and 1 of 1 documents have no vector: nothing is learned from those until --embed SPEC gives "
+        "them some",
+    ]
     with open_store(sqlite_url) as store:
         assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
 

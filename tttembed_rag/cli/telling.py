@@ -36,6 +36,55 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
         )
 
 
+def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
+    """Print the judge that gave the rewards, a line for each shared offset, and how many private ones there are.
+
+    Args:
+        offsets: What was learned.
+
+        everything: Print a line for every private offset instead.
+
+        as_json: One JSON object for every offset, and nothing else.
+    """
+    if not as_json and (judge := offsets.settings.get("judge")) is not None:
+        say(f"rewards: {judge}")
+    private: dict[str | None, list[Offset]] = {}
+    for offset in offsets.values():
+        if offset.query_id is not None and not (everything or as_json):
+            private.setdefault(offset.task, []).append(offset)
+            continue
+        say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+    for task, own in private.items():
+        if len(own) == 1:
+            say(offset_line(own[0]))
+            continue
+        served = sum(offset.served for offset in own)
+        say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
+
+
+def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
+    """One of *offsets* as a JSON object, without its vector."""
+    evidence = offset.evidence
+    return {
+        "key": offset.key,
+        "served": offset.served,
+        "alpha": offset.alpha,
+        "n": offset.n,
+        "gain": evidence.gain,
+        "interval": evidence.interval,
+        "verdict": evidence.verdict,
+        "reason": evidence.reason,
+        "needed": evidence.needed,
+        "judge": offsets.settings.get("judge"),
+    }
+
+
+def offset_line(offset: Offset) -> str:
+    """An offset in one line that a person understands."""
+    noun = "query" if offset.n == 1 else "queries"
+    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
+
+
 def served_now(store: Store, tenant: str) -> str:
     """One line that says which version *tenant* is served now, of which tenant, or why it is served base vectors."""
     now = store.serving(tenant=tenant)

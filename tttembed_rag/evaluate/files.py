@@ -126,6 +126,12 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
     return documents, queries
 
 
+def embedder_of(folder: Path, name: str) -> str:
+    """Fingerprint of the model that made stored vectors; their name where the file does not say."""
+    with np.load(folder / "vectors" / f"{name}.npz", allow_pickle=False) as stored:
+        return str(stored["fingerprint"]) if "fingerprint" in stored else name
+
+
 def load_scores(folder: Path, name: str) -> Judgments:
     """Stored scores of a judge by query id and document id; pairs that are absent were not judged."""
     path = folder / "scores" / f"{name}.tsv"

@@ -238,7 +238,7 @@ def _csv(path: Path, text: str) -> Iterator[Event]:
     for row in rows:
         try:
             position, when = int(row.get("position") or 1), row.get("time")
-            value, seconds = float(row["value"]), _seconds(when) if when else None
+            value, seconds = float(row["value"]), seconds_of(when) if when else None
             yield Event(row["query_id"], row["doc_id"], row["signal"], value, position, seconds)
         except (TypeError, ValueError) as exc:
             raise DataError(f"{path}:{rows.line_num}: expected an event ({exc})") from exc
@@ -271,7 +271,7 @@ def _opensearch(path: Path, text: str) -> Iterator[Event]:
         raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
     """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
     try:
         return float(text)

@@ -25,6 +25,7 @@ from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.registry import Registry
 from tttembed_rag.stores.states import States
+from tttembed_rag.stores.vectors import StoredVectors
 
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
@@ -85,6 +86,8 @@ class Store(AbstractContextManager["Store"]):
         states: What a worker keeps between rounds.
 
         history: What a report reads.
+
+        vectors: Which vectors are missing, and making them.
     """
 
     def __init__(self, database: Database, *, texts: bool = True) -> None:
@@ -103,6 +106,7 @@ class Store(AbstractContextManager["Store"]):
         self.leases = Leases(database)
         self.states = States(database)
         self.history = History(database)
+        self.vectors = StoredVectors(database)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
