@@ -55,7 +55,7 @@ def learn(
     check_target(out)
     if scope == "auto" and no_gate:
         raise click.UsageError("--no-gate needs --scope global, task, local or query: auto is chosen by evidence")
-    asked = Asked(source=source, out=out, **options)
+    asked = RewardSource(source=source, out=out, **options)
     rewards, embedder = asked.rewards_and_embedder()
     offsets = fit(rewards, scope=scope, gate=not no_gate)
     with_origin(offsets, embedder=embedder).save(out)
@@ -66,7 +66,7 @@ def learn(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RewardSource:
     """What was asked for on the command line; see its options."""
 
     source: Path | str
