@@ -48,6 +48,15 @@ class TestFromTexts:
         """Grades of 0 to 5 are mapped to [0, 1]."""
         assert of([("q", "a", 5), ("q", "b", 1)], scale="rubric:0,5").values.tolist() == [1.0, 0.2]
 
+    def test_sources_have_rows_of_their_own(self):
+        """Two users may say different things of one document; the mean is of one source alone."""
+        rows = [("q", "a", 1.0, "", "ann"), ("q", "a", 0.0, "", "ben"), ("q", "a", 0.5, "", "ben"), ("q", "b", 0.1)]
+        rewards = of(rows)
+
+        assert rewards.sources.tolist() == ["ann", "ben", ""]
+        assert rewards.tasks.tolist() == ["default"] * 3
+        assert rewards.values.tolist() == [1.0, 0.25, 0.1]
+
     def test_every_text_is_embedded_once(self):
         """However often it comes."""
         asked = []
@@ -64,7 +73,11 @@ class TestFromTexts:
         ("rows", "error", "message"),
         [
             ([], RewardError, "expected at least one row, got none"),
-            ([("q", "d")], InputError, r"expected \(query, document, reward\[, task\]\), got \('q', 'd'\) at row 0"),
+            (
+                [("q", "d")],
+                InputError,
+                r"expected \(query, document, reward\[, task\[, source\]\]\), got \('q', 'd'\) at row 0",
+            ),
             (["text"], InputError, "got 'text' at row 0"),
             ([("q", "d", 1), ("q", "", 1)], InputError, "expected texts .* at row 1"),
             ([("q", "d", "good")], InputError, "expected a number as reward, got 'good' at row 0"),
@@ -90,7 +103,17 @@ class TestSaving:
         rewards.save(tmp_path / "mine.npz")
         loaded = Rewards.load(tmp_path / "mine.npz")
 
-        for name in ("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids"):
+        for name in (
+            "query_vectors",
+            "doc_vectors",
+            "starts",
+            "candidates",
+            "values",
+            "tasks",
+            "query_ids",
+            "sources",
+            "doc_ids",
+        ):
             assert_array_equal(getattr(loaded, name), getattr(rewards, name))
         assert loaded.judge == "people"
         learned, again = (fit(one, scope="task", gate=False) for one in (rewards, loaded))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 import numpy as np
@@ -15,6 +15,7 @@ from tttembed_rag.cli.group import check_target, counted, main
 from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.errors import DataError
+from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
 
@@ -34,9 +35,7 @@ if TYPE_CHECKING:
 @click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @counted("--depth", 10, "Rewarded candidates per query of DIR.")
-@click.option(
-    "--scope", type=click.Choice(["auto", "global", "task", "local", "query"]), default="auto", show_default=True
-)
+@click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
@@ -47,7 +46,7 @@ def learn(
 
     FILE is your own feedback, CSV with a header or JSON lines: query, document (their texts), and one of reward (in
     [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
-    position) or success (1, 0); task where there are several. Or it is a log of served queries as `tttembed judge`
+    position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served queries as `tttembed judge`
     reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
     """
     from tttembed_rag.gate.deciding import fit

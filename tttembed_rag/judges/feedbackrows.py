@@ -20,7 +20,9 @@ _DOCUMENT = ("document", "text", "passage", "doc")
 _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
-COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task where there are several"
+COLUMNS = (
+    f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task and source where there are several"
+)
 
 
 class TextReward(NamedTuple):
@@ -34,12 +36,15 @@ class TextReward(NamedTuple):
         reward: In [0, 1].
 
         task: Task key.
+
+        source: Who gave it, such as a user; empty for one judge of all rows.
     """
 
     query: str
     document: str
     reward: float
     task: str
+    source: str = ""
 
 
 def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
@@ -72,24 +77,24 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
     said = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
     if "query" not in first or document is None or len(said) != 1:
         raise DataError(f"{path}: expected {COLUMNS}, got {', '.join(map(str, first))}")
-    judged: dict[str, list[Event]] = {}
+    judged: dict[tuple[str, str], list[Event]] = {}
     given: list[TextReward] = []
     for number, row in rows:
         try:
             query, shown, of_task = _texts(row, "query", document, task)
-            value = _number(row[said[0]])
+            source, value = str(row.get("source") or ""), _number(row[said[0]])
             if said[0] in _REWARD:
                 reward = float(scale.to_unit(np.array([value]))[0])
-                given.append(TextReward(query, shown, reward, of_task))
+                given.append(TextReward(query, shown, reward, of_task, source))
                 continue
             place, when = int(row.get("position") or 1), row.get("time")
             seconds = seconds_of(str(when)) if when else None
-            judged.setdefault(of_task, []).append(Event(query, shown, said[0], value, place, seconds))
+            judged.setdefault((of_task, source), []).append(Event(query, shown, said[0], value, place, seconds))
         except (InputError, KeyError, TypeError, ValueError) as exc:
             raise DataError(f"{path}:{number}: expected {COLUMNS} ({exc})") from exc
     return given + [
-        TextReward(query, shown, score, of_task)
-        for of_task, events in judged.items()
+        TextReward(query, shown, score, of_task, source)
+        for (of_task, source), events in judged.items()
         for (query, shown), score in Feedback.of(events).scores.items()
     ]
 
