@@ -213,8 +213,8 @@ class Rewards:
         """Rewards of texts, with the vectors that an embedding model gives them; a query's id is its text.
 
         Args:
-            feedback: Rows (query, document, reward[, task[, source]]); a task and a source that is empty are the default
-                task and the declared judge. Of several rewards of one pair by one source the mean counts.
+            feedback: Rows (query, document, reward[, task[, source]]); an empty task is the default one, an empty
+                source the declared judge. Of several rewards of one pair by one source the mean counts.
 
             embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
 

@@ -323,7 +323,8 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
         offsets.save(file)
         store.publish(offsets, by=escape)
 
-    said = "".join(run(*arguments).output for arguments in (["show", file, "--all"], ["show", url, "--all"], ["audit", "--store", url]))
+    shown = (["show", file, "--all"], ["show", url, "--all"], ["audit", "--store", url])
+    said = "".join(run(*arguments).output for arguments in shown)
 
     assert "query:t0/acme:?q0: 1 rewarded query" in said
     assert "query:t0/?]0;mine?: 1 rewarded query" in said
@@ -361,8 +362,10 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
 
     assert run("import", log, "--store", sqlite_url).output.splitlines() == [
         f"1 queries of {log}",
-        "1 of 1 queries and 1 of 1 documents have no vector: nothing is learned from those until --embed SPEC gives "
-        "them some",
+        (
+            "1 of 1 queries and 1 of 1 documents have no vector: nothing is learned from those until --embed SPEC "
+            "gives them some"
+        ),
     ]
     with open_store(sqlite_url) as store:
         assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]

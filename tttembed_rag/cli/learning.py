@@ -46,8 +46,8 @@ def learn(
 
     FILE is your own feedback, CSV with a header or JSON lines: query, document (their texts), and one of reward (in
     [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
-    position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served queries as `tttembed judge`
-    reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
+    position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served
+    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
     """
     from tttembed_rag.gate.deciding import fit
 

@@ -20,9 +20,7 @@ _DOCUMENT = ("document", "text", "passage", "doc")
 _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
-COLUMNS = (
-    f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task and source where there are several"
-)
+COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
 
 
 class TextReward(NamedTuple):
