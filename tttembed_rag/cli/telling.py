@@ -37,23 +37,30 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
 
 
 def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
-    """Print the judge that gave the rewards, a line for each shared offset, and how many private ones there are.
+    """Print the judge that gave the rewards, a line for each task, and how many private offsets there are.
+
+    The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
 
     Args:
         offsets: What was learned.
 
-        everything: Print a line for every private offset instead.
+        everything: Print a line for every offset instead.
 
         as_json: One JSON object for every offset, and nothing else.
     """
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
+    if everything or as_json:
+        for offset in offsets.values():
+            say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+        return
+    shared: dict[str | None, list[Offset]] = {}
     private: dict[str | None, list[Offset]] = {}
     for offset in offsets.values():
-        if offset.query_id is not None and not (everything or as_json):
-            private.setdefault(offset.task, []).append(offset)
-            continue
-        say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+        (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
+    for of_task in shared.values():
+        for offset in [offset for offset in of_task if offset.served] or of_task[:1]:
+            say(offset_line(offset))
     for task, own in private.items():
         if len(own) == 1:
             say(offset_line(own[0]))
