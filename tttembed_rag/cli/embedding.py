@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -14,6 +13,7 @@ import click
 
 from tttembed_rag.cli.group import CommandT, main
 from tttembed_rag.cli.options import as_objects, in_store, opened
+from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
@@ -38,7 +38,7 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
     cache.parent.mkdir(parents=True, exist_ok=True)
     with (
         closing(VectorCache.open(cache)) as known,
-        click.progressbar(length=length, label="embed", file=sys.stderr, hidden=not sys.stderr.isatty()) as bar,
+        working(length, "embed") as bar,
     ):
         yield CachedEmbedder(model, known, at_once=128, watch=bar.update)
 
@@ -60,9 +60,7 @@ def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple
     model = open_embedder(spec)
     named = name or model.fingerprint
     lacking = store.vectors.lacking(None if only_without_any else named)
-    with click.progressbar(
-        length=max(1, lacking.texts), label="embed", file=sys.stderr, hidden=not sys.stderr.isatty()
-    ) as bar:
+    with working(lacking.texts, "embed") as bar:
         return named, store.vectors.fill(model, named, only_without_any=only_without_any, watch=bar.update)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tttembed_rag.cli.group import Many, counted, main
+from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
     from tttembed_rag.judging.plan import Progress, Verdicts
@@ -98,16 +98,18 @@ def judge(
             return
         if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
             check_once(scorer, cache, price=plan.price)
-        hidden, started = not sys.stderr.isatty(), time.monotonic()
-        with click.progressbar(
-            length=max(1, ahead.pairs), label="judge", file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
-        ) as bar:
+        started = time.monotonic()
+        with working(ahead.pairs, "judge") as bar:
 
             def watch(now: Progress) -> None:
                 rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
 
-            verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch)
+            try:
+                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch)
+            except KeyboardInterrupt:
+                click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
+                raise click.exceptions.Exit(130) from None
     write_scores(target, verdicts)
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
     if verdicts.stopped not in ("", BUDGET_ENDED):
