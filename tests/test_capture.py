@@ -295,3 +295,10 @@ def test_another_file_is_no_log(tmp_path, content):
     (tmp_path / "other.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"other\.jsonl: expected a file that RewardLog\.save wrote"):
         RewardLog.load(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize(("query", "document"), [(None, "a"), ("q", None), ("q", {"text": "a"})])
+def test_what_is_no_text_is_refused(query, document):
+    """In one line, by whoever logs it."""
+    with pytest.raises(InputError, match=r"^query, documents: expected texts, got (NoneType|dict)$"):
+        RewardLog("judge").record(query, [document], [0.5])

@@ -140,3 +140,9 @@ class TestSaving:
     def test_it_prints_on_one_line(self):
         """Not all its texts and numbers."""
         assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    """And not a temporary file in it."""
+    with pytest.raises(FileNotFoundError, match=r"mine\.npz: expected a file in an existing folder"):
+        of(ROWS).save(tmp_path / "absent" / "mine.npz")

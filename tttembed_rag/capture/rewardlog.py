@@ -245,7 +245,11 @@ class RewardLog:
         task: str | None,
         known: Known | None = None,
     ) -> None:
-        shown = [(text, reward) for text, reward in documents if text.strip()]
+        shown = [(text, reward) for text, reward in documents]
+        wrong = [text for text in (query, *(text for text, _ in shown)) if not isinstance(text, str)]
+        if wrong:
+            raise InputError(f"query, documents: expected texts, got {type(wrong[0]).__name__}")
+        shown = [(text, reward) for text, reward in shown if text.strip()]
         if not query.strip() or not shown:  # there is no meaning to learn from
             return
         vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
