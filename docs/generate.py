@@ -40,7 +40,14 @@ def verdict(question: thresholds.Question) -> str:
 
 def sentence(answer: str) -> str:
     """The answer with words for the values that evidence fills in."""
-    return answer.format(n="one", norm="too large", other="another offset")
+    return answer.format_map(Words(n="one", norm="too large", other="another offset", found="the labels say otherwise"))
+
+
+class Words(dict[str, str]):
+    """Words by the names of values; an ellipsis for a value that has none here."""
+
+    def __missing__(self, name: str) -> str:
+        return "…"
 
 
 PUBLISHED = f"""# {thresholds.PUBLISHED}: published
