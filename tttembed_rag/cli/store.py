@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
@@ -40,7 +41,7 @@ _AT_ONCE = 500
 @of_tenant
 @click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
 @click.option(
-    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from, where it does not say so."
+    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from; needed where it says none."
 )
 @on_record
 @as_objects
@@ -56,6 +57,13 @@ def publish(
     offsets = without_origin(offsets)
     if embedder and learned_from not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
+    if not (embedder or learned_from):
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"--embedder: expected the name of the model whose vectors {file} was learned from, which the file "
+                "does not say: offsets of one model are noise to another"
+            )
+        embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
         alias: Alias = "candidate" if candidate else "live"
         version = store.publish(
@@ -250,11 +258,14 @@ def migrate(url: str) -> None:
 @click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
 @in_store
 @of_tenant
+@embedded_by("the texts of the store that have no vector")
+@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @as_objects
-def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
+def import_(log: Path, url: str, tenant: str, embed: str | None, embedder: str, *, as_json: bool) -> None:
     """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge.
 
-    All of LOG is checked first; if it ends on the way, run it again: what is there is merged.
+    All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
+    texts without vectors: --embed makes them here, or later in `tttembed worker`.
     """
     from tttembed_rag.judging.files import read_log
     from tttembed_rag.stores import Candidate, Served
@@ -279,7 +290,15 @@ def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
         for part in in_parts(served, _AT_ONCE):
             written += store.observe(part)
             bar.update(len(part))
-    click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
+        if embed is not None:
+            fill(store, embed, embedder, only_without_any=True)
+        lacking = store.vectors.lacking()
+    if as_json:
+        click.echo(json.dumps({"queries": written, "without_vectors": lacking.texts}))
+        return
+    click.echo(f"{written} queries of {log}")
+    if lacking.texts:
+        click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
