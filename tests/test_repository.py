@@ -43,7 +43,7 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
-    ("evaluate", "testing"),
+    ("evaluate", "testing", "tools"),
     ("mteb", "report"),
     ("demo",),
     ("cli",),

@@ -1,0 +1,9 @@
+"""Search over an agent's tools and skills that learns from use."""
+
+from tttembed_rag.tools.catalog import Card, cards_of
+from tttembed_rag.tools.explaining import Explanation, FoundTool
+from tttembed_rag.tools.learning import Lesson
+from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.tools.turn import Turn, Turns
+
+__all__ = ["Card", "Explanation", "FoundTool", "LearnedToolSearch", "Lesson", "Turn", "Turns", "cards_of"]
