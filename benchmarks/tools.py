@@ -28,7 +28,7 @@ from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.evaluate.paper.rivals import adapter
 from tttembed_rag.tools import Card, LearnedToolSearch
 from tttembed_rag.tools.index import WEIGHT, fused
-from tttembed_rag.tools.learning import _rewards, usable
+from tttembed_rag.tools.learning import rewards_of_calls, usable
 
 SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
 COUNTS = (0, 25, 50, 100, 200, 400, 800)
@@ -47,12 +47,14 @@ class StoredVectors:
         self._vectors = vectors
 
     def embed_queries(self, texts):
+        """Their vectors."""
         return unit(np.stack([self._vectors[text] for text in texts]))
 
     embed_documents = embed_queries
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows at unit length."""
     return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
 
 
@@ -83,6 +85,7 @@ class World:
 
 
 def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
+    """A set with its vectors."""
     if name != "stdlib":
         dataset = load_beir(data / name)
         return dataset, *load_vectors(data / name, "minilm", dataset)
@@ -95,6 +98,7 @@ def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
 
 
 def split(dataset: Dataset, documents: np.ndarray, queries: np.ndarray, seed: int) -> World:
+    """A search over a set, and its requests by whether they may be seen or are measured."""
     rng = np.random.default_rng(seed)
     names = {name: row for row, name in enumerate(dataset.documents)}
     texts, vectors, right = [], [], []
@@ -130,6 +134,7 @@ def measures(order: np.ndarray, right: list[np.ndarray]) -> np.ndarray:
 
 
 def by_rank(dense: np.ndarray, keyword: np.ndarray, k: int = 60) -> np.ndarray:
+    """Fused by reciprocal rank; a tool that BM25 does not find gets nothing for it."""
     ranks = [
         np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1, kind="stable") for scores in (dense, keyword)
     ]
@@ -185,7 +190,9 @@ def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
         requests = usable(search._memory.requests("", queries.shape[1]), index)  # noqa: SLF001 - the same calls
         if len(requests) >= 2:
             past_keyword = np.stack([index.keyword(one.query) for one in requests])
-            matrix = adapter(_rewards(requests, index, np.stack([one.vector for one in requests]), past_keyword))
+            matrix = adapter(
+                rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), past_keyword)
+            )
             scores["adapter"] = (queries @ matrix.T.astype(np.float32)) @ index.vectors.T
         else:
             scores["adapter"] = dense
@@ -272,6 +279,7 @@ def speed() -> None:
 
 
 def main() -> None:
+    """Measure every set and split, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--sets", default=",".join(SETS))

@@ -123,9 +123,11 @@ def test_bad_tools_are_kept_and_named_in_one_line(caplog):
     assert cards[0].text == "a: First.\na: Second."
     assert cards[3].text == "d\nx\ny"
     assert [record.getMessage() for record in caplog.records] == [
-        "catalog of 5 tools: 1 names stand for several tools, whose texts are joined (a); 2 tools have no description "
-        "and are found by their names (b, d); 1 tools have parameters that are no JSON schema and are left out of the "
-        "text (c)"
+        (
+            "catalog of 5 tools: 1 names stand for several tools, whose texts are joined (a); 2 tools have no "
+            "description and are found by their names (b, d); 1 tools have parameters that are no JSON schema and are left out "
+            "of the text (c)"
+        )
     ]
 
 
@@ -160,18 +162,18 @@ def test_files_that_hold_no_catalogue_are_refused(tmp_path, text):
     if text is not None:
         (tmp_path / "tools.json").write_text(text)
 
-    with pytest.raises(DataError, match="tools.json: expected a"):
+    with pytest.raises(DataError, match=r"tools\.json: expected a"):
         cards_of(tmp_path / "tools.json")
 
 
 @pytest.mark.parametrize("text", ["No head.", "---\nname: [\n---\n", "---\n- a\n---\n"])
 def test_skills_without_a_head_are_refused(tmp_path, text):
     """A SKILL.md without name and description names the file; so does a folder without skills."""
-    with pytest.raises(DataError, match="expected SKILL.md files below"):
+    with pytest.raises(DataError, match=r"expected SKILL\.md files below"):
         cards_of(tmp_path)
     (tmp_path / "SKILL.md").write_text(text)
 
-    with pytest.raises(DataError, match="SKILL.md: expected YAML"):
+    with pytest.raises(DataError, match=r"SKILL\.md: expected YAML"):
         cards_of(tmp_path)
 
 

@@ -33,7 +33,10 @@ def handler(name, description):
 def returned(messages):
     """The answers of tools in a conversation, as (tool, content)."""
     return [
-        (part.tool_name, part.content) for message in messages for part in message.parts if isinstance(part, ToolReturnPart)
+        (part.tool_name, part.content)
+        for message in messages
+        for part in message.parts
+        if isinstance(part, ToolReturnPart)
     ]
 
 
@@ -45,7 +48,7 @@ def agent_with(search, catalog=CATALOG):
         calls = [part for message in messages for part in message.parts if isinstance(part, ToolCallPart)]
         if not calls:
             return ModelResponse(parts=[ToolCallPart("search_tools", {"queries": [prompt]})])
-        topic = prompt.split()[-1]
+        topic = prompt.rsplit(maxsplit=1)[-1]
         for name in (f"acme_{topic}", f"zeta_{topic}"):
             if name in {tool.name for tool in info.function_tools} and name not in {call.tool_name for call in calls}:
                 return ModelResponse(parts=[ToolCallPart(name, {})])

@@ -61,7 +61,7 @@ def test_bm25_finds_tools_while_the_model_is_down(search, caplog):
 @pytest.mark.parametrize(("query", "k"), [(None, 5), (b"bytes", 5), ("x", 0), ("x", "many")])
 def test_wrong_arguments_are_refused(search, query, k):
     """Requests that are no texts and counts below one are refused in one line."""
-    with pytest.raises(InputError, match="query: expected a text|k: expected at least 1"):
+    with pytest.raises(InputError, match=r"query: expected a text|k: expected at least 1"):
         search(query, k)
 
 
@@ -241,7 +241,7 @@ def test_tenants_learn_apart(search):
 @pytest.mark.parametrize(("query", "tool"), [("a request", "gone"), ("", "zeta_redmail"), (7, "zeta_redmail")])
 def test_outcomes_of_nothing_are_refused(search, query, tool):
     """An unknown tool and a blank request are refused in one line that names them."""
-    with pytest.raises(InputError, match="^(tool|query): expected"):
+    with pytest.raises(InputError, match=r"^(tool|query): expected"):
         search.used(query, tool)
 
 
@@ -394,16 +394,18 @@ def test_a_store_without_texts_is_refused(tmp_path):
 
 def test_learning_goes_on_in_the_background(tmp_path):
     """Within `learning`, every tenant's outcomes are learned from without being asked."""
-    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search:
-        with tttembed_rag.scope(None, tenant="ada"):
-            teach(search, LEARNED)
-            with search.learning(every=0.05):
-                for _ in range(400):
-                    if first(search, UNSEEN) > 0.9:
-                        break
-                    time.sleep(0.02)
+    with (
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search,
+        tttembed_rag.scope(None, tenant="ada"),
+    ):
+        teach(search, LEARNED)
+        with search.learning(every=0.05):
+            for _ in range(400):
+                if first(search, UNSEEN) > 0.9:
+                    break
+                time.sleep(0.02)
 
-            assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.9
 
 
 # Threads and loops

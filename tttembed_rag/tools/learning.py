@@ -85,7 +85,7 @@ def learn(requests: Sequence[Request], index: ToolIndex) -> Offsets:
         np.array([index.keys[key] for key, value in one.outcomes.items() if value >= 0.5 and key in index.keys])
         for one in requests
     ]
-    rewards = _rewards(requests, index, vectors, keyword)
+    rewards = rewards_of_calls(requests, index, vectors, keyword)
     offsets = fit(rewards)
     tasks = [one.task for one in requests]
     held_out = _cross_fitted(rewards, vectors, tasks) if any(one.served for one in offsets.values()) else vectors
@@ -106,7 +106,9 @@ def learn(requests: Sequence[Request], index: ToolIndex) -> Offsets:
     return Offsets(kept, width=offsets.width, settings={**offsets.settings, SETTING: weight})
 
 
-def _rewards(requests: Sequence[Request], index: ToolIndex, vectors: FloatArray, keyword: FloatArray) -> Rewards:
+def rewards_of_calls(
+    requests: Sequence[Request], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
+) -> Rewards:
     """The outcomes of each request, beside the tools that the search lists first and nobody called."""
     candidates, values = [], []
     for row, one in enumerate(requests):

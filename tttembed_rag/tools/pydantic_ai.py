@@ -48,7 +48,7 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
     class _LearnedToolSearch(ToolSearch[Any]):
         """Tool search with the outcomes of the tools it found."""
 
-        async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:
+        async def wrap_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any, handler: Any) -> Any:  # noqa: ARG002 - the framework names it
             """Execute a tool, and keep whether it worked."""
             try:
                 result = await handler(args)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.
 _REMEMBERED = 5000
+# The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
+GROWTH = 0.1
 _TOO_FEW = "expected at least 2 requests for which a tool worked"
 
 
@@ -66,7 +68,7 @@ class LearnedToolSearch:
         self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
         self._remembering = Lock()
         # By tenant, what the last pass of `learn` looked at.
-        self._looked: dict[str, tuple[Any, ...]] = {}
+        self._looked: dict[str, tuple[int, tuple[Any, ...]]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -198,8 +200,11 @@ class LearnedToolSearch:
         """One turn of an agent: searches that repeat a request in other words join it."""
         return Turn(self, task)
 
-    def learn(self) -> Lesson:
+    def learn(self, *, grown: float = 0.0) -> Lesson:
         """Learn from all calls of the caller's tenant, and serve what they support.
+
+        Args:
+            grown: Learn only where there are more requests than at the last pass of this process by this share, >= 0.
 
         Raises:
             StoreUnavailable: The store is away; what was served stays.
@@ -209,10 +214,12 @@ class LearnedToolSearch:
         version = self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
         weight = weight_of(live)
-        seen = (len(index), tuple((one.task, one.query_id, tuple(sorted(one.outcomes.items()))) for one in requests))
+        outcomes = tuple((one.task, one.query_id, tuple(sorted(one.outcomes.items()))) for one in requests)
+        seen = (len(index), outcomes)
+        before = self._looked.get(tenant, (0, ()))
         if len(requests) < 2:
             return Lesson(len(requests), weight, published=False, reason=_TOO_FEW)
-        if self._looked.get(tenant) == seen:
+        if before == seen or len(outcomes) < (1 + grown) * len(before[1]):
             return Lesson(len(requests), weight, published=False, reason="no request is new")
         offsets = learn(requests, index)
         self._looked[tenant] = seen
@@ -226,13 +233,13 @@ class LearnedToolSearch:
             return Lesson(len(requests), weight, published=False, reason="another process published meanwhile")
         return Lesson(len(requests), weight_of(offsets), published=True, reason=reason)
 
-    async def alearn(self) -> Lesson:
+    async def alearn(self, *, grown: float = 0.0) -> Lesson:
         """The same, without holding up the event loop."""
-        return await asyncio.to_thread(self.learn)
+        return await asyncio.to_thread(self.learn, grown=grown)
 
     @contextmanager
     def learning(self, every: float = 60.0) -> Iterator[Self]:
-        """Within the block, learn for every tenant from the background.
+        """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
 
         Args:
             every: Seconds between two passes, > 0.
@@ -267,7 +274,7 @@ class LearnedToolSearch:
     def _learn_for_all(self) -> None:
         for tenant in self._memory.tenants():
             with in_scope(None, tenant=tenant):
-                lesson = self.learn()
+                lesson = self.learn(grown=GROWTH)
             if lesson.published:
                 _log.info("tools of tenant %r: %s", tenant, lesson)
 

@@ -101,7 +101,11 @@ class Turns:
     async def asearch(self, key: str, query: str, k: int, tools: Sequence[Any]) -> list[str]:
         """The same, without holding up the event loop."""
         await asyncio.to_thread(self._sync, tools)
-        return await self._searching(key).asearch(query, k, among=[tool.name for tool in tools])
+        return await self.asearch_among(key, query, k, [tool.name for tool in tools])
+
+    async def asearch_among(self, key: str, query: str, k: int, names: Collection[str]) -> list[str]:
+        """The same for tools that the search knows already, by their *names*."""
+        return await self._searching(key).asearch(query, k, among=names)
 
     def used(self, key: str, tool: str, *, succeeded: bool) -> None:
         """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
@@ -116,8 +120,9 @@ class Turns:
         """The turn of a key, which searches now."""
         place = (current_tenant(), key)
         with self._lock:
-            turn, _ = self._turns.pop(place, None) or (Turn(self._search, self._task), 0.0)
+            turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
             self._turns[place] = turn, time.monotonic()
+            self._turns.move_to_end(place)
             while len(self._turns) > _TURNS:
                 self._turns.popitem(last=False)
             return turn
