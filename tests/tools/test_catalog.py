@@ -125,8 +125,8 @@ def test_bad_tools_are_kept_and_named_in_one_line(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         (
             "catalog of 5 tools: 1 names stand for several tools, whose texts are joined (a); 2 tools have no "
-            "description and are found by their names (b, d); 1 tools have parameters that are no JSON schema and are left out "
-            "of the text (c)"
+            "description and are found by their names (b, d); 1 tools have parameters that are no JSON schema and are "
+            "left out of the text (c)"
         )
     ]
 

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("mcp")
 
 from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
@@ -160,17 +161,20 @@ def test_what_was_called_is_kept_when_it_is_told_to_end(tmp_path):
         assert store.counts().rewards == 2
 
 
-def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path, capfd):
+def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
     """A command that does not exist is one line on stderr; the tools of the others are found and work."""
     servers = {"gone": {"command": "/no/such/command"}, "office": {"command": sys.executable, "args": [str(BEHIND)]}}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": servers}))
 
-    async def story():
-        async with Client(front(tmp_path)) as client:
+    async def story(said):
+        async with Client(stdio_client(front(tmp_path), errlog=said)) as client:
             return await found(client, LEARNED[0])
 
-    assert f"office.zeta_{LEARNED[0]}" in asyncio.run(story())
-    assert "server 'gone': [Errno 2] No such file or directory" in capfd.readouterr().err
+    with (tmp_path / "stderr").open("w") as said:
+        names = asyncio.run(story(said))
+
+    assert f"office.zeta_{LEARNED[0]}" in names
+    assert "server 'gone': [Errno 2] No such file or directory" in (tmp_path / "stderr").read_text()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ CARD_LIMIT = 2000
 # Bytes of UTF-8 of the longest name that every store holds as an id.
 _LONGEST_KEY = 512
 # Attributes under which tools of different packages keep the JSON schema of their parameters.
-_SCHEMAS = ("inputSchema", "input_schema", "parameters", "parameters_json_schema")
+_SCHEMAS = ("input_schema", "inputSchema", "parameters", "parameters_json_schema")
 _EXPECTED = (
     "tools (function schemas, MCP tools, objects of LangChain, LlamaIndex, Pydantic AI or FastMCP), a dict from name "
     "to description, or the path of a JSON file or of a folder with SKILL.md files"
