@@ -27,9 +27,9 @@ class Turn:
     """Searches and calls of one turn of an agent.
 
     An agent that finds nothing searches again in other words. These searches are one request, known by its first
-    words, until a tool has worked; the search after that begins another request. A call of a tool that the searches of
-    the request did not list says nothing. A tool that has worked for a request stays a success there, also where a
-    later call of it fails.
+    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
+    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
+    also where a later call of it fails.
 
     Args:
         search: The search.
@@ -54,7 +54,7 @@ class Turn:
 
     def note(self, query: str, names: list[str]) -> list[str]:
         """Note that *names* were listed for *query*, and give them back."""
-        if not self._request or self._worked:
+        if not self._request or (self._worked and query != self._request):
             self._request, self._listed, self._worked = query, set(), set()
         self._listed.update(names)
         return names
@@ -96,7 +96,11 @@ class Turns:
     def search(self, key: str, query: str, k: int, tools: Sequence[Any]) -> list[str]:
         """Names of the best of *tools* for *query* in the turn of *key*; tools that are new or changed are added."""
         self._sync(tools)
-        return self._searching(key).search(query, k, among=[tool.name for tool in tools])
+        return self.search_among(key, query, k, [tool.name for tool in tools])
+
+    def search_among(self, key: str, query: str, k: int, names: Collection[str]) -> list[str]:
+        """The same for tools that the search knows already, by their *names*."""
+        return self._searching(key).search(query, k, among=names)
 
     async def asearch(self, key: str, query: str, k: int, tools: Sequence[Any]) -> list[str]:
         """The same, without holding up the event loop."""
@@ -104,7 +108,7 @@ class Turns:
         return await self.asearch_among(key, query, k, [tool.name for tool in tools])
 
     async def asearch_among(self, key: str, query: str, k: int, names: Collection[str]) -> list[str]:
-        """The same for tools that the search knows already, by their *names*."""
+        """The same, without holding up the event loop."""
         return await self._searching(key).asearch(query, k, among=names)
 
     def used(self, key: str, tool: str, *, succeeded: bool) -> None:
