@@ -63,10 +63,12 @@ def test_an_agent_teaches_its_search_by_working():
     search = LearnedToolSearch([], FakeEmbedder())
     agent = agent_with(search)
 
-    found = returned(agent.run_sync(request(LEARNED[0])).all_messages())[0]
+    async def story():
+        answers = [await agent.run(request(topic)) for topic in LEARNED]
+        return returned(answers[0].all_messages())[0]
+
+    found = asyncio.run(story())
     before = first(search, UNSEEN)
-    for topic in LEARNED[1:]:
-        agent.run_sync(request(topic))
     lesson = search.learn()
 
     assert found[0] == "search_tools"

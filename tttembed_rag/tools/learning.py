@@ -126,6 +126,7 @@ def rewards_of_calls(
         tasks=[one.task for one in requests],
         query_ids=[one.query_id for one in requests],
         judge=JUDGE,
+        doc_ids=[card.key for card in index.cards],
     )
 
 
