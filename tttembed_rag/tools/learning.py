@@ -27,8 +27,9 @@ SUCCEEDED, FAILED = 1.0, 0.2
 SETTING = "bm25_weight"
 # The code of the verdict that the fused list contradicts an offset; the others are those of `fit`.
 CONTRADICTED = "TTT-T01"
-# Tools listed first that nobody called and that a tool that worked is compared with.
-_BACKGROUND = 10
+# Tools listed first that nobody called and that a tool that worked is compared with: where tools that worked stand
+# among the first ten for so large a part of the requests, and where more of them stand further down.
+_BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
 _FOLDS = 5
 # Standard errors by which another weight must be better, and by which an offset must be worse to be withheld.
 _BETTER, _WORSE = 1.28, 1.0
@@ -110,14 +111,19 @@ def rewards_of_calls(
     requests: Sequence[Request], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
 ) -> Rewards:
     """The outcomes of each request, beside the tools that the search lists first and nobody called."""
+    known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]
+    scores = np.stack([fused(index.vectors @ x, words, WEIGHT) for x, words in zip(vectors, keyword, strict=True)])
+    lowest = [
+        min(row[tool] for tool, value in own.items() if value >= 0.5) for row, own in zip(scores, known, strict=True)
+    ]
+    near = np.mean((scores > np.array(lowest)[:, None]).sum(axis=1) < _BACKGROUND)
+    depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
     candidates, values = [], []
-    for row, one in enumerate(requests):
-        known = {index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys}
-        scores = fused(index.vectors @ vectors[row], keyword[row], WEIGHT)
-        scores[list(known)] = -np.inf
-        others = best(scores, min(_BACKGROUND, len(index) - len(known)))
-        candidates.append(np.concatenate([np.fromiter(known, dtype=np.intp), others]))
-        values.append(np.concatenate([np.fromiter(known.values(), dtype=np.float64), np.zeros(len(others))]))
+    for row, own in zip(scores, known, strict=True):
+        row[list(own)] = -np.inf
+        others = best(row, min(depth, len(index) - len(own)))
+        candidates.append(np.concatenate([np.fromiter(own, dtype=np.intp), others]))
+        values.append(np.concatenate([np.fromiter(own.values(), dtype=np.float64), np.zeros(len(others))]))
     return Rewards.from_indexed(
         vectors,
         index.vectors,

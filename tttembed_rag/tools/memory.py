@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Who gave the rewards: an agent that called tools.
 JUDGE = "tool use"
 # Requests learned from, the last ones; tools of one request that are read.
-LAST, _DEPTH = 5000, 200
+LAST, _DEPTH = 2000, 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
