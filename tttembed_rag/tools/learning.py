@@ -46,6 +46,8 @@ class Lesson:
 
         weight: The weight of BM25 that is served from now on.
 
+        moves: Whether offsets are served from now on.
+
         published: Whether something new is served.
 
         reason: The verdict in words a person understands.
@@ -53,8 +55,15 @@ class Lesson:
 
     requests: int
     weight: float
+    moves: bool
     published: bool
     reason: str
+
+    @classmethod
+    def of(cls, requests: int, offsets: Offsets | None, reason: str, *, published: bool = False) -> Lesson:
+        """The lesson of a pass after which *offsets* are served."""
+        moves = any(one.served for one in ({} if offsets is None else offsets).values())
+        return cls(requests, weight_of(offsets), moves, published, reason)
 
     def __str__(self) -> str:
         verdict = "published" if self.published else "nothing new"

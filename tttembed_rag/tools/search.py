@@ -213,25 +213,22 @@ class LearnedToolSearch:
         live = self._memory.live.current
         version = self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
-        weight = weight_of(live)
         outcomes = tuple((one.task, one.query_id, tuple(sorted(one.outcomes.items()))) for one in requests)
-        seen = (len(index), outcomes)
-        before = self._looked.get(tenant, (0, ()))
+        seen, before = (len(index), outcomes), self._looked.get(tenant, (0, ()))
         if len(requests) < 2:
-            return Lesson(len(requests), weight, published=False, reason=_TOO_FEW)
+            return Lesson.of(len(requests), live, _TOO_FEW)
         if before == seen or len(outcomes) < (1 + grown) * len(before[1]):
-            return Lesson(len(requests), weight, published=False, reason="no request is new")
+            return Lesson.of(len(requests), live, "no request is new")
         offsets = learn(requests, index)
         self._looked[tenant] = seen
-        serves = any(one.served for one in offsets.values()) or weight_of(offsets) != WEIGHT
-        shared = [f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"]
-        reason = "; ".join(shared[:3])
-        if not serves and live is None:
-            return Lesson(len(requests), weight, published=False, reason=reason)
-        note = f"weight of BM25 {weight_of(offsets):g}; {reason}"
+        reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
+        lesson = Lesson.of(len(requests), offsets, reason, published=True)
+        if live is None and not lesson.moves and lesson.weight == WEIGHT:
+            return Lesson.of(len(requests), live, reason)
+        note = f"weight of BM25 {lesson.weight:g}; {reason}"
         if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
-            return Lesson(len(requests), weight, published=False, reason="another process published meanwhile")
-        return Lesson(len(requests), weight_of(offsets), published=True, reason=reason)
+            return Lesson.of(len(requests), live, "another process published meanwhile")
+        return lesson
 
     async def alearn(self, *, grown: float = 0.0) -> Lesson:
         """The same, without holding up the event loop."""
