@@ -238,6 +238,17 @@ def test_tenants_learn_apart(search):
     assert first(search, UNSEEN) == before
 
 
+def test_a_tenant_without_evidence_keeps_what_is_shared(search):
+    """Two requests of a tenant support nothing: it goes on being served what the shared tenant learned."""
+    teach(search, LEARNED)
+    search.learn()
+    with tttembed_rag.scope(None, tenant="ada"):
+        teach(search, UNSEEN[:2])
+
+        assert not search.learn().published
+        assert first(search, UNSEEN) > 0.9
+
+
 @pytest.mark.parametrize(("query", "tool"), [("a request", "gone"), ("", "zeta_redmail"), (7, "zeta_redmail")])
 def test_outcomes_of_nothing_are_refused(search, query, tool):
     """An unknown tool and a blank request are refused in one line that names them."""

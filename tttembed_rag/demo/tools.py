@@ -24,7 +24,7 @@ from tttembed_rag.errors import require
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.measures import dcg
 from tttembed_rag.tools.catalog import Card
-from tttembed_rag.tools.explaining import Explanation
+from tttembed_rag.tools.explaining import ToolExplanation
 from tttembed_rag.tools.search import LearnedToolSearch
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -37,7 +37,7 @@ _SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DemoRow:
     """The requests held out, searched after so many others were seen.
 
     Attributes:
@@ -98,8 +98,8 @@ def run_tool_demo(seeds: Sequence[int], out: Path, say: Callable[[str], None]) -
         f"{len(library.documents)} tools (the callables of this Python's standard library), {len(library.queries)} "
         "requests; a tool worked where people finally used it"
     )
-    rows: list[Measured] = []
-    explained: list[Explanation] = []
+    rows: list[DemoRow] = []
+    explained: list[ToolExplanation] = []
     for seed in seeds:
         search = LearnedToolSearch([Card(name, text) for name, text in library.documents.items()], embedder)
         measured, before = _split(library, search, seed)
@@ -128,10 +128,10 @@ def _halves(library: Dataset, seed: int) -> tuple[list[str], list[str]]:
     return order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
 
 
-def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[Measured], Mapping[str, float]]:
+def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[DemoRow], Mapping[str, float]]:
     """What is found after more and more requests, and the nDCG@10 of each before any was seen."""
     seen, held = _halves(library, seed)
-    rows: list[Measured] = []
+    rows: list[DemoRow] = []
     before: dict[str, float] = {}
     told = 0
     for count in (*(count for count in _SEEN if count < len(seen)), len(seen)):
@@ -145,7 +145,7 @@ def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list
         before = before or measures
         recall = np.mean([bool(set(names[:5]) & library.qrels[query].keys()) for query, names in found.items()])
         mean = float(np.mean(list(measures.values())))
-        rows.append(Measured(seed, count, float(recall), mean, lesson.weight, lesson.moves))
+        rows.append(DemoRow(seed, count, float(recall), mean, lesson.weight, lesson.moves))
     return rows, before
 
 
@@ -154,7 +154,7 @@ def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
     return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
 
 
-def _explained(library: Dataset, search: LearnedToolSearch, before: Mapping[str, float]) -> list[Explanation]:
+def _explained(library: Dataset, search: LearnedToolSearch, before: Mapping[str, float]) -> list[ToolExplanation]:
     """The requests held out that gained most, one in the middle, and the one that lost most."""
     gains = {
         query: _ndcg(search(library.queries[query], k=10), library.qrels[query]) - measured
@@ -164,7 +164,7 @@ def _explained(library: Dataset, search: LearnedToolSearch, before: Mapping[str,
     return [search.explain(library.queries[query], _SHOWN) for query in (order[0], order[len(order) // 2], order[-1])]
 
 
-def _line(rows: Sequence[Measured], every: Sequence[Measured]) -> dict[str, Any]:
+def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
     """The means of one count of requests over the splits, and the change since none was seen."""
     first = {row.split: row.ndcg10 for row in every if row.seen == 0}
     changes = [row.ndcg10 - first[row.split] for row in rows]
@@ -178,7 +178,9 @@ def _line(rows: Sequence[Measured], every: Sequence[Measured]) -> dict[str, Any]
     }
 
 
-def _write_report(path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[Explanation], tools: int) -> None:
+def _write_report(
+    path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[ToolExplanation], tools: int
+) -> None:
     """Write one file with the plot inside; its texts are escaped."""
     jinja2 = require("jinja2", "eval")
     markup = require("markupsafe", "eval").Markup

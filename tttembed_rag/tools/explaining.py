@@ -11,7 +11,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
-from tttembed_rag.tools.memory import Request
+from tttembed_rag.tools.memory import PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
 # Earlier requests that are named for a tool.
@@ -44,7 +44,7 @@ class FoundTool:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ToolExplanation:
     """Why a search finds what it finds.
 
     Attributes:
@@ -74,8 +74,8 @@ def explained(
     offset: Offset | None,
     shared: Offsets | None,
     task: str | None,
-    requests: Sequence[Request],
-) -> Explanation:
+    requests: Sequence[PastRequest],
+) -> ToolExplanation:
     """The explanation of a search.
 
     Args:
@@ -114,7 +114,7 @@ def explained(
         key = index.cards[row].key
         earlier = [(one.query, similarity) for similarity, one in near if one.outcomes.get(key, 0.0) >= 0.5]
         tools.append(FoundTool(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
-    return Explanation(query, tuple(tools), _reason(offset, shared, task, weight))
+    return ToolExplanation(query, tuple(tools), _reason(offset, shared, task, weight))
 
 
 def _reason(offset: Offset | None, shared: Offsets | None, task: str | None, weight: float) -> str:

@@ -18,7 +18,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
-from tttembed_rag.tools.memory import JUDGE, Request
+from tttembed_rag.tools.memory import JUDGE, PastRequest
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # Rewards of a tool that was called and worked, and of one that failed by its own error.
@@ -76,13 +76,13 @@ def weight_of(offsets: Offsets | None) -> float:
     return float(found) if isinstance(found, int | float) and 0 <= found <= 10 else WEIGHT
 
 
-def usable(requests: Sequence[Request], index: ToolIndex) -> list[Request]:
+def usable(requests: Sequence[PastRequest], index: ToolIndex) -> list[PastRequest]:
     """The requests for which a tool of the catalogue worked, sorted so that their order says nothing."""
     found = [one for one in requests if any(value >= 0.5 and key in index.keys for key, value in one.outcomes.items())]
     return sorted(found, key=lambda one: (one.task, one.query_id))
 
 
-def learn(requests: Sequence[Request], index: ToolIndex) -> Offsets:
+def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     The gate of `fit` decides on the dense leg. Then requests that did not train the offsets are searched with both
@@ -117,7 +117,7 @@ def learn(requests: Sequence[Request], index: ToolIndex) -> Offsets:
 
 
 def rewards_of_calls(
-    requests: Sequence[Request], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
+    requests: Sequence[PastRequest], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
 ) -> Rewards:
     """The outcomes of each request, beside the tools that the search lists first and nobody called."""
     known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]

@@ -29,7 +29,7 @@ LAST, _DEPTH = 2000, 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
+class PastRequest:
     """A request of an agent for which tools were called.
 
     Attributes:
@@ -77,7 +77,7 @@ class Outcome:
     task: str | None
 
 
-class Memory(Protocol):
+class CallMemory(Protocol):
     """Where outcomes are kept, and what was learned from them is served from."""
 
     @property
@@ -89,7 +89,7 @@ class Memory(Protocol):
         """Keep the outcome of one call."""
         ...
 
-    def requests(self, tenant: str, width: int) -> list[Request]:
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first."""
         ...
 
@@ -129,11 +129,11 @@ class InProcess:
             if len(kept) > LAST:
                 kept.popitem(last=False)
 
-    def requests(self, tenant: str, width: int) -> list[Request]:
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first."""
         with self._lock:
             return [
-                Request(query, query, vector, task, dict(outcomes))
+                PastRequest(query, query, vector, task, dict(outcomes))
                 for (task, query), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
                 if len(vector) == width
             ]
@@ -189,7 +189,7 @@ class InStore:
         with scope(outcome.task, tenant=tenant, query_id=""):
             self._log.record(outcome.query, [outcome.card.text], [outcome.reward], task=outcome.task, known=known)
 
-    def requests(self, tenant: str, width: int) -> list[Request]:
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
 
         Raises:
@@ -200,7 +200,7 @@ class InStore:
             tenant, width=width, embedder=self._embedder, judge=JUDGE, limit=LAST, depth=_DEPTH
         )
         return [
-            Request(one.query_id, one.query, one.vector, one.task, outcomes)
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes)
             for one in served
             if one.vector is not None
             and one.query

@@ -19,10 +19,10 @@ from tttembed_rag.serving.context import current_scope, current_tenant
 from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.catalog import cards_of
-from tttembed_rag.tools.explaining import Explanation, explained
+from tttembed_rag.tools.explaining import ToolExplanation, explained
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
 from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
-from tttembed_rag.tools.memory import InProcess, InStore, Memory, Outcome
+from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, Outcome
 from tttembed_rag.tools.turn import Turn
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -64,7 +64,7 @@ class LearnedToolSearch:
         self._adding = Lock()
         self._index = ToolIndex([], np.zeros((0, 0), dtype=np.float32))
         self.add(catalog)
-        self._memory: Memory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
         self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
         self._remembering = Lock()
         # By tenant, what the last pass of `learn` looked at.
@@ -130,7 +130,7 @@ class LearnedToolSearch:
         """The same, without holding up the event loop."""
         return await asyncio.to_thread(self, query, k, task=task, among=among)
 
-    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> Explanation:
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> ToolExplanation:
         """Why these tools are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
@@ -223,7 +223,7 @@ class LearnedToolSearch:
         self._looked[tenant] = seen
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
-        if live is None and not lesson.moves and lesson.weight == WEIGHT:
+        if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
             return Lesson.of(len(requests), live, reason)
         note = f"weight of BM25 {lesson.weight:g}; {reason}"
         if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
