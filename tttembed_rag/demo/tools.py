@@ -19,6 +19,7 @@ import numpy as np
 
 from tttembed_rag.demo.run import standard_library
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.errors import require
 from tttembed_rag.evaluate.datasets import Dataset
@@ -65,7 +66,7 @@ class DemoRow:
 class _Reader:
     """all-MiniLM-L6-v2 that reads the beginning of a card, and all of a request."""
 
-    fingerprint = f"{_EMBEDDER}:{_CARD_TOKENS}:{_REQUEST_TOKENS}"
+    fingerprint = _EMBEDDER
 
     def __init__(self) -> None:
         self._cards = minilm(max_tokens=_CARD_TOKENS, progress=sys.stderr.isatty())
@@ -80,8 +81,15 @@ class _Reader:
         return self._cards.embed_documents(texts)
 
 
-def run_tool_demo(seeds: Sequence[int], out: Path, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Run the demo on the standard library, say it line by line, and return its rows.
+def run_tool_demo(
+    seeds: Sequence[int],
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    library: Dataset | None = None,
+    embedder: Embedder | None = None,
+) -> list[dict[str, Any]]:
+    """Run the demo, say it line by line, and return its rows.
 
     Args:
         seeds: Splits into requests that are seen and requests that are measured.
@@ -89,15 +97,16 @@ def run_tool_demo(seeds: Sequence[int], out: Path, say: Callable[[str], None]) -
         out: Folder of the report, created if absent.
 
         say: Function that takes each line.
+
+        library: Tools, requests, and the tools that people finally used; None is the standard library of this Python.
+
+        embedder: The embedding model; None is all-MiniLM-L6-v2.
     """
-    library = standard_library()
+    library = library or standard_library()
     out.mkdir(parents=True, exist_ok=True)
-    say(f"Embedding {len(library.documents)} tools with {_EMBEDDER} ...")
-    embedder = CachedEmbedder(_Reader(), VectorCache.open(None))
-    say(
-        f"{len(library.documents)} tools (the callables of this Python's standard library), {len(library.queries)} "
-        "requests; a tool worked where people finally used it"
-    )
+    embedder = CachedEmbedder(embedder or _Reader(), VectorCache.open(None))
+    say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
+    say(f"Embedding the tools with {embedder.fingerprint} ...")
     rows: list[DemoRow] = []
     explained: list[ToolExplanation] = []
     for seed in seeds:
@@ -116,7 +125,7 @@ def run_tool_demo(seeds: Sequence[int], out: Path, say: Callable[[str], None]) -
     for one in explained:
         say("")
         say(str(one))
-    _write_report(out / "report.html", lines, explained, len(library.documents))
+    _write_report(out / "report.html", lines, explained, len(library.documents), embedder.fingerprint)
     say("")
     say(f"Report: {out / 'report.html'}")
     return [asdict(row) for row in rows]
@@ -179,14 +188,14 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
 
 
 def _write_report(
-    path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[ToolExplanation], tools: int
+    path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[ToolExplanation], tools: int, embedder: str
 ) -> None:
     """Write one file with the plot inside; its texts are escaped."""
     jinja2 = require("jinja2", "eval")
     markup = require("markupsafe", "eval").Markup
     template = resources.files("tttembed_rag.demo").joinpath("tools.html.jinja").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True).from_string(template)
-    html = page.render(lines=lines, explained=explained, tools=tools, embedder=_EMBEDDER, plot=markup(_plot(lines)))
+    html = page.render(lines=lines, explained=explained, tools=tools, embedder=embedder, plot=markup(_plot(lines)))
     path.write_text(html, encoding="utf-8")
 
 
