@@ -18,12 +18,12 @@ TOPICS = [
 def story(tmp_path_factory):
     """What the demo says, its rows and its report, where only the tools of one suite are ever used."""
     tools = {
-        f"{suite}_{topic}": f"{suite}_{topic}: handle a <b>{topic}</b> in the {suite} suite"
+        f"<i>{suite}_{topic}": f"{suite}_{topic}: Handle a {topic} in the {suite} suite"
         for topic in TOPICS
         for suite in ("acme", "zeta")
     }
-    requests = {topic: f"please handle my <i>{topic}</i>" for topic in TOPICS}
-    library = Dataset("suites", tools, requests, {topic: {f"zeta_{topic}": 1.0} for topic in TOPICS})
+    requests = {topic: f"please handle my {topic}" for topic in TOPICS}
+    library = Dataset("suites", tools, requests, {topic: {f"<i>zeta_{topic}": 1.0} for topic in TOPICS})
     out, lines = tmp_path_factory.mktemp("demo") / "deep", []
     rows = run_tool_demo((0, 1), out, lines.append, library=library, embedder=FakeEmbedder())
     return lines, rows, (out / "report.html").read_text(encoding="utf-8")
