@@ -19,12 +19,12 @@ from tttembed_rag.gate.proposals import propose_constant, propose_local, task_fa
 from tttembed_rag.gate.thresholds import (
     BACKWARDS,
     BLIND,
+    ECHO,
     EQUAL,
     FEW,
     LEVEL,
     LOOSER,
     NDCG_PER_NAT,
-    NO_BETTER,
     NO_FALL,
     NOISE,
     PUBLISHED,
@@ -207,7 +207,7 @@ class TestPrivate:
 
     @pytest.mark.parametrize("power", [0.2, 1.0, 5.0])
     def test_a_judge_that_repeats_the_retriever_s_order(self, power):
-        """It agrees with the retriever, but teaches nothing: no private offset makes its ranking better than it is."""
+        """It agrees with the retriever, but teaches nothing."""
         rewards = following()
         places = np.tile(np.arange(20, 0, -1) / 20, 40) ** power
         by_order = np.lexsort((-Grid.of(rewards).base.ravel(), np.repeat(np.arange(40), 20)))
@@ -215,7 +215,7 @@ class TestPrivate:
         offsets = fit(echo, scope="query")
 
         assert served(offsets) == 0
-        assert codes(offsets) == {NO_BETTER.code}
+        assert codes(offsets) == {ECHO.code}
 
 
 class TestAbstaining:

@@ -6,14 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.gate.thresholds import ALONE, NO_BETTER, PUBLISHED
+from tttembed_rag.gate.thresholds import ALONE, AUDITED, PUBLISHED, Question
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.vectors.checks import FloatArray
-from tttembed_rag.vectors.rows import UnitRows
 
 
 def private_around(case: Case, served: Offset | None, evidence: Evidence) -> list[Offset]:
@@ -28,14 +25,16 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
     """
     rewards, (optima, solution) = case.rewards, case.optima
     moves = private_moves(case, served)
-    if not _rank_better(case, rewards.queries.unit + moves):
-        reason = f"private offsets, {_counted(case)}: {NO_BETTER.answer}"
-        evidence = replace(evidence, verdict="abstained", reason=reason, code=NO_BETTER.code)
-        return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in rewards.query_ids.tolist()]
+    if (found := case.audited(moves)) is not None:
+        evidence = replace(evidence, reason=f"{evidence.reason}; {found}")
+        if not found.confirms():
+            evidence = _withheld(evidence, AUDITED, found=str(found))
+            names = rewards.query_ids.tolist()
+            return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in names]
     vectors = (moves / case.recipe.dose(1)).astype(optima.dtype)
     offsets = private_offsets(rewards, vectors, solution, case.recipe, evidence)
     return [
-        offset if backed else nothing(case, "query", offset.task, _unbacked(evidence), offset.query_id)
+        offset if backed else nothing(case, "query", offset.task, _withheld(evidence, ALONE), offset.query_id)
         for offset, backed in zip(offsets, case.heard.backed.tolist(), strict=True)
     ]
 
@@ -56,13 +55,14 @@ def private_moves(case: Case, served: Offset | None) -> FloatArray:
     return np.asarray(around + case.recipe.dose(1) * (optima - around))
 
 
-def _unbacked(evidence: Evidence) -> Evidence:
-    return replace(evidence, verdict="abstained", reason=f"private offsets: {ALONE.answer}", code=ALONE.code)
+def _withheld(evidence: Evidence, question: Question, **said: str) -> Evidence:
+    reason = f"private offsets: {question.answer.format(**said)}"
+    return replace(evidence, verdict="abstained", reason=reason, code=question.code)
 
 
-def believed_evidence(case: Case, why: str) -> Evidence:
-    """The evidence of private offsets whose judge is believed, and *why*."""
-    reason = f"private offsets, {_counted(case)}: {why}"
+def believed_evidence(case: Case) -> Evidence:
+    """The evidence of private offsets whose judge is believed."""
+    reason = f"private offsets, {_counted(case)}: the judge is believed"
     return Evidence(case.questions, None, None, "published", reason, code=PUBLISHED)
 
 
@@ -71,14 +71,6 @@ def nothing(case: Case, scope: str, task: str | None, evidence: Evidence, query_
     zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
     n = case.questions if query_id is None else 1
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)  # type: ignore[arg-type]
-
-
-def _rank_better(case: Case, moved: np.ndarray) -> bool:
-    """Whether *moved* (n, d) query vectors rank what was judged better than the base vectors do, on the mean."""
-    rewards = case.rewards
-    grid = Grid.of(rewards)
-    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
-    return bool((judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base)).mean() > 0)
 
 
 def _counted(case: Case) -> str:

@@ -110,7 +110,10 @@ def _crowding(rewards: Rewards) -> Float64:
     for source in np.unique(rewards.sources):
         rows = np.flatnonzero(rewards.sources == source)
         if source and len(rows) > 1:
-            crowding[rows] = kernel_of(unit[rows], unit[rows], width).sum(axis=1)
+            kernel = kernel_of(unit[rows], unit[rows], width)
+            alone = kernel.sum(axis=1)
+            # Rows at the edge are less crowded than their neighbours, at which their weights would add up to more.
+            crowding[rows] = alone * max(1.0, float((kernel @ (1.0 / alone)).max()))
     return crowding
 
 
