@@ -294,6 +294,7 @@ def test_an_explanation_names_ranks_reasons_and_earlier_requests(search):
         "'please handle my redmail': nothing was learned yet; BM25 weighs 0.35 as at first\n#1 "
     )
     teach(search, LEARNED)
+    search.used("something else", f"zeta_{LEARNED[0]}")
     search.learn()
 
     explanation = search.explain(request(UNSEEN[0]), 2)
