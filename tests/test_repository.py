@@ -43,7 +43,7 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
-    ("evaluate", "testing"),
+    ("evaluate", "testing", "tools"),
     ("mteb", "report"),
     ("demo",),
     ("cli",),
@@ -284,6 +284,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
         "tttembed_rag/demo/report.html.jinja",
+        "tttembed_rag/demo/tools.html.jinja",
         "tttembed_rag/report/report.html.jinja",
         "tttembed_rag/report/style.css",
         "langchain_tttembed/py.typed",
@@ -327,6 +328,7 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "langchain_tttembed.embeddings",
         "langchain_tttembed.judges",
         "langchain_tttembed.retrievers",
+        "langchain_tttembed.tools",
         "llama_index.embeddings.tttembed",
         "llama_index.embeddings.tttembed.base",
         "llama_index.postprocessor.tttembed",
@@ -335,6 +337,7 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "llama_index.postprocessor.tttembed.judges",
         "llama_index.retrievers.tttembed",
         "llama_index.retrievers.tttembed.base",
+        "llama_index.retrievers.tttembed.tools",
     ],
 )
 def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], unpacked: Path, module: str) -> None:

@@ -1,6 +1,6 @@
 """The `tttembed` command: bad input ends with exit code 2 and one line of reason."""
 
-from tttembed_rag.cli import data, embedding, judge, learning, measuring, offsets, report, store, tables, worker
+from tttembed_rag.cli import data, embedding, judge, learning, measuring, offsets, report, store, tables, tools, worker
 from tttembed_rag.cli.group import main
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "report",
     "store",
     "tables",
+    "tools",
     "worker",
 ]
