@@ -43,6 +43,7 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
+    ("proxy",),
     ("evaluate", "testing"),
     ("mteb", "report"),
     ("demo",),
