@@ -53,11 +53,11 @@ def run_python(first: int, code: str, folder: Path) -> None:
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed; the demo on its whole built-in corpus is only parsed."""
+    """Runs a command as printed; a server, and the demo on its whole built-in corpus, are only parsed."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
-    if name == "demo" and parameters["data"] is None:
+    if name == "serve" or (name == "demo" and parameters["data"] is None):
         return
     provide(parameters)
 

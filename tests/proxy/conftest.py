@@ -9,20 +9,15 @@ import threading
 import zlib
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
-
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
-
-for needed in ("aiohttp", "orjson", "starlette", "uvicorn"):
-    pytest.importorskip(needed, reason=f"the extra serve: {needed} is not installed")
-
-import httpx
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.proxy import proxy_app
 
 WIDTH = 16
@@ -71,7 +66,7 @@ class Service:
             await asyncio.sleep(body["seconds"])
             self.at_once -= 1
         if model == "endless":
-            while not await request.is_disconnected():
+            while not await request.is_disconnected():  # noqa: ASYNC110 - the request says it in no other way
                 await asyncio.sleep(0.01)
             self.left.set()
         texts = body["input"] if isinstance(body["input"], list) else [body["input"]]

@@ -57,7 +57,8 @@ def test_all_else_is_the_answer_of_the_service(proxied, bare, headers, fields):
     """Without a role, with another role, for another model or width: the bytes of the service."""
     answer = ask(proxied(models=["small", "wide"]), headers, **fields)
 
-    direct = ask(bare, **fields | {"model": fields.get("model", "small").removesuffix("@query").removesuffix("@document")})
+    model = fields.get("model", "small").removesuffix("@query").removesuffix("@document")
+    direct = ask(bare, **fields | {"model": model})
     assert answer.content == direct.content
     assert answer.headers["x-ttt-version"] == "base"
 

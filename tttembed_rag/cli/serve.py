@@ -81,6 +81,7 @@ def serve(
         timeout_graceful_shutdown=30,
     )
     listening = config.bind_socket()
+    listening.listen(config.backlog)  # from here on callers wait instead of being refused
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {', '.join(models)} at {upstream}; {live!r}")
     uvicorn.Server(config).run(sockets=[listening])
