@@ -43,7 +43,7 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
-    ("proxy",),
+    ("hosts", "proxy"),
     ("evaluate", "testing"),
     ("mteb", "report"),
     ("demo",),

@@ -214,32 +214,6 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
         say(f"{rewards:>24,} rewards of {judge}")
 
 
-@main.command("import")
-@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
-@in_store
-@of_tenant
-@as_objects
-def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
-    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge."""
-    from tttembed_rag.judging.files import read_log
-    from tttembed_rag.stores import Candidate, Served
-
-    served = [
-        Served(
-            one.query_id,
-            None,
-            [Candidate(name, text=text) for name, text in one.candidates],
-            one.query,
-            one.task,
-            tenant,
-        )
-        for one in read_log(log)
-    ]
-    with opened(url, create=True) as store:
-        written = store.observe(served)
-    click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
-
-
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
     """Print what a version is now, and what is served."""
     if as_json:

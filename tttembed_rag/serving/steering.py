@@ -119,6 +119,8 @@ class Steering:
                 self._logged.add(task)
                 _log.warning("scope=%r: base vectors are served where the offsets refuse them: %s", task, error)
         telemetry.applied.add((task, served))
+        if served:  # a vector that a trace keeps must not be taken for a base vector
+            telemetry.mark(steered=True)
         return steered
 
     def __repr__(self) -> str:
