@@ -180,9 +180,7 @@ class TestPrivate:
         expected *= rewards.query_norms[:, None] / np.linalg.norm(expected, axis=1, keepdims=True)
 
         assert (task is None) == (shift == 0.0)
-        assert_allclose(
-            offsets.apply(rewards.query_vectors, query_id=rewards.query_ids.tolist()), expected, atol=1e-6
-        )
+        assert_allclose(offsets.apply(rewards.query_vectors, query_id=rewards.query_ids.tolist()), expected, atol=1e-6)
 
     def test_a_judge_of_many_tasks_is_believed_in_each(self):
         """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""
@@ -257,19 +255,13 @@ class TestAbstaining:
         offset = next(iter(fit(planted(1), scope=scope).values()))
         expected = 1, None, None, "abstained", FEW.code
 
-        assert (
-            expected
-            == (e := offset.evidence).__class__
-            and expected
-            or (
-                e.n,
-                e.gain,
-                e.interval,
-                e.verdict,
-                e.code,
-            )
-            == expected
-        )
+        assert (expected == (e := offset.evidence).__class__ and expected) or (
+            e.n,
+            e.gain,
+            e.interval,
+            e.verdict,
+            e.code,
+        ) == expected
         assert "1 rewarded query cannot be held out from itself" in offset.evidence.reason
 
     @pytest.mark.parametrize(("depth", "verdict"), [(4, "abstained"), (30, "published")])

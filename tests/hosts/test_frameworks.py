@@ -322,9 +322,9 @@ class TestChroma:
         """A collection on disk, filled."""
         import chromadb
 
-        from tttembed_rag.hosts.chroma import TTTEmbeddingFunction
+        from tttembed_rag.hosts.chroma import ChromaEmbeddingFunction
 
-        function = TTTEmbeddingFunction(words, store=published, scope="billing")
+        function = ChromaEmbeddingFunction(words, store=published, scope="billing")
         client = chromadb.PersistentClient(str(tmp_path / "chroma"))
         collection = client.create_collection("manuals", embedding_function=function)
         collection.add(ids=["a", "b", "c"], documents=DOCUMENTS)
@@ -350,20 +350,20 @@ class TestChroma:
 
     def test_the_configuration_builds_the_same_function(self, words, published):
         """There and back; no vector in it."""
-        from tttembed_rag.hosts.chroma import TTTEmbeddingFunction
+        from tttembed_rag.hosts.chroma import ChromaEmbeddingFunction
 
-        function = TTTEmbeddingFunction(words, store=published, scope="billing", embedder="words-v1")
+        function = ChromaEmbeddingFunction(words, store=published, scope="billing", embedder="words-v1")
         config = function.get_config()
 
-        assert TTTEmbeddingFunction.build_from_config(config).get_config() == config
+        assert ChromaEmbeddingFunction.build_from_config(config).get_config() == config
         assert config["store"] == published
 
     def test_wrapping_twice_is_refused(self, words):
         """An offset is added once."""
-        from tttembed_rag.hosts.chroma import TTTEmbeddingFunction
+        from tttembed_rag.hosts.chroma import ChromaEmbeddingFunction
 
         with pytest.raises(InputError, match="inner: expected a function without offsets"):
-            TTTEmbeddingFunction(TTTEmbeddingFunction(words, store="sqlite:///a"), store="sqlite:///a")
+            ChromaEmbeddingFunction(ChromaEmbeddingFunction(words, store="sqlite:///a"), store="sqlite:///a")
 
 
 class TestSentenceTransformers:

@@ -1,6 +1,6 @@
 """Chroma: an embedding function, registered as ``tttembed``, around any other; queries are steered, documents are not.
 
-    function = TTTEmbeddingFunction(OpenAIEmbeddingFunction(...), store="sqlite:///ttt.db", scope="billing")
+    function = ChromaEmbeddingFunction(OpenAIEmbeddingFunction(...), store="sqlite:///ttt.db", scope="billing")
     collection = client.create_collection("manuals", embedding_function=function)
 
 A collection keeps the function's configuration: that of the inner function, the store's name and the task, never a
@@ -22,11 +22,11 @@ import numpy as np  # noqa: E402
 from chromadb.api.types import Documents, EmbeddingFunction, Embeddings, Space  # noqa: E402
 from chromadb.utils.embedding_functions import known_embedding_functions, register_embedding_function  # noqa: E402
 
-__all__ = ["TTTEmbeddingFunction"]
+__all__ = ["ChromaEmbeddingFunction"]
 
 
 @register_embedding_function
-class TTTEmbeddingFunction(EmbeddingFunction[Documents]):
+class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
     """Another embedding function, with an offset added to the vectors of queries.
 
     Args:
@@ -53,8 +53,8 @@ class TTTEmbeddingFunction(EmbeddingFunction[Documents]):
         tenant: str | None = None,
         embedder: str = "",
     ) -> None:
-        if isinstance(inner, TTTEmbeddingFunction):
-            raise InputError("inner: expected a function without offsets, got TTTEmbeddingFunction; pass its .inner")
+        if isinstance(inner, ChromaEmbeddingFunction):
+            raise InputError("inner: expected a function without offsets, got ChromaEmbeddingFunction; pass its .inner")
         self.inner = inner
         self._saved = {"store": checked_store(store), "scope": scope, "tenant": tenant, "embedder": embedder}
         self._steering: Steering | None = None
@@ -84,11 +84,11 @@ class TTTEmbeddingFunction(EmbeddingFunction[Documents]):
         return {"inner": self.inner.name(), "inner_config": self.inner.get_config(), **self._saved}
 
     @staticmethod
-    def build_from_config(config: dict[str, Any]) -> TTTEmbeddingFunction:
+    def build_from_config(config: dict[str, Any]) -> ChromaEmbeddingFunction:
         """The function that `get_config` described."""
         inner = known_embedding_functions[config["inner"]].build_from_config(config["inner_config"])
         rest = {name: config.get(name) for name in ("scope", "tenant")}
-        return TTTEmbeddingFunction(inner, store=config["store"], embedder=config.get("embedder") or "", **rest)
+        return ChromaEmbeddingFunction(inner, store=config["store"], embedder=config.get("embedder") or "", **rest)
 
     def default_space(self) -> Space:
         """The inner function's."""

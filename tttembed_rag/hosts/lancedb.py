@@ -20,13 +20,13 @@ require("lancedb.embeddings", "lancedb")
 from lancedb.embeddings import EmbeddingFunction, get_registry, register  # noqa: E402
 from pydantic import Field, PrivateAttr  # noqa: E402 - LanceDB brings it
 
-__all__ = ["TTTEmbeddingFunction"]
+__all__ = ["LanceEmbeddingFunction"]
 
 NAME = "tttembed"
 
 
 @register(NAME)  # type: ignore[no-untyped-call]
-class TTTEmbeddingFunction(EmbeddingFunction):
+class LanceEmbeddingFunction(EmbeddingFunction):
     """Another embedding function of the registry, with an offset added to the vectors of queries.
 
     Attributes:

@@ -17,7 +17,7 @@ from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
 from tttembed_rag.serving.steering import Steering
 
-__all__ = ["checked_store", "steered_each", "steering_of"]
+__all__ = ["checked_store", "steered_each", "steering_of", "url_of"]
 
 _ENV = "env:"
 
@@ -33,6 +33,20 @@ def checked_store(store: str) -> str:
     if "://" in store and urlsplit(store).password:
         raise InputError("store: expected no password in what a host saves: put the URL in a variable, env:NAME")
     return store
+
+
+def url_of(store: str) -> str:
+    """The URL or file that *store* names.
+
+    Raises:
+        InputError: The environment variable is not set.
+    """
+    if not store.startswith(_ENV):
+        return store
+    name = store[len(_ENV) :]
+    if not (url := os.environ.get(name, "")):
+        raise InputError(f"store: expected the URL of a store in the environment variable {name}, got none")
+    return url
 
 
 def steering_of(store: str, *, scope: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
@@ -51,11 +65,7 @@ def steering_of(store: str, *, scope: str | None = None, tenant: str | None = No
         InputError: The environment variable is not set.
         OffsetFileError: The file is no offsets file.
     """
-    url = store
-    if store.startswith(_ENV):
-        name = store[len(_ENV) :]
-        if not (url := os.environ.get(name, "")):
-            raise InputError(f"store: expected the URL of a store in the environment variable {name}, got none")
+    url = url_of(store)
     if "://" in url:
         return Steering(follow(url, tenant=tenant, embedder=embedder), scope)
     offsets = Offsets.load(url)

@@ -19,8 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from tttembed_rag.proxy.callers import Caller, Callers
-from tttembed_rag.proxy.shapes import Asked, asked_of, is_embedding_path, steered_answer, whole_vectors
+from tttembed_rag.proxy.senders import Sender, Senders
+from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import scope as scope_of
 from tttembed_rag.serving.live import LiveOffsets
@@ -55,13 +55,13 @@ class Proxy:
     """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
 
     def __init__(
-        self, upstream: Upstream, live: LiveOffsets, models: frozenset[str], callers: Callers, limit: int
+        self, upstream: Upstream, live: LiveOffsets, models: frozenset[str], senders: Senders, limit: int
     ) -> None:
         self.upstream = upstream
         self._live = live
         self._steering = Steering(live)
         self._models = models
-        self._callers = callers
+        self._senders = senders
         self._limit = limit
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +70,7 @@ class Proxy:
             await send({"type": "websocket.close", "code": 1003})
             return
         request = Request(scope, receive)
-        caller = self._callers.find(request.headers)
+        caller = self._senders.find(request.headers)
         asks = request.method == "POST" and is_embedding_path(request.url.path)
         try:
             if asks:
@@ -88,7 +88,7 @@ class Proxy:
         except ClientDisconnect:
             _log.debug("%s: the caller left", request.url.path)
 
-    async def _answer(self, request: Request, body: bytes, caller: Caller, send: Send) -> None:
+    async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
         """Answer an embedding request that was read as a whole."""
         path = request.url.path
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
@@ -117,7 +117,7 @@ class Proxy:
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "http.response.body", "body": steered})
 
-    async def _steered(self, path: str, asked: Asked, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
         try:
             if len(body) > _LONG:
@@ -127,7 +127,7 @@ class Proxy:
             _log.exception("an answer of the upstream was not steered")
             return body, _BASE
 
-    def _turned(self, path: str, asked: Asked, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
+    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         query_id = caller.query_id if len(asked.texts) == 1 else ""
         with scope_of(caller.scope, tenant=caller.tenant, query_id=query_id):
 
@@ -145,7 +145,7 @@ class Proxy:
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        caller = self._callers.find(request.headers)
+        caller = self._senders.find(request.headers)
         read, rest = await _read(request.stream(), self._limit)
         if rest is not None:
             return _refusal(413, f"expected a body of at most {self._limit} bytes")
@@ -173,7 +173,7 @@ class Proxy:
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
-        caller = self._callers.find(request.headers)
+        caller = self._senders.find(request.headers)
         with scope_of(caller.scope, tenant=caller.tenant):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
@@ -183,7 +183,7 @@ class Proxy:
         self,
         request: Request,
         body: bytes | AsyncIterator[bytes] | None,
-        caller: Caller,
+        caller: Sender,
         send: Send,
         replaced: dict[bytes, bytes] | None = None,
     ) -> AsyncIterator[Answer | None]:

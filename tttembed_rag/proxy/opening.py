@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.proxy.callers import Callers
+from tttembed_rag.proxy.senders import Senders
 from tttembed_rag.serving.live import LiveOffsets
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def proxy_app(
     live: LiveOffsets,
     *,
     models: Collection[str],
-    callers: Callers | None = None,
+    senders: Senders | None = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
 ) -> Starlette:
@@ -33,7 +33,7 @@ def proxy_app(
 
         models: Names of the model that the offsets were learned for; other models' vectors pass as they came.
 
-        callers: Finds tenant and task of a request; None takes them from its headers.
+        senders: Finds tenant and task of a request; None takes them from its headers.
 
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
 
@@ -53,4 +53,4 @@ def proxy_app(
     from tttembed_rag.proxy.upstream import Upstream
 
     behind = Upstream(upstream, key=upstream_key)
-    return application(Proxy(behind, live, frozenset(models), callers or Callers(), limit))
+    return application(Proxy(behind, live, frozenset(models), senders or Senders(), limit))

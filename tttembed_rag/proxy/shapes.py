@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import orjson
 
-__all__ = ["Asked", "Turn", "asked_of", "is_embedding_path", "steered_answer"]
+__all__ = ["EmbeddingRequest", "Turn", "asked_of", "is_embedding_path", "steered_answer"]
 
 # (vector, number of the text) to the vector to hand out; the very same object where nothing changes.
 Turn: TypeAlias = Callable[[list[float], int], list[float]]
@@ -25,7 +25,7 @@ _ALIASES = ("@query", "@document")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EmbeddingRequest:
     """An embedding request.
 
     Attributes:
@@ -49,7 +49,7 @@ def is_embedding_path(path: str) -> bool:
     return path.endswith(("/v1/embeddings", "/v2/embed"))
 
 
-def asked_of(path: str, role: str | None, body: bytes) -> Asked | None:
+def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | None:
     """What the request *body* to *path* asks for, with the header's *role*; None where it is no such request."""
     try:
         fields = orjson.loads(body)
@@ -65,7 +65,7 @@ def asked_of(path: str, role: str | None, body: bytes) -> Asked | None:
     is_query = isinstance(said, str) and said.lower() in _QUERIES
     names = ("input",) if path.endswith("/v1/embeddings") else ("texts", "inputs", "images")
     given: Any = next((fields[name] for name in names if fields.get(name)), [])
-    return Asked(model, _texts(given), is_query, body)
+    return EmbeddingRequest(model, _texts(given), is_query, body)
 
 
 def _texts(given: Any) -> list[str]:

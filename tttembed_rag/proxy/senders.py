@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tttembed_rag.errors import InputError
 
-__all__ = ["Caller", "Callers"]
+__all__ = ["Sender", "Senders"]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Sender:
     """Where a request belongs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Caller:
     known: bool = False
 
 
-class Callers:
+class Senders:
     """Finds the caller of a request.
 
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
@@ -44,18 +44,18 @@ class Callers:
         scope: The task of requests that name none.
     """
 
-    def __init__(self, keys: Mapping[str, Caller] | None = None, *, scope: str | None = None) -> None:
+    def __init__(self, keys: Mapping[str, Sender] | None = None, *, scope: str | None = None) -> None:
         if keys and "" in keys:
             raise InputError("keys: expected API keys, got an empty one")
         self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
         self._scope = scope
 
-    def find(self, headers: Mapping[str, str]) -> Caller:
+    def find(self, headers: Mapping[str, str]) -> Sender:
         """The caller that sent *headers*, by their names in lower case."""
         if self._keys:
-            mapped = self._keys.get(_digest(_key(headers)), Caller())
+            mapped = self._keys.get(_digest(_key(headers)), Sender())
         else:
-            mapped = Caller(headers.get("x-ttt-tenant", ""))
+            mapped = Sender(headers.get("x-ttt-tenant", ""))
         scope = headers.get("x-ttt-scope") or mapped.scope or self._scope
         return replace(mapped, scope=scope, query_id=headers.get("x-ttt-query-id", ""))
 
