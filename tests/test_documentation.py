@@ -119,6 +119,7 @@ def provide(parameters: dict[str, Any]) -> None:
         if isinstance(folder, Path) and not folder.exists():
             write_folder(folder, vectors, judge)
     kind, _, path = (parameters.get("spec") or "").partition(":")
+    path = path.partition("?")[0]
     if kind == "feedback" and not Path(path).exists():
         Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
     if isinstance(file := parameters.get("file"), Path) and not file.exists():
