@@ -146,6 +146,17 @@ class TestPydanticAI:
 
         assert inside.embeddings[0] != outside.embeddings[0] == vector_of("wool").tolist()
 
+    def test_documents_embedded_as_queries_are_steered(self, wrapped):
+        """The trap: what a tool embeds as a query is a query; the wrapped model has the base vector."""
+        from tttembed_rag.hosts.pydantic_ai import TTTEmbeddingModel
+
+        model = TTTEmbeddingModel(wrapped, offsets=offsets_of())
+
+        steered = asyncio.run(model.embed(DOCUMENTS, input_type="query")).embeddings
+        base = asyncio.run(model.wrapped.embed(DOCUMENTS, input_type="query")).embeddings
+
+        assert all(one != other for one, other in zip(steered, base, strict=True))
+
     def test_wrapping_twice_is_refused(self, wrapped):
         """An offset is added once."""
         from tttembed_rag.hosts.pydantic_ai import TTTEmbeddingModel
@@ -227,6 +238,12 @@ class TestLanceDB:
         assert [row["vector"] for row in rows] == [vector_of(text).tolist() for text in DOCUMENTS]
         assert found["text"] == min(distances, key=distances.get)
         assert found["_distance"] == pytest.approx(min(distances.values()), rel=1e-4)
+
+    def test_a_search_by_vector_is_as_before(self, table):
+        """A vector of your own is searched with as it is."""
+        (found,) = table.search(vector_of(DOCUMENTS[0])).limit(1).to_list()
+
+        assert (found["text"], found["_distance"]) == (DOCUMENTS[0], 0.0)
 
     @pytest.mark.slow
     def test_another_process_opens_the_table(self, table, published, tmp_path):
@@ -339,6 +356,12 @@ class TestChroma:
         distances = sorted(float(((vector_of(text) - query) ** 2).sum()) for text in DOCUMENTS)
         np.testing.assert_array_equal(stored, [vector_of(text) for text in DOCUMENTS])
         assert found["distances"][0] == pytest.approx(distances, rel=1e-4)
+
+    def test_a_query_by_vector_is_as_before(self, collection):
+        """A vector of your own is searched with as it is."""
+        found = collection.query(query_embeddings=[vector_of(DOCUMENTS[0])], n_results=1)
+
+        assert (found["documents"][0], found["distances"][0]) == ([DOCUMENTS[0]], [0.0])
 
     @pytest.mark.slow
     def test_another_process_opens_the_collection(self, collection, tmp_path):

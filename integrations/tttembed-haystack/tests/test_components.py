@@ -9,7 +9,7 @@ haystack = pytest.importorskip("haystack", reason="Haystack is not installed")
 
 from haystack import Document, Pipeline  # noqa: E402
 from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder  # noqa: E402
-from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever  # noqa: E402
+from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever  # noqa: E402
 from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
@@ -119,6 +119,17 @@ def test_a_saved_pipeline_is_the_same(url):
     assert url in text
     embedded = [one.run(asked, include_outputs_from={"embedder"})["embedder"] for one in (loaded, pipeline)]
     assert embedded[0]["embedding"] == embedded[1]["embedding"] != base_of("wool")
+
+
+def test_retrievers_that_embed_nothing_are_as_before(url):
+    """A search by words never asks for a vector: the offset has no way in."""
+    documents = InMemoryDocumentStore()
+    documents.write_documents([Document(content=text) for text in TEXTS])
+
+    with scope("billing"):
+        found = InMemoryBM25Retriever(documents).run("wool")["documents"]
+
+    assert [one.content for one in found] == [TEXTS[0]]
 
 
 def test_scores_of_a_ranker_become_rewards(url):
