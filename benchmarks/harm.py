@@ -45,7 +45,7 @@ CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "t
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
 # Of the lines of a file of cells; those of another one were measured with another gate.
-FORMAT = 3
+FORMAT = 4
 # A change of nDCG@10 that a user would call a gain.
 WORTH_HAVING = 0.02
 # Judges that know nothing, the opposite, or documents but not what is asked: a random score for each.
@@ -209,7 +209,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
     splits = [split(b.collection, cell.seed, HOLDOUT) for b in benches]
     mine = [pool_rows[: cell.breadth] for pool_rows, _ in splits]
     rewards = judged(pooled_rewards([b.collection for b in benches], mine, cell.depth), cell.rewards, cell.seed)
-    plain = ("global", "task", "query") if len(benches) > 1 else ("task", "query")
+    plain = ("global", "task", "local", "query") if len(benches) > 1 else ("task", "local", "query")
     fitted, seconds = {}, {}
     for rule in (*plain, "auto"):
         began = time.perf_counter()
@@ -227,7 +227,10 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             }
             for population in rows
         }
-        evidence = fitted["auto"][f"task:{task}"].evidence
+        shared = [fitted["auto"][f"{scope}:{task}"] for scope in ("task", "local")]
+        served = [offset for offset in shared if offset.served]
+        evidence = (served or shared)[-1].evidence
+        reranked = b.collection.measure_reranked(held, cell.depth)[held]
         yield {
             **asdict(cell),
             "format": FORMAT,
@@ -235,14 +238,17 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             "rewarded_queries": len(rewarded),
             "queries": len(held),
             "raw": float(raw["heldout"].mean()),
+            "reranked": float((reranked - raw["heldout"]).mean()),
             **{population: {rule: float(d.mean()) for rule, d in mine.items()} for population, mine in changes.items()},
             "halves": {
                 population: {rule: _halves(d) for rule, d in mine.items()} for population, mine in changes.items()
             },
-            "published": sum(o.served for o in fitted["auto"].values() if o.task == task and o.scope == "task"),
+            "published": len(served),
+            "scope": served[0].scope if served else None,
             "private": sum(o.served for o in fitted["auto"].values() if o.task == task and o.scope == "query"),
             "gain": evidence.gain,
             "interval": evidence.interval,
+            "code": evidence.code,
             "reason": evidence.reason,
             "seconds": seconds,
         }
@@ -282,6 +288,8 @@ def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "worth having": int(worth.sum()),
         "kept of it": _mean(held["auto"][worth]) / _mean(best[worth]),
         **_honest(told),
+        "local published": _mean([row["scope"] == "local" for row in told]),
+        "of a reranker": _of_a_reranker(told),
         "aubc": area,
         "aubc of the envelope": envelope,
         "aubc, seen on the other half": foreseen,
@@ -292,6 +300,18 @@ def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "cost": float(np.median([s["auto"] / s["task"] for s in seconds])),
         "cost with private": float(np.median([s["auto"] / (s["task"] + s["query"]) for s in seconds])),
     }
+
+
+def _of_a_reranker(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """By rewarded queries: what the default gains held-out queries, in parts of what reranking them would gain.
+
+    Collections with fewer queries than that are left out.
+    """
+    parts: dict[int, list[tuple[float, float]]] = {}
+    for row in rows:
+        if row["rewarded_queries"] == row["breadth"]:
+            parts.setdefault(row["breadth"], []).append((row["heldout"]["auto"], row["reranked"]))
+    return {b: float(np.divide(*np.mean(mine, axis=0))) for b, mine in sorted(parts.items())}
 
 
 def _honest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -395,7 +415,7 @@ def plotted(parts: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> N
     """Mean gain against budget, a column per part of the study: plain scopes, their envelope, and the default."""
     from matplotlib.figure import Figure
 
-    looks = {"global": "#ccbb44", "task": "#ee6677", "query": "#228833", "auto": "#4477aa"}
+    looks = {"global": "#ccbb44", "task": "#ee6677", "local": "#aa3377", "query": "#228833", "auto": "#4477aa"}
     figure = Figure(figsize=(4 * len(parts), 7), layout="constrained")
     axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
     for column, (name, rows) in zip(axes.T, parts.items(), strict=True):
@@ -463,6 +483,10 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ("changes below -.01", *(f"{f['below -.01'][rule]:.1%}" for rule in ("task", "auto")), "<= 2%"),
         ("worst change", *(f"{f['worst'][rule]:+.3f}" for rule in ("task", "auto")), ">= -.020"),
         ("mean change", *(f"{f['mean'][rule]:+.4f}" for rule in ("task", "auto")), ""),
+        *(
+            (f"of a reranker's gain, {b} rewarded queries", "", f"{kept:.0%}", "")
+            for b, kept in f["of a reranker"].items()
+        ),
         ("mean change of the best scope with hindsight, or none", "", f"{f['hindsight, or nothing']:+.4f}", ""),
         (f"kept where that gains .02 or more ({f['worth having']} cells)", "", f"{f['kept of it']:.1%}", ">= 90%"),
         (

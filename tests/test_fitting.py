@@ -141,7 +141,7 @@ class TestRecipe:
             ("kappa", float("nan"), "a number >= 0, got nan"),
             ("objective", "hinge", "one of kd, reverse_kl, softmax_grpo, got 'hinge'"),
             ("solver", "sgd", "exact or adam, got 'sgd'"),
-            ("scope", "user", "auto, global, task or query, got 'user'"),
+            ("scope", "user", "one of auto, global, task, local, query, got 'user'"),
         ],
     )
     def test_names_what_it_does_not_know(self, some_rewards, name, value, expected):

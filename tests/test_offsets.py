@@ -19,7 +19,6 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
-from tttembed_rag.offsets.file import FORMAT_VERSION
 
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")
@@ -393,7 +392,7 @@ class TestMapping:
             (replace(one(), vector=np.full(WIDTH, np.nan)), VectorError, "finite vectors, got NaN or infinity"),
             (replace(one(), alpha=1.5), InputError, r"alpha in \[0, 1\], got 1\.5 in 'global'"),
             (replace(one(), alpha=float("nan")), InputError, r"alpha in \[0, 1\], got nan"),
-            (replace(one(), scope="user"), InputError, "scope global, task or query, got 'user'"),
+            (replace(one(), scope="user"), InputError, "scope global, task, local, query, got 'user'"),
             (replace(one(), task="a"), InputError, "a task below global and a query id at query, got 'global'"),
             (one("query", task="a"), InputError, "a task below global and a query id at query"),
         ],
@@ -504,7 +503,7 @@ class TestFile:
         header = json.loads(content[8 : 8 + size])
 
         assert {"vectors", "offsets", "__metadata__"} == set(header)
-        assert str(FORMAT_VERSION) == header["__metadata__"]["format_version"]
+        assert header["__metadata__"]["format_version"] == "1"
         first, last = header["offsets"]["data_offsets"]
         assert isinstance(json.loads(content[8 + size + first : 8 + size + last]), list)
         assert len(content) == 8 + size + 7 * WIDTH * 4 + last - first
@@ -590,9 +589,9 @@ class TestBadFile:
 
     def test_newer(self, tmp_path):
         """A file from a newer format version says so, and what to do."""
-        newer = foreign({"format": "tttembed-offsets", "format_version": "2", "offsets": "[]", "settings": "{}"})
+        newer = foreign({"format": "tttembed-offsets", "format_version": "3", "offsets": "[]", "settings": "{}"})
 
-        self.assert_rejected(tmp_path / "newer", newer, "format version 1 or older, got 2; upgrade tttembed-rag$")
+        self.assert_rejected(tmp_path / "newer", newer, "format version 2 or older, got 3; upgrade tttembed-rag$")
 
     @pytest.mark.parametrize("metadata", [None, {"format": "pt"}])
     def test_of_another_kind(self, tmp_path, metadata):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.observations import Observation
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.serving.twopass import in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -175,8 +175,7 @@ class TwoPassSearch:
     ) -> None:
         if depth < 1:
             raise InputError(f"depth: expected at least 1, got {depth}")
-        if scope not in get_args(AnyScope):
-            raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
+        check_scope(scope)
         if scope == "auto" and not gate:
             raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
         self._model = model

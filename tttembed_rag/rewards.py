@@ -8,25 +8,33 @@ are kept beside them, so nothing is copied only to be normalised.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.scales import Scale
-from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, norms
+from tttembed_rag.vectors.checks import FloatArray, IntArray, checked_norms
+from tttembed_rag.vectors.columns import (
+    check_candidates,
+    check_unique,
+    matrix,
+    names,
+    norms_of_used,
+    one_judge,
+    ragged,
+    sliced,
+    stacked,
+    tamed,
+    unequal,
+)
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
-# Products of float32 vectors with norms between these neither overflow nor vanish.
-_SAFE_NORMS = (1e-15, 1e15)
-# Rows of memory-mapped vectors checked at a time.
-_CHECK_ROWS = 65_536
 
 
 @dataclass(frozen=True, eq=False)  # no slots: what is worked out once is kept
@@ -48,9 +56,13 @@ class Rewards:
 
         tasks: n task keys.
 
-        query_ids: n query ids, unique within a task.
+        query_ids: n query ids, unique within a task and source.
 
         judge: Fingerprint of the one judge all rewards come from.
+
+        sources: Who gave the rewards of each of the n queries, such as a user; empty for the declared judge itself.
+
+        doc_ids: u names of the documents.
     """
 
     query_vectors: FloatArray
@@ -63,6 +75,8 @@ class Rewards:
     tasks: NDArray[np.str_]
     query_ids: NDArray[np.str_]
     judge: str
+    sources: NDArray[np.str_]
+    doc_ids: NDArray[np.str_]
 
     @classmethod
     def from_arrays(
@@ -75,6 +89,7 @@ class Rewards:
         *,
         scale: Scale | str = "probability",
         judge: str | Sequence[str] = "unnamed",
+        sources: Sequence[str] | None = None,
     ) -> Rewards:
         """Rewards of candidates given by their vectors.
 
@@ -92,12 +107,27 @@ class Rewards:
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
 
             judge: Fingerprint of the judge, or one per query (which must agree).
+
+            sources: Who gave the rewards of each query, such as a user: several may reward the same query, each in a
+                row of its own, and no source counts as more than one voice near any query. An empty name, and None for
+                all, is the declared judge, whose every query counts.
         """
-        scores, starts = _ragged("rewards", rewards, np.float64)
-        docs = _stacked("candidate_vectors", candidate_vectors, starts)
+        scores, starts = ragged("rewards", rewards, np.float64)
+        docs = stacked("candidate_vectors", candidate_vectors, starts)
         candidates = np.arange(len(scores), dtype=np.intp)
         return cls._checked(
-            query_vectors, docs, candidates, scores, starts, tasks, query_ids, scale, judge, "candidate_vectors"
+            query_vectors,
+            docs,
+            candidates,
+            scores,
+            starts,
+            tasks,
+            query_ids,
+            scale,
+            judge,
+            sources,
+            None,
+            "candidate_vectors",
         )
 
     @classmethod
@@ -112,6 +142,8 @@ class Rewards:
         *,
         scale: Scale | str = "probability",
         judge: str | Sequence[str] = "unnamed",
+        sources: Sequence[str] | None = None,
+        doc_ids: Sequence[str] | None = None,
     ) -> Rewards:
         """Rewards of candidates given as rows of one matrix of unique documents.
 
@@ -132,16 +164,32 @@ class Rewards:
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
 
             judge: Fingerprint of the judge, or one per query (which must agree).
+
+            sources: Who gave the rewards of each query, such as a user: several may reward the same query, each in a
+                row of its own, and no source counts as more than one voice near any query. An empty name, and None for
+                all, is the declared judge, whose every query counts.
+
+            doc_ids: Names of all rows of *doc_vectors*; None numbers them.
         """
-        rows, starts = _ragged("candidates", candidates, np.intp)
-        scores, score_starts = _ragged("rewards", rewards, np.float64)
+        rows, starts = ragged("candidates", candidates, np.intp)
+        scores, score_starts = ragged("rewards", rewards, np.float64)
         if not np.array_equal(starts, score_starts):
             raise InputError(
-                "rewards: expected one reward per candidate, "
-                f"got {_first_difference(np.diff(starts), np.diff(score_starts))}"
+                f"rewards: expected one reward per candidate, got {unequal(np.diff(starts), np.diff(score_starts))}"
             )
         return cls._checked(
-            query_vectors, doc_vectors, rows, scores, starts, tasks, query_ids, scale, judge, "doc_vectors"
+            query_vectors,
+            doc_vectors,
+            rows,
+            scores,
+            starts,
+            tasks,
+            query_ids,
+            scale,
+            judge,
+            sources,
+            doc_ids,
+            "doc_vectors",
         )
 
     @classmethod
@@ -156,9 +204,11 @@ class Rewards:
         query_ids: Sequence[str] | None,
         scale: Scale | str,
         judge: str | Sequence[str],
+        sources: Sequence[str] | None,
+        doc_ids: Sequence[str] | None,
         docs_name: str,
     ) -> Rewards:
-        queries, docs = _matrix("query_vectors", query_vectors), _matrix(docs_name, doc_vectors)
+        queries, docs = matrix("query_vectors", query_vectors), matrix(docs_name, doc_vectors)
         n, rewarded = len(queries), len(starts) - 1
         if not n:
             raise RewardError("rewards: expected at least one rewarded query, got none")
@@ -170,19 +220,23 @@ class Rewards:
             raise RewardError(
                 f"rewards: expected at least one judged candidate per query, got none for query {depths.argmin()}"
             )
-        _check_candidates(candidates, starts, len(docs))
+        check_candidates(candidates, starts, len(docs))
         used = np.zeros(len(docs), dtype=bool)
         used[candidates] = True
-        doc_norms = _norms_of_used(docs_name, docs, used)
+        doc_norms = norms_of_used(docs_name, docs, used)
+        doc_keys = names(
+            "doc_ids", doc_ids, len(docs), [str(row) for row in range(len(docs))], "document", of=docs_name
+        )
         if 2 * used.sum() <= len(docs):
             # Most of this index was never judged: keep what was, or every fit would read all of it.
             candidates = (np.cumsum(used) - 1)[candidates]
-            docs, doc_norms = docs[used], doc_norms[used]
-        queries, query_norms = _tamed(queries, checked_norms("query_vectors", queries))
-        docs, doc_norms = _tamed(docs, doc_norms)
-        task_keys = _keys("tasks", tasks, n, [DEFAULT_TASK] * n)
-        id_keys = _keys("query_ids", query_ids, n, [str(q) for q in range(n)])
-        _check_unique(task_keys, id_keys)
+            docs, doc_norms, doc_keys = docs[used], doc_norms[used], doc_keys[used]
+        queries, query_norms = tamed(queries, checked_norms("query_vectors", queries))
+        docs, doc_norms = tamed(docs, doc_norms)
+        task_keys = names("tasks", tasks, n, [DEFAULT_TASK] * n)
+        id_keys = names("query_ids", query_ids, n, [str(q) for q in range(n)])
+        source_keys = names("sources", sources, n, [""] * n, empty=True)
+        check_unique(task_keys, id_keys, source_keys)
         return cls(
             query_vectors=queries,
             doc_vectors=docs,
@@ -193,7 +247,9 @@ class Rewards:
             values=(Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores),
             tasks=task_keys,
             query_ids=id_keys,
-            judge=_one_judge(judge, n),
+            judge=one_judge(judge, n),
+            sources=source_keys,
+            doc_ids=doc_keys,
         )
 
     def __len__(self) -> int:
@@ -245,7 +301,7 @@ class Rewards:
     def same_documents(self) -> IntArray:
         """A number for the document of each pair, the same for copies of one text."""
         used, place = np.unique(self.candidates, return_inverse=True)
-        return same_text(self.documents.rows(_sliced(used)))[place]
+        return same_text(self.documents.rows(sliced(used)))[place]
 
     def take(self, rows: IntArray) -> Rewards:
         """The rewards of some queries, with only the documents they use; vectors in order are not copied."""
@@ -256,8 +312,8 @@ class Rewards:
         pairs = np.repeat(self.starts[:-1][rows] - starts[:-1], depths) + np.arange(starts[-1])
         used, local = np.unique(self.candidates[pairs], return_inverse=True)
         return Rewards(
-            query_vectors=self.query_vectors[_sliced(rows)],
-            doc_vectors=self.doc_vectors[_sliced(used)],
+            query_vectors=self.query_vectors[sliced(rows)],
+            doc_vectors=self.doc_vectors[sliced(used)],
             query_norms=self.query_norms[rows],
             doc_norms=self.doc_norms[used],
             starts=starts,
@@ -266,131 +322,21 @@ class Rewards:
             tasks=self.tasks[rows],
             query_ids=self.query_ids[rows],
             judge=self.judge,
+            sources=self.sources[rows],
+            doc_ids=self.doc_ids[used],
         )
 
+    def only(self, pairs: NDArray[np.bool_]) -> Rewards:
+        """The rewards of some *pairs* (N,), with the queries that keep one.
 
-def _sliced(rows: IntArray) -> IntArray | slice:
-    """The rows as a slice where they lie in order, so that indexing with them copies nothing."""
-    first, count = int(rows[0]), len(rows)
-    return slice(first, first + count) if np.array_equal(rows, np.arange(first, first + count)) else rows
-
-
-def _matrix(name: str, value: ArrayLike) -> FloatArray:
-    array = as_floats(name, value)
-    if array.ndim != 2:
-        raise VectorError(f"{name}: expected a matrix (rows, d), got shape {array.shape}")
-    return array
-
-
-def _ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntArray]:
-    """One row per query, flat, with the starts of the rows; a matrix is a row per query."""
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        raise InputError(f"{name}: expected one row per query, got {type(value).__name__}")
-    rows = [value.reshape(-1)] if (matrix := isinstance(value, np.ndarray) and value.ndim == 2) else list(value)
-    try:
-        arrays = [np.asarray(row) if len(row) else np.empty(0, dtype) for row in rows]
-        flat = np.concatenate(arrays) if arrays else np.empty(0, dtype)
-        if dtype is np.intp and flat.size and flat.dtype.kind not in "iu":
-            raise InputError(f"{name}: expected integer rows of doc_vectors, got dtype {flat.dtype}")
-        flat = flat.astype(dtype, copy=False)
-    except InputError:
-        raise
-    except (TypeError, ValueError) as exc:
-        raise InputError(f"{name}: expected one row of numbers per query, got {exc}") from exc
-    if flat.ndim != 1:
-        raise InputError(f"{name}: expected one row of numbers per query, got rows of shape {arrays[0].shape}")
-    depths = [value.shape[1]] * len(value) if matrix else [len(array) for array in arrays]
-    return flat, np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
-
-
-def _stacked(name: str, value: Any, starts: IntArray) -> FloatArray:
-    """Candidate vectors (n, k, d), or n blocks (k_q, d), as one (N, d) matrix in reward order."""
-    depths = np.diff(starts)
-    if not hasattr(value, "__len__") or len(value) != len(depths):
-        got = f"{len(value)}" if hasattr(value, "__len__") else type(value).__name__
-        raise InputError(f"{name}: expected one block per query, {len(depths)} in rewards, got {got}")
-    if isinstance(value, np.ndarray) and value.ndim == 3 and (depths == value.shape[1]).all():
-        return as_floats(name, value.reshape(-1, value.shape[-1]))
-    blocks = [as_floats(name, block) for block in value]
-    for q, block in enumerate(blocks):
-        if block.ndim != 2 or len(block) != depths[q]:
-            raise InputError(
-                f"{name}: expected shape ({depths[q]}, d) for query {q}, one vector per reward, got {block.shape}"
-            )
-    if len(widths := sorted({block.shape[1] for block in blocks})) > 1:
-        raise VectorError(f"{name}: expected vectors of one width, got widths {widths}")
-    return np.concatenate(blocks) if blocks else np.empty((0, 0))
-
-
-def _first_difference(expected: IntArray, got: IntArray) -> str:
-    if len(expected) != len(got):
-        return f"{len(got)} rows for {len(expected)} queries"
-    q = int(np.argmax(expected != got))
-    return f"{got[q]} rewards for {expected[q]} candidates in query {q}"
-
-
-def _norms_of_used(name: str, vectors: FloatArray, used: NDArray[np.bool_]) -> FloatArray:
-    """Norms of all vectors, those of unused rows 1, whatever is in them."""
-    lengths = np.ones(len(vectors), dtype=vectors.dtype)
-    for start in range(0, len(vectors), _CHECK_ROWS):
-        rows = np.flatnonzero(used[start : start + _CHECK_ROWS]) + start
-        if rows.size:
-            lengths[rows] = norms(vectors[_sliced(rows)])
-    bad = ~(np.isfinite(lengths) & (lengths > 0))
-    if bad.any():
-        row = int(np.argmax(bad))
-        checked_norms(name, vectors[row : row + 1], first=row)
-    return lengths
-
-
-def _tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Vectors and norms; divided once, by a copy, where products of such vectors would lose their digits."""
-    low, high = _SAFE_NORMS
-    if low < lengths.min() and lengths.max() < high:
-        return vectors, lengths
-    return (vectors / lengths[:, None]).astype(vectors.dtype), np.ones_like(lengths)
-
-
-def _check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:
-    if candidates.min() < 0 or candidates.max() >= documents:
-        raise InputError(
-            f"candidates: expected rows 0 to {documents - 1} of doc_vectors, "
-            f"got {candidates.min()} to {candidates.max()}"
-        )
-    if (np.diff(candidates) > 0).all():
-        return
-    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    pairs, counts = np.unique(owner * documents + candidates, return_counts=True)
-    if (counts > 1).any():
-        query, doc = divmod(int(pairs[np.argmax(counts > 1)]), documents)
-        raise InputError(
-            f"candidates: expected each document once per query, got document {doc} twice in query {query}"
-        )
-
-
-def _keys(name: str, value: Sequence[str] | None, n: int, default: Sequence[str]) -> NDArray[np.str_]:
-    keys = default if value is None else value
-    if isinstance(keys, str) or len(keys) != n:
-        got = f"the string {keys!r}" if isinstance(keys, str) else f"{len(keys)}"
-        raise InputError(f"{name}: expected one per query, {n} in query_vectors, got {got}")
-    for row, key in enumerate(keys):
-        if not isinstance(key, str) or not key:
-            raise InputError(f"{name}: expected non-empty strings, got {key!r} at row {row}")
-    return np.array(keys, dtype=np.str_)
-
-
-def _check_unique(tasks: NDArray[np.str_], ids: NDArray[np.str_]) -> None:
-    seen: set[tuple[str, str]] = set()
-    for pair in zip(tasks.tolist(), ids.tolist(), strict=True):
-        if pair in seen:
-            raise InputError(f"query_ids: expected ids unique within a task, got {pair[1]!r} twice in task {pair[0]!r}")
-        seen.add(pair)
-
-
-def _one_judge(judge: str | Sequence[str], n: int) -> str:
-    if isinstance(judge, str):
-        return judge
-    judges = sorted(set(judge))
-    if len(judge) != n or len(judges) != 1:
-        raise RewardError(f"judge: expected one judge for all {n} queries (calibrate before mixing), got {judges}")
-    return judges[0]
+        Raises:
+            RewardError: No pair is kept.
+        """
+        if pairs.all():
+            return self
+        if not pairs.any():
+            raise RewardError("rewards: expected one that is kept, got none")
+        depths = np.add.reduceat(pairs.astype(np.intp), self.starts[:-1])
+        starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        kept = replace(self, candidates=self.candidates[pairs], values=self.values[pairs], starts=starts)
+        return kept.take(np.flatnonzero(depths))

@@ -19,12 +19,12 @@ from tttembed_rag.gate.proposals import propose_constant, propose_local, task_fa
 from tttembed_rag.gate.thresholds import (
     BACKWARDS,
     BLIND,
+    ECHO,
     EQUAL,
     FEW,
     LEVEL,
     LOOSER,
     NDCG_PER_NAT,
-    NO_BETTER,
     NO_FALL,
     NOISE,
     PUBLISHED,
@@ -146,7 +146,7 @@ class TestPublishing:
 
         assert_allclose(found[0]["query:7"].vector, found[1]["query:7"].vector, atol=1e-5)
         assert_allclose(temperatures[0] / 0.05, temperatures[1] / 0.001)
-        assert fit(rewards, scope="query").settings["teacher_temperature"] == 0.05
+        assert temperatures[0] < 0.05
 
 
 class TestPrivate:
@@ -169,7 +169,7 @@ class TestPrivate:
     @pytest.mark.parametrize("shift", [0.0, 2.0])
     def test_they_are_their_optimum_shrunk_towards_what_the_task_is_served(self, shift):
         """A rewarded query is served u + (w - u) / 2: u its task's offset, w its own optimum with neighbours."""
-        rewards = following(20, shift=shift)
+        rewards = following(80, shift=shift)
         offsets = fit(rewards)
         recipe = gated(Recipe(), rewards)
         case = Case(rewards, recipe)
@@ -179,8 +179,12 @@ class TestPrivate:
         expected = unit + u + 0.5 * (case.optima[0] - u)
         expected *= rewards.query_norms[:, None] / np.linalg.norm(expected, axis=1, keepdims=True)
 
+        moved = offsets.apply(rewards.query_vectors, query_id=rewards.query_ids.tolist())
+        solved = case.usable > 0
+
         assert (task is None) == (shift == 0.0)
-        assert_allclose(offsets.apply(rewards.query_vectors, query_id=rewards.query_ids.tolist()), expected, atol=1e-6)
+        assert solved.mean() > 0.9
+        assert_allclose(moved[solved], expected[solved], atol=1e-6)
 
     def test_a_judge_of_many_tasks_is_believed_in_each(self):
         """Tasks of four queries that cannot prove their judge alone can where all tasks together do."""
@@ -194,8 +198,8 @@ class TestPrivate:
 
     def test_a_task_that_contradicts_is_not_believed_for_the_others(self):
         """Among tasks whose rewards follow the retriever, one whose rewards are upside down gets no private offset."""
-        rewards = following(24, width=8)
-        tasks = np.array([str(i % 6) for i in range(24)])
+        rewards = following(36, width=8)
+        tasks = np.array([str(i % 6) for i in range(36)])
         values = np.where(np.repeat(tasks == "2", 20), 1 - rewards.values, rewards.values)
         offsets = fit(replace(rewards, tasks=tasks, values=values), scope="query")
 
@@ -203,7 +207,7 @@ class TestPrivate:
 
     @pytest.mark.parametrize("power", [0.2, 1.0, 5.0])
     def test_a_judge_that_repeats_the_retriever_s_order(self, power):
-        """It agrees with the retriever, but teaches nothing: no private offset makes its ranking better than it is."""
+        """It agrees with the retriever, but teaches nothing."""
         rewards = following()
         places = np.tile(np.arange(20, 0, -1) / 20, 40) ** power
         by_order = np.lexsort((-Grid.of(rewards).base.ravel(), np.repeat(np.arange(40), 20)))
@@ -211,7 +215,7 @@ class TestPrivate:
         offsets = fit(echo, scope="query")
 
         assert served(offsets) == 0
-        assert codes(offsets) == {NO_BETTER.code}
+        assert codes(offsets) == {ECHO.code}
 
 
 class TestAbstaining:
@@ -253,15 +257,10 @@ class TestAbstaining:
     def test_one_query_has_no_evidence(self, planted, scope):
         """A single rewarded query cannot be held out from itself, and the reason says so."""
         offset = next(iter(fit(planted(1), scope=scope).values()))
-        expected = 1, None, None, "abstained", FEW.code
+        evidence = offset.evidence
+        said = evidence.n, evidence.gain, evidence.interval, evidence.verdict, evidence.code
 
-        assert (expected == (e := offset.evidence).__class__ and expected) or (
-            e.n,
-            e.gain,
-            e.interval,
-            e.verdict,
-            e.code,
-        ) == expected
+        assert said == (1, None, None, "abstained", FEW.code)
         assert "1 rewarded query cannot be held out from itself" in offset.evidence.reason
 
     @pytest.mark.parametrize(("depth", "verdict"), [(4, "abstained"), (30, "published")])

@@ -8,8 +8,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import Rewards
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.signal import merged, signal_of
+from tttembed_rag.gate.signal import signal_of
 from tttembed_rag.gate.thresholds import BELIEVED_LEVEL
+from tttembed_rag.gate.voices import merged
 
 
 def permuted(rewards, seed):

@@ -6,7 +6,7 @@ import json
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import numpy as np
@@ -15,7 +15,7 @@ from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.telling import print_versions, served_now, with_origin
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
 
@@ -52,7 +52,7 @@ def show(file: Path | str, tenant: str, *, as_json: bool) -> None:
 @click.option("--rewards", help="Rewards of DIR: scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @counted("--depth", 10, "Rewarded candidates per query of DIR.")
-@click.option("--scope", type=click.Choice(["auto", "global", "task", "query"]), default="auto", show_default=True)
+@click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def learn(source: Path | str, out: Path, scope: Any, *, no_gate: bool, as_json: bool, **options: Any) -> None:
@@ -61,7 +61,7 @@ def learn(source: Path | str, out: Path, scope: Any, *, no_gate: bool, as_json: 
 
     check_target(out)
     if scope == "auto" and no_gate:
-        raise click.UsageError("--no-gate needs --scope global, task or query: auto is chosen by evidence")
+        raise click.UsageError("--no-gate needs --scope global, task, local or query: auto is chosen by evidence")
     embedder = ""
     if isinstance(source, str):
         rewards, embedder = _of_store(source, **options)

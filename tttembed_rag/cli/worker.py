@@ -7,11 +7,12 @@ import signal
 import time
 from dataclasses import replace
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from tttembed_rag.cli.group import counted, main
+from tttembed_rag.offsets.values import AnyScope
 
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
@@ -35,7 +36,7 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--budget", default="", metavar="CAPS", help="Per day (UTC): pairs=N,tokens=N,usd=N.")
 @click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
 @click.option("--tenant", "tenants", multiple=True, metavar="T", help="Whom to work for, any number.  [default: all]")
-@click.option("--scope", default="auto", show_default=True, type=click.Choice(["auto", "global", "task", "query"]))
+@click.option("--scope", default="auto", show_default=True, type=click.Choice(get_args(AnyScope)))
 @click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")

@@ -216,7 +216,7 @@ def open_collection(
 
 def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], depth: int) -> Rewards:
     """The rewards of the *judged* queries of every collection, its name as their task."""
-    candidates, scores, queries, documents, tasks, ids = [], [], [], [], [], []
+    candidates, scores, queries, documents, tasks, ids, names = [], [], [], [], [], [], []
     first = 0
     for collection, rows in zip(workload, judged, strict=True):
         pairs = [collection.candidates(q, depth) for q in rows.tolist()]
@@ -226,6 +226,7 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         scores += [collection.scale.to_unit(values) for _, values in pairs]
         queries.append(collection.query_vectors[rows])
         documents.append(collection.doc_vectors[used.astype(np.intp)])
+        names += collection.doc_ids[used.astype(np.intp)].tolist()
         tasks += [collection.dataset.name] * len(rows)
         ids += collection.query_ids[rows].tolist()
         first += len(used)
@@ -237,6 +238,7 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         tasks,
         ids,
         judge=" + ".join(sorted({collection.judge_named for collection in workload})),
+        doc_ids=names,
     )
 
 

@@ -74,7 +74,7 @@ class ExperimentPlan:
             raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
         if not (self.scopes or self.baselines):
             raise InputError("scopes: expected at least one scope or baseline, got none")
-        for name, allowed in (("scopes", ("global", "task", "query", "auto")), ("baselines", get_args(Baseline))):
+        for name, allowed in (("scopes", get_args(AnyScope)), ("baselines", get_args(Baseline))):
             if wrong := set(getattr(self, name)) - set(allowed):
                 raise InputError(f"{name}: expected {', '.join(allowed)}, got {', '.join(sorted(wrong))}")
 

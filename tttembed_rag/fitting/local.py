@@ -86,9 +86,9 @@ class Local:
         voices = np.ones(len(rewards)) if weights is None else weights
         rows = _landmark_rows(rewards, rewards.same_queries if groups is None else groups)
         unit = np.asarray(rewards.queries.unit, dtype=np.float64)
-        bandwidth = _bandwidth(unit, voices)
+        bandwidth = bandwidth_of(unit, voices)
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
-        kernel = _kernel(unit, unit[rows], bandwidth)
+        kernel = kernel_of(unit, unit[rows], bandwidth)
         factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)
         features = _solved_lower(factor, kernel.T).T
         precision = voices * np.clip(reach, _LEAST_REACH, _MOST_REACH) / max(kappa, _JITTER)
@@ -145,7 +145,7 @@ def _landmark_rows(rewards: Rewards, groups: IntArray) -> IntArray:
     return np.sort(first)
 
 
-def _bandwidth(unit: Float64, voices: Float64) -> float:
+def bandwidth_of(unit: Float64, voices: Float64) -> float:
     """The mean of 1 - cosine over pairs of different queries, each weighing its voice."""
     total = voices @ unit
     pairs = float(voices.sum()) ** 2 - float(voices @ voices)
@@ -154,7 +154,7 @@ def _bandwidth(unit: Float64, voices: Float64) -> float:
     return max(_LEAST_BANDWIDTH, 1.0 - (float(total @ total) - float(voices @ voices)) / pairs)
 
 
-def _kernel(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
+def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
     """(n, m) kernel values, float64."""
     return KernelMap(landmarks, landmarks, bandwidth, ()).kernel(unit).astype(np.float64)
 

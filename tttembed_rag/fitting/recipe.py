@@ -100,8 +100,8 @@ class Recipe:
         """Whether the exact solver also starts from KD's optimum and keeps the lower minimum."""
         return self.objective != "kd" and self.solver == "exact"
 
-    def dose(self, n: int) -> float:
-        """Alpha = n / (n + kappa) (Eq. 8); 0 for n = 0, the unadapted state."""
+    def dose(self, n: float) -> float:
+        """Alpha = n / (n + kappa) (Eq. 8) of *n* rewarded queries, or voices; 0 for n = 0, the unadapted state."""
         return n / (n + self.kappa) if n else 0.0
 
     def loss(self, grid: Grid, objective: str | None = None) -> Loss:

@@ -11,9 +11,11 @@ from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
+from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import Signal, signal_of
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.gate.voices import Voices, heard
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
@@ -24,13 +26,31 @@ class Case:
     """Rewards under the gate.
 
     Attributes:
-        rewards: Judged candidates of n queries.
+        given: Judged candidates as they were given: several rows where several sources rewarded a query.
 
         recipe: How its offsets are learned, as `gated` makes it.
+
+        source_voices: How many voices a source has near any query, at most.
     """
 
-    rewards: Rewards
+    given: Rewards
     recipe: Recipe
+    source_voices: float = 1.0
+
+    @cached_property
+    def heard(self) -> Voices:
+        """The rewards with one row for each query, and how much each counts."""
+        return heard(self.given, self.source_voices)
+
+    @property
+    def rewards(self) -> Rewards:
+        """Judged candidates of n queries."""
+        return self.heard.rewards
+
+    @property
+    def voices(self) -> Float64:
+        """(n,) weight of each query in (0, 1]: the queries of one question share one voice, those of a source few."""
+        return self.heard.weights
 
     @cached_property
     def groups(self) -> IntArray:
@@ -39,24 +59,26 @@ class Case:
 
     @property
     def questions(self) -> int:
-        """Different questions that were rewarded."""
-        return int(self.groups.max()) + 1
-
-    @cached_property
-    def voices(self) -> Float64:
-        """(n,) weight of each query in (0, 1]: the queries of one question share one voice."""
-        return np.asarray(1.0 / np.bincount(self.groups)[self.groups])
+        """Voices behind the rewards: the different questions, where no source has too many of them."""
+        return max(1, round(float(self.voices.sum())))
 
     @cached_property
     def signal(self) -> Signal:
         """What the permutation tests say."""
-        return signal_of(self.rewards)
+        return signal_of(self.rewards, self.voices)
+
+    @cached_property
+    def headroom(self) -> float:
+        """By how much the judge's own order of the judged candidates is better than the retriever's, in nDCG@10."""
+        grid = Grid.of(self.rewards)
+        differ = self.rewards.reach > 0
+        return float((1.0 - judged_ndcg(grid, grid.base)[differ]).mean()) if differ.any() else 0.0
 
     @cached_property
     def fold(self) -> IntArray:
         """(n,) fold of each query: every task is dealt over the folds, the queries of one question to one fold."""
         tasks, task = np.unique(self.rewards.tasks, return_inverse=True)
-        first_task = np.full(self.questions, len(tasks))
+        first_task = np.full(int(self.groups.max()) + 1, len(tasks))
         np.minimum.at(first_task, self.groups, task)
         fold = np.empty_like(first_task)
         fold[np.argsort(first_task, kind="stable")] = np.arange(len(fold)) % FOLDS

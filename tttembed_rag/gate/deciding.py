@@ -8,9 +8,9 @@ The questions, their tests and their levels are data: see `thresholds`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task
 from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.private import believed_evidence, nothing, private_around
+from tttembed_rag.gate.private import believed_evidence, nothing, private_around, private_moves
 from tttembed_rag.gate.proposals import (
     Proposal,
     propose_constant,
@@ -31,8 +32,12 @@ from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
     BACKWARDS,
     BLIND,
+    ECHO,
     EQUAL,
+    EXPOSED,
+    EXPOSURE_ROUNDS,
     FEW,
+    LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
     NDCG_ERROR,
@@ -40,15 +45,20 @@ from tttembed_rag.gate.thresholds import (
     NDCG_SHARE,
     NO_FALL,
     NOISE,
+    ONE_SOURCE,
     PUBLISHED,
     SURPASSED,
     UNSURE,
     Question,
 )
+from tttembed_rag.gate.voices import strongest
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope
+from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope, check_scope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.gpu import Device
+
+# By scope, what proposes its offset for a case.
+Proposing: TypeAlias = Mapping[Scope, Callable[[Case], Proposal]]
 
 
 def fit(
@@ -65,6 +75,7 @@ def fit(
     tolerance: float = 1e-4,
     device: Device = "auto",
     warm_start: Mapping[str, Offset] | None = None,
+    source_voices: float = 1.0,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -96,6 +107,8 @@ def fit(
 
         warm_start: Offsets of an earlier fit; a constant offset is searched from the one of its key on.
 
+        source_voices: How many voices each of the rewards' ``sources`` has near any query, > 0; the gate alone asks.
+
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a constant
         and a local one per task, of which at most one is served, the private ones that are served, and, from
@@ -112,29 +125,29 @@ def fit(
         device=device,
         warm_start=warm_start,
     )
-    if scope not in (scopes := ("auto", *get_args(Scope))):
-        raise InputError(f"scope: expected one of {', '.join(scopes)}, got {scope!r}")
+    check_scope(scope)
     if gate:
+        if not source_voices > 0:
+            raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
         recipe = gated(recipe, rewards)
-        return collect(list(_decided(rewards, scope, recipe)), rewards, recipe, scope)
+        return collect(list(_decided(rewards, scope, recipe, source_voices)), rewards, recipe, scope)
     if scope == "auto":
         raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     return fit_scope(rewards, scope, recipe)
 
 
-def _decided(rewards: Rewards, scope: AnyScope, recipe: Recipe) -> Iterator[Offset]:
+def _decided(rewards: Rewards, scope: AnyScope, recipe: Recipe, source_voices: float) -> Iterator[Offset]:
     """The offsets of *scope*, published or not."""
+    everything = Case(rewards, recipe, source_voices)
     tasks = np.unique(rewards.tasks).tolist()
-    everything = Case(rewards, recipe)
     if scope == "global":
-        refusal = _refused(everything, None)
-        yield _chosen(everything, refusal, [] if refusal else [propose_constant(everything, None)], ["global"], None)[0]
+        yield from _shared(everything, None, {"global": lambda case: propose_constant(case, None)}, None)[1]
         return
     whole = _for_unseen_tasks(everything) if scope == "auto" and len(tasks) >= MIN_TASKS else None
     if whole is not None:
         yield whole
     for task in tasks:
-        case = everything if len(tasks) == 1 else Case(of_task(rewards, task), recipe)
+        case = everything if len(tasks) == 1 else replace(everything, given=of_task(rewards, task))
         yield from _of_task(case, task, scope, everything.signal if len(tasks) > 1 else None, whole)
 
 
@@ -152,30 +165,104 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
 
         whole: The global offset for tasks without rewards; None where there is none.
     """
-    kinds: dict[AnyScope, list[Scope]] = {"auto": ["task", "local"], "task": ["task"], "local": ["local"]}
-    scopes = kinds.get(scope, [])
-    refusal = _refused(case, together)
-    proposals = (
-        [] if refusal else [propose_local(case) if one == "local" else propose_constant(case, task) for one in scopes]
-    )
-    shared = _chosen(case, refusal, proposals, scopes, task)
+    proposing: Proposing = {"task": lambda case: propose_constant(case, task), "local": propose_local}
+    asked = {name: propose for name, propose in proposing.items() if scope in ("auto", name)}
+    case, shared = _shared(case, task, asked, together)
     if whole is not None and whole.served and case.questions < 2:
         # One rewarded query says nothing against the global offset: as good as a task without rewards.
         shared = [replace(whole, scope="task", task=task), *shared[1:]]
     yield from shared
     if scope not in ("auto", "query"):
         return
+    refusal = _refused(case, together)
     # One query cannot be held out, but the judge of many may be believed of it.
     unbelieved = None if refusal is not None and refusal.code == FEW.code and _believed(case, together) else refusal
     if unbelieved is None:
         served = next((offset for offset in shared if offset.served), None)
-        evidence = believed_evidence(case, "the judge is believed")
+        case, withheld = _unexposed(case, served)
+        evidence = replace(believed_evidence(case, "the judge is believed"), withheld=withheld)
         offsets = private_around(case, served, evidence)
         if scope == "query" or any(offset.served for offset in offsets):
             yield from offsets
     elif scope == "query":
         evidence = replace(unbelieved, reason=f"private offsets: {unbelieved.reason}")
         yield from (nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist())
+
+
+def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal | None) -> tuple[Case, list[Offset]]:
+    """The *proposing* offsets of *task*, at most one of them published, and the case that they were learned from.
+
+    A document that the one to be published would lift into everybody's list, although its rewards do not depend on the
+    query, is taken as unjudged, and all are learned again.
+    """
+    exposure, best, verdicts = None, None, list[Evidence]()
+    withheld, risen = list[int](), list[int]()
+    for _ in range(EXPOSURE_ROUNDS):
+        if (refusal := _refused(case, together)) is not None:
+            verdicts = [refusal] * len(proposing)
+            break
+        best, verdicts = _compared(case, proposing)
+        if best is None:
+            break
+        exposure = exposure or Exposure.of(case.given)
+        # One that rises without any reward of its own is lifted by what others say of its like.
+        risen = exposure.risen(case.rewards, case.voices, best.held_out)
+        unasked = [document for document in risen if document not in withheld and exposure.unasked(document)]
+        if not unasked:
+            break
+        withheld += unasked
+        if (rest := exposure.without(withheld)) is None:
+            best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
+            break
+        case = replace(case, given=rest)
+        best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
+    names = exposure.names if exposure else ()
+    out, up = (tuple(names[document] for document in some) for some in (withheld, risen))
+    verdicts = [replace(verdict, withheld=out, risen=up, sources=case.heard.sources) for verdict in verdicts]
+    return case, [
+        best.learn(verdict)
+        if best is not None and verdict.verdict == "published"
+        else nothing(case, scope, task, verdict)
+        for scope, verdict in zip(proposing, verdicts, strict=True)
+    ]
+
+
+def _unexposed(case: Case, served: Offset | None) -> tuple[Case, tuple[str, ...]]:
+    """*case* without the documents that private offsets would lift into everybody's list, and their names."""
+    exposure = Exposure.of(case.given)
+    risen = exposure.risen(case.rewards, case.voices, private_moves(case, served))
+    unasked = [document for document in risen if exposure.unasked(document)]
+    rest = exposure.without(unasked) if unasked else None
+    return (case, ()) if rest is None else (replace(case, given=rest), tuple(exposure.names[one] for one in unasked))
+
+
+def _compared(case: Case, proposing: Proposing) -> tuple[Proposal | None, list[Evidence]]:
+    """The proposal to publish, if any, and the verdict on each: of those that are sure, the largest fall."""
+    proposals = [propose(case) for propose in proposing.values()]
+    verdicts = [_verdict(proposal) for proposal in proposals]
+    best = None
+    for i in sorted(range(len(proposals)), key=lambda i: -proposals[i].fall.mean):
+        proposal, verdict = proposals[i], verdicts[i]
+        if verdict.verdict != "published":
+            continue
+        if best is not None:
+            verdicts[i] = _withheld(proposal, verdict, SURPASSED, other=best.name)
+        elif not _falls_without_strongest(case, list(proposing.values())[i]):
+            verdicts[i] = _withheld(proposal, verdict, ONE_SOURCE)
+        else:
+            best = proposal
+    return best, verdicts
+
+
+def _falls_without_strongest(case: Case, propose: Callable[[Case], Proposal]) -> bool:
+    """Whether the held-out loss falls without the source that has most voices, if there are sources."""
+    if (source := strongest(case.given, case.source_voices)) is None:
+        return True
+    others = np.flatnonzero(case.given.sources != source)
+    if len(others) < 2:
+        return False
+    case = replace(case, given=case.given.take(others))
+    return not case.signal.contradicts and propose(case).fall.mean > 0
 
 
 def _believed(case: Case, together: Signal | None) -> bool:
@@ -195,31 +282,15 @@ def _refused(case: Case, together: Signal | None) -> Evidence | None:
         question = FEW
     elif not _believed(case, together):
         question = BLIND if signal.agrees else NOISE
-    if question is None:
-        return None
+    elif case.headroom < LEAST_HEADROOM:
+        question = ECHO
+    return None if question is None else _refusal(case, question)
+
+
+def _refusal(case: Case, question: Question) -> Evidence:
+    """The evidence of a case that *question* decides against, before a gain was measured."""
     n = case.questions
     return Evidence(n, None, None, "abstained", question.answer.format(n=n), code=question.code)
-
-
-def _chosen(
-    case: Case, refusal: Evidence | None, proposals: list[Proposal], scopes: list[Scope], task: str | None
-) -> list[Offset]:
-    """An offset for each of *scopes*: of the *proposals* at most one is published, and the others say why not."""
-    if refusal is not None:
-        return [nothing(case, scope, task, refusal) for scope in scopes]
-    verdicts = [_verdict(proposal) for proposal in proposals]
-    sure = [i for i, verdict in enumerate(verdicts) if verdict.verdict == "published"]
-    best = proposals[max(sure, key=lambda i: proposals[i].fall.mean)] if sure else None
-    offsets = []
-    for proposal, scope, verdict in zip(proposals, scopes, verdicts, strict=True):
-        if proposal is best:
-            offsets.append(proposal.learn(verdict))
-            continue
-        if best is not None and verdict.verdict == "published":
-            offsets.append(nothing(case, scope, task, _withheld(proposal, verdict, SURPASSED, other=best.name)))
-        else:
-            offsets.append(nothing(case, scope, task, verdict))
-    return offsets
 
 
 def _verdict(proposal: Proposal) -> Evidence:
@@ -254,9 +325,6 @@ def _needed(n: int, fall: Gain) -> int | None:
 
 def _for_unseen_tasks(case: Case) -> Offset | None:
     """The global offset for tasks without rewards; None where there are too few families of tasks to hold out."""
-    families = task_families(case)
-    if int(families.max()) + 1 < MIN_TASKS:
+    if int(task_families(case).max()) + 1 < MIN_TASKS:
         return None
-    refusal = _refused(case, None)
-    proposals = [] if refusal else [propose_for_unseen_tasks(case, families)]
-    return _chosen(case, refusal, proposals, ["global"], None)[0]
+    return _shared(case, None, {"global": lambda case: propose_for_unseen_tasks(case, task_families(case))}, None)[1][0]

@@ -34,12 +34,12 @@ class Gain:
     freedom: float
 
     @classmethod
-    def of(cls, gains: Float64, weights: Float64, groups: IntArray, *, typical: float) -> Gain:
+    def of(cls, gains: Float64, weights: Float64, groups: IntArray, *, typical: float, most: float = math.inf) -> Gain:
         """The mean of *gains* (n,) under *weights*, a group being one observation.
 
         One pseudo-observation of zero gain is added (the prior behind the paper's kappa = 1), and the variance is that
         of `TYPICAL_WEIGHT` more observations that deviate by *typical*. Unequal weights count as 1 / sum w^2
-        observations (Kish 1965).
+        observations (Kish 1965), and as no more than *most*.
         """
         total = np.bincount(groups, weights)
         kept = total > 0
@@ -47,7 +47,7 @@ class Gain:
         x = np.asarray(np.bincount(groups, weights * gains)[kept] / total[kept])
         if len(w) < 2:
             return cls(float(w @ x), math.inf, 0.0)
-        count = 1.0 / float(w @ w)
+        count = min(1.0 / float(w @ w), most)
         w, x = np.append(w * count, 1.0) / (count + 1.0), np.append(x, 0.0)
         mean = float(w @ x)
         seen = float(w**2 @ (x - mean) ** 2) * (count + 1.0) ** 2

@@ -6,20 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.gate.thresholds import NO_BETTER, PUBLISHED
+from tttembed_rag.gate.thresholds import ALONE, PUBLISHED
 from tttembed_rag.offsets.values import Evidence, Offset
-from tttembed_rag.vectors.rows import UnitRows
+from tttembed_rag.vectors.checks import FloatArray
 
 
 def private_around(case: Case, served: Offset | None, evidence: Evidence) -> list[Offset]:
-    """The private offset of each query of *case*, in their order: its optimum, shrunk towards what its task is served.
-
-    With u the offset that the task's offset gives the query and w the query's private optimum, it is served
-    u + alpha (w - u) at the private dose alpha: its own rewards count as one observation more.
+    """The private offset of each query of *case*, in their order.
 
     Args:
         case: A believed task.
@@ -29,16 +24,33 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
         evidence: The verdict that the judge is believed.
     """
     rewards, (optima, solution) = case.rewards, case.optima
-    unit = rewards.queries.unit
-    alpha = case.recipe.dose(1)
+    moves = private_moves(case, served)
+    vectors = (moves / case.recipe.dose(1)).astype(optima.dtype)
+    offsets = private_offsets(rewards, vectors, solution, case.recipe, evidence)
+    return [
+        offset if backed else nothing(case, "query", offset.task, _unbacked(evidence), offset.query_id)
+        for offset, backed in zip(offsets, case.heard.backed.tolist(), strict=True)
+    ]
+
+
+def private_moves(case: Case, served: Offset | None) -> FloatArray:
+    """(n, d) what moves each query of *case* when it comes again: its optimum, shrunk towards what its task is served.
+
+    With u the offset that the task's offset gives the query and w the query's private optimum, it is
+    u + alpha (w - u) at the private dose alpha: its own rewards count as one observation more.
+
+    Args:
+        case: A believed task.
+
+        served: What the task is served; None for base vectors.
+    """
+    optima, unit = case.optima[0], case.rewards.queries.unit
     around = np.zeros_like(optima) if served is None else np.broadcast_to(served.dosed(unit), optima.shape)
-    shrunk = around + alpha * (optima - around)
-    if not _rank_better(case, unit + shrunk):
-        reason = f"private offsets, {_counted(case)}: {NO_BETTER.answer}"
-        evidence = replace(evidence, verdict="abstained", reason=reason, code=NO_BETTER.code)
-        return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in rewards.query_ids.tolist()]
-    vectors = (shrunk / alpha).astype(optima.dtype)
-    return private_offsets(rewards, vectors, solution, case.recipe, evidence)
+    return np.asarray(around + case.recipe.dose(1) * (optima - around))
+
+
+def _unbacked(evidence: Evidence) -> Evidence:
+    return replace(evidence, verdict="abstained", reason=f"private offsets: {ALONE.answer}", code=ALONE.code)
 
 
 def believed_evidence(case: Case, why: str) -> Evidence:
@@ -52,14 +64,6 @@ def nothing(case: Case, scope: str, task: str | None, evidence: Evidence, query_
     zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
     n = case.questions if query_id is None else 1
     return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)  # type: ignore[arg-type]
-
-
-def _rank_better(case: Case, moved: np.ndarray) -> bool:
-    """Whether *moved* (n, d) query vectors rank what was judged better than the base vectors do, on the mean."""
-    rewards = case.rewards
-    grid = Grid.of(rewards)
-    scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
-    return bool((judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base)).mean() > 0)
 
 
 def _counted(case: Case) -> str:

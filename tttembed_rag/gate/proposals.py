@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,12 +31,15 @@ class Proposal:
 
         unit: What an observation is, in words.
 
+        held_out: (n, d) what moves each query, learned without it.
+
         learn: Learns the offset, on the evidence given.
     """
 
     name: str
     fall: Gain
     observations: int
+    held_out: Float64
     learn: Callable[[Evidence], Offset]
     unit: str = "queries"
 
@@ -46,13 +50,14 @@ def propose_local(case: Case) -> Proposal:
     targets, solution = case.optima
     weights = case.voices * case.usable
     regression = Local.of(case.widened, targets, case.recipe.kappa, weights=weights, groups=case.groups)
-    fall = _fall(case, regression.held_out(case.fold), case.groups)
+    held_out = regression.held_out(case.fold)
+    fall = _fall(case, held_out, case.groups)
     used = solution.only(case.usable > 0)
 
     def learn(evidence: Evidence) -> Offset:
         return local_offset(regression, task, case.questions, used, case.recipe, evidence)
 
-    return Proposal("a local offset", fall, case.questions, learn)
+    return Proposal("a local offset", fall, case.questions, held_out, learn)
 
 
 def propose_constant(case: Case, task: str | None) -> Proposal:
@@ -60,7 +65,7 @@ def propose_constant(case: Case, task: str | None) -> Proposal:
     name = "a global offset" if task is None else "one offset for all queries"
     held_out = _held_out(case, case.fold)
     fall = _fall(case, held_out, case.groups)
-    return Proposal(name, fall, case.questions, _learner(case, task))
+    return Proposal(name, fall, case.questions, held_out, _learner(case, task))
 
 
 def propose_for_unseen_tasks(case: Case, families: IntArray) -> Proposal:
@@ -73,8 +78,10 @@ def propose_for_unseen_tasks(case: Case, families: IntArray) -> Proposal:
     """
     fold = families % (int(case.fold.max()) + 1)
     # Every task weighs the same, whatever its size.
-    fall = _fall(case, _held_out(case, fold), families, weights=scope_weights(case.rewards))
-    return Proposal("a global offset on unseen tasks", fall, int(families.max()) + 1, _learner(case, None), "tasks")
+    held_out = _held_out(case, fold)
+    fall = _fall(case, held_out, families, weights=scope_weights(case.rewards))
+    tasks = int(families.max()) + 1
+    return Proposal("a global offset on unseen tasks", fall, tasks, held_out, _learner(case, None), "tasks")
 
 
 def task_families(case: Case) -> IntArray:
@@ -110,10 +117,11 @@ def _held_out(case: Case, fold: IntArray) -> Float64:
     weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
     start = np.zeros((len(numbers), case.rewards.width))
     learned = solve_shared(case.widened, recipe, weights, case.grid, start).offsets
-    dose = [recipe.dose(len(np.unique(case.groups[seen]))) for seen in learning]
+    dose = [recipe.dose(float(case.voices[seen].sum())) for seen in learning]
     return np.asarray(np.array(dose)[:, None] * learned)[own]
 
 
 def _fall(case: Case, held_out: Float64, groups: IntArray, weights: Float64 | None = None) -> Gain:
+    most = math.inf if weights is not None else float(case.voices.sum())
     weights = case.voices if weights is None else weights
-    return Gain.of(case.falls(held_out), weights, groups, typical=TYPICAL_FALL)
+    return Gain.of(case.falls(held_out), weights, groups, typical=TYPICAL_FALL, most=most)

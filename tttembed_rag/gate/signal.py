@@ -9,7 +9,7 @@ the rewards: its moments over all permutations are known in closed form (Pitman 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tttembed_rag.gate.thresholds import (
     STRICT_LEVEL,
     VARIES,
 )
+from tttembed_rag.gate.voices import merged
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -85,12 +86,20 @@ class Signal:
         return self.agrees and self.reads_query
 
 
-def signal_of(rewards: Rewards) -> Signal:
-    """The permutation tests of *rewards*, each question asked once, with its distinct documents."""
-    rewards = merged(rewards, rewards.near_queries)
+def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
+    """The permutation tests of *rewards*, each question asked once, with its distinct documents.
+
+    Args:
+        rewards: n rewarded queries.
+
+        voices: (n,) in (0, 1]: how much each counts; those of one question are added up. None for one each question.
+    """
+    groups = rewards.near_queries
+    rewards = merged(rewards, groups)
+    weights = np.ones(len(rewards)) if voices is None else np.bincount(groups, voices)
     query = np.repeat(np.arange(len(rewards)), rewards.depths)
     grid = Grid.of(rewards)
-    similarity = grid.base[grid.present]
+    similarity = grid.base[grid.present] * weights[query]
     above_query = similarity - (np.bincount(query, similarity) / rewards.depths)[query]
     opinion = _in_base_order(rewards, similarity, query)
     recurring, varies = _varies(rewards.values, rewards.candidates)
@@ -101,31 +110,6 @@ def signal_of(rewards: Rewards) -> Signal:
         power_p=_agreement_p(opinion, above_query, rewards.candidates),
         recurring=recurring,
         varies=varies,
-    )
-
-
-def merged(rewards: Rewards, groups: IntArray) -> Rewards:
-    """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
-
-    The order depends on nothing but the vectors. Without this a question that was logged again, or a text under two
-    ids, would pass for agreement.
-    """
-    query = np.repeat(groups, rewards.depths)
-    document = rewards.same_documents
-    order = np.lexsort((document, query))
-    new = np.append(True, (np.diff(query[order]) != 0) | (np.diff(document[order]) != 0))
-    first, pair = order[new], np.cumsum(new) - 1
-    _, rows, depths = np.unique(query[first], return_index=True, return_counts=True)
-    queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
-    return replace(
-        rewards,
-        query_vectors=rewards.query_vectors[queries],
-        query_norms=rewards.query_norms[queries],
-        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
-        candidates=rewards.candidates[np.unique(document, return_index=True)[1]][document[first]],
-        values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
-        tasks=rewards.tasks[queries],
-        query_ids=rewards.query_ids[queries],
     )
 
 

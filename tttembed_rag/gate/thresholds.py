@@ -21,10 +21,27 @@ FEW_PAIRS = 10
 # Share of the variance of rewards that lies within documents. Judges that never look at the query have 0 (.2 with
 # noise of half their spread), labels and a cross-encoder .4 to .6 on development (`benchmarks/poison.py blind`).
 VARIES = 0.25
+# How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
+# true judges on development is .02 (seal-tools).
+LEAST_HEADROOM = 0.005
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
 MIN_TASKS = 4
+
+# A document that is the best of more queries than this, and than this share of them, has one vote of each source.
+BEST_LEAST = 3
+BEST_SHARE = 0.05
+# By how much an offset may raise the share of queries whose list holds a document, and in how many queries at least.
+# The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries; those that rise by more
+# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`).
+MOST_RISE = 0.20
+MOST_RISEN_QUERIES = 3
+# The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
+LISTED = 10
+EXPOSED_QUERIES = 1000
+# How often an offset is learned anew without the documents that rose.
+EXPOSURE_ROUNDS = 4
 
 # Temperatures and ridge of gated offsets, as multiples of the recipe's, which are the paper's. Mean gain of the local
 # offset over 66 fits on development, one to two rewarded queries in ten: +.036 at 2.5 and 2, +.031 at 2.5 and 1.5.
@@ -45,8 +62,8 @@ TYPICAL_FALL = 0.2
 TYPICAL_WEIGHT = 4.0
 # Change of nDCG@10 of the full search for each nat by which the held-out loss falls, and what remains unknown about
 # it: a share of itself, and a constant. The 90 % interval holds the change in 85 to 95 % of published cells.
-NDCG_PER_NAT = 0.3
-NDCG_SHARE = 0.4
+NDCG_PER_NAT = 0.27
+NDCG_SHARE = 0.45
 NDCG_ERROR = 0.01
 
 
@@ -138,11 +155,48 @@ UNSOLVED = Question(
     "the solver stopped at gradient norm {norm}, not at an optimum",
     "Raise the ridge or the tolerance.",
 )
-NO_BETTER = Question(
-    "TTT-G13",
-    "Do private offsets rank the judged candidates better than the retriever?",
-    "Mean nDCG@10 of the judged candidates rises.",
-    "they rank what was judged no better than it was",
-    "Nothing: the judge repeats the retriever's order.",
+EXPOSED = Question(
+    "TTT-G10",
+    "Does no document rise into everybody's list?",
+    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}, but "
+    f"where its rewards vary by more than {VARIES:.0%} of the variance of all. One that rises otherwise is taken "
+    f"as unjudged, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
+    "documents rise into too many lists",
+    "Look at the documents that are named: the judge overrates them, or somebody planted them.",
 )
-QUESTIONS = (FEW, EQUAL, BACKWARDS, NOISE, BLIND, NO_FALL, UNSURE, SURPASSED, UNSOLVED, NO_BETTER)
+ONE_SOURCE = Question(
+    "TTT-G11",
+    "Does the loss fall without the strongest source?",
+    "Learned and measured without the source that has most voices, the mean loss of held-out queries still falls.",
+    "without the strongest source they are ranked no better",
+    "Collect rewards from more sources, or judge with a declared judge.",
+)
+ALONE = Question(
+    "TTT-G12",
+    "Does more than one source stand behind a private offset?",
+    "Two sources, or the declared judge, rewarded the query.",
+    "one source alone rewarded the query",
+    "Wait for a second source, or judge the query with a declared judge.",
+)
+ECHO = Question(
+    "TTT-G13",
+    "Does the judge ever disagree with the retriever?",
+    f"By the judge's rewards, the retriever's order of the candidates has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}.",
+    "the judge repeats the retriever's order, so there is nothing to learn from it",
+    "Check that rewards are the judge's own, and not made from places or similarities.",
+)
+QUESTIONS = (
+    FEW,
+    EQUAL,
+    BACKWARDS,
+    NOISE,
+    BLIND,
+    NO_FALL,
+    UNSURE,
+    SURPASSED,
+    UNSOLVED,
+    EXPOSED,
+    ONE_SOURCE,
+    ALONE,
+    ECHO,
+)

@@ -144,6 +144,9 @@ def _check_known(offset: Offset) -> None:
         ("verdict", evidence.verdict, evidence.verdict in _VERDICTS, f"one of {', '.join(_VERDICTS)}"),
         ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
+        ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
+        ("risen", evidence.risen, _are_texts(evidence.risen), "texts"),
+        ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
     ]
     if certificate is not None:
@@ -153,6 +156,10 @@ def _check_known(offset: Offset) -> None:
     for name, value, fits, expected in known:
         if not fits:
             raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
 
 
 def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
@@ -241,6 +248,7 @@ class _Maps:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
+    evidence |= {name: tuple(evidence.get(name, ())) for name in ("withheld", "risen")}
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}

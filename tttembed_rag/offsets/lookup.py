@@ -25,7 +25,7 @@ Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 # Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
-_LONGEST = 10.0
+_LONGEST = 100.0
 
 
 class Offsets(Mapping[str, Offset]):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 Scope: TypeAlias = Literal["global", "task", "local", "query"]
-AnyScope: TypeAlias = Literal["auto"] | Scope
+# Withheld documents that are named in a line.
+_SHOWN = 3
+
+AnyScope: TypeAlias = Literal["auto", "global", "task", "local", "query"]
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
 
 
@@ -35,6 +39,13 @@ class Evidence:
             gain holds; None where that is unknown or nothing is open.
 
         code: Stable name of the question that decided, such as ``TTT-G06``; empty where no gate was asked.
+
+        withheld: Documents that were taken as unjudged: they would have risen into the lists of many queries, whatever
+            was asked (``TTT-G10``).
+
+        risen: Documents that rise into the lists of many queries.
+
+        sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
     """
 
     n: int
@@ -44,6 +55,9 @@ class Evidence:
     reason: str
     needed: int | None = None
     code: str = ""
+    withheld: tuple[str, ...] = ()
+    risen: tuple[str, ...] = ()
+    sources: int = 0
 
     def __str__(self) -> str:
         held_out = ""
@@ -52,7 +66,10 @@ class Evidence:
             held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
-        return f"{self.verdict}: {held_out}{self.reason}{more}{code}"
+        from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
+        without = f"; without the rewards of {_few(self.withheld)} [TTT-G10]" if self.withheld else ""
+        risen = f"; into many lists rises {_few(self.risen)}" if self.risen else ""
+        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{risen}{without}{code}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +148,22 @@ class Offset:
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
         return self.alpha * (self.vector if self.map is None else self.map(unit))
+
+
+def _few(names: tuple[str, ...]) -> str:
+    """The first of *names*, and how many more there are."""
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def check_scope(scope: str) -> None:
+    """Refuse what `AnyScope` does not name.
+
+    Raises:
+        InputError: It is something else.
+    """
+    if scope not in (scopes := get_args(AnyScope)):
+        raise InputError(f"scope: expected one of {', '.join(scopes)}, got {scope!r}")
 
 
 # Text to the id that a store gives it.

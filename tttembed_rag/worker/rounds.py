@@ -17,7 +17,7 @@ from uuid import uuid4
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded, TTTEmbedError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
-from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
@@ -109,8 +109,7 @@ class Worker:
         if min_new < 1 or last < 2 or not lease_seconds > 0:
             got = f"{min_new}, {last} and {lease_seconds:g}"
             raise InputError(f"worker: expected min_new >= 1, last >= 2 and lease_seconds > 0, got {got}")
-        if scope not in ("auto", "global", "task", "query"):
-            raise InputError(f"scope: expected auto, global, task or query, got {scope!r}")
+        check_scope(scope)
         if isinstance(tenants, str):
             raise InputError(f"tenants: expected a list of names, got the string {tenants!r}")
         self._store = store

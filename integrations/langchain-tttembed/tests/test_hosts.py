@@ -23,7 +23,7 @@ WIDTH = len(TASKS)
 UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 # The offset of a task carries every query to the document of that task.
 OFFSETS = Offsets(
-    [Offset("task", 50 * np.eye(WIDTH)[i], 1.0, 4, UNGATED, task=task) for i, task in enumerate(TASKS)], width=WIDTH
+    [Offset("task", 9 * np.eye(WIDTH)[i], 1.0, 4, UNGATED, task=task) for i, task in enumerate(TASKS)], width=WIDTH
 )
 
 

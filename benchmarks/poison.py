@@ -1,0 +1,377 @@
+"""May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
+
+    python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [--sets a,b] [--embedders minilm,lsa]
+
+Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
+judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 10 minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harm import HERE, HOLDOUT, QRELS, Bench, bench, judged
+
+from tttembed_rag import Offsets, Rewards, fit
+from tttembed_rag.evaluate.collection import pooled_rewards, split
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.worker import Worker
+
+SETS = ("metatool", "bfcl-functions", "seal-tools", "chroma-chunks")
+EMBEDDERS = ("minilm", "lsa")
+JUDGE = "qrels+.05"
+# Queries that a user asked, where users are sources.
+PER_USER = 3
+
+
+@dataclass(frozen=True)
+class Ground:
+    """A collection under an embedder, half of whose queries may be rewarded; the others show what happens.
+
+    Attributes:
+        bench: What searches.
+
+        pool: Rows of queries that may be rewarded.
+
+        held: Rows of other people's queries.
+    """
+
+    bench: Bench
+    pool: np.ndarray
+    held: np.ndarray
+    seed: int
+
+    @classmethod
+    def of(cls, data: Path, cache: Path, name: str, embedder: str, judge: str = QRELS, seed: int = 0) -> Ground:
+        """The ground of one collection."""
+        searched = bench(data, cache, name, embedder, judge)
+        return cls(searched, *split(searched.collection, seed, HOLDOUT), seed)
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """(M, d) unit query vectors."""
+        vectors = self.bench.collection.query_vectors
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+    def rewards(self, count: int, judge: str = JUDGE, depth: int = 10) -> Rewards:
+        """The rewards of the first *count* queries of the pool."""
+        rows = self.pool[:count]
+        return judged(pooled_rewards([self.bench.collection], [rows], depth), judge, self.seed)
+
+    def moved(self, offsets: Offsets | None, rows: np.ndarray) -> np.ndarray:
+        """(rows, d) unit query vectors as served."""
+        queries = self.unit[rows]
+        return queries if offsets is None else offsets.apply(queries, task=self.bench.collection.dataset.name)
+
+    def change(self, offsets: Offsets) -> float:
+        """Mean change of nDCG@10 of other people's queries."""
+        moves = (self.moved(offsets, self.held) - self.unit[self.held]) @ self.bench.unit_docs.T
+        return float((self.bench.ndcg(self.held, moves) - self.bench.ndcg(self.held, 0.0)).mean())
+
+    def places(self, offsets: Offsets | None, document: int, rows: np.ndarray) -> np.ndarray:
+        """(rows,) place of a document in the search of each query, from 0 on."""
+        scores = self.moved(offsets, rows) @ self.bench.unit_docs.T
+        return np.asarray((scores > scores[:, document, None]).sum(axis=1))
+
+    def exposure(self, offsets: Offsets | None, document: int, first: int = 10) -> float:
+        """Share of other people's queries that a document does not serve, but whose *first* results hold it."""
+        return float((self.places(offsets, document, self.strangers(document)) < first).mean())
+
+    def strangers(self, document: int) -> np.ndarray:
+        """Rows of other people's queries that a document does not serve."""
+        collection = self.bench.collection
+        name = str(collection.doc_ids[document])
+        return np.array(
+            [q for q in self.held if not collection.dataset.qrels.get(str(collection.query_ids[q]), {}).get(name)]
+        )
+
+    def targets(self, count: int) -> list[int]:
+        """Documents that an attacker may want to lift: neither in everybody's lists nor in none."""
+        counts = np.bincount(self.bench.collection.base[self.pool][:, :10].ravel(), minlength=len(self.bench.unit_docs))
+        common = np.flatnonzero(counts >= 3)
+        return np.random.default_rng(self.seed).permutation(common)[:count].tolist()
+
+
+def clean(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """What the gate says of documents that rise in fits that nobody spoiled."""
+    for (name, ground), count in product(grounds(), (64, 200)):
+        found = fit(ground.rewards(count))
+        shared = [offset for offset in found.values() if offset.scope in ("task", "local")]
+        served = next((offset for offset in shared if offset.served), shared[0])
+        yield {
+            "collection": name,
+            "rewarded": count,
+            "verdict": served.evidence.code,
+            "change": ground.change(found),
+            "documents named": len(served.evidence.risen),
+            "documents withheld": len(served.evidence.withheld),
+        }
+
+
+def blind(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """Judges that look at the document alone, at its place alone, or at words in common."""
+    for (name, ground), count in product(grounds(), (8, 64, 200)):
+        rewards = ground.rewards(count)
+        for style, values in styles(ground, rewards).items():
+            found = fit(replace(rewards, values=values))
+            yield {
+                "style": style,
+                "collection": name,
+                "rewarded": count,
+                "published": any(offset.served for offset in found.values()),
+                "change": ground.change(found),
+            }
+
+
+def styles(ground: Ground, rewards: Rewards) -> dict[str, np.ndarray]:
+    """Rewards (N,) in [0, 1] by judges that do not do their work."""
+    collection = ground.bench.collection
+    texts = [collection.dataset.documents[name] for name in rewards.doc_ids.tolist()]
+    words = [text.split() for text in texts]
+    unit = rewards.documents.unit
+    direction = np.random.default_rng(ground.seed).standard_normal(rewards.width)
+    shown = np.bincount(rewards.candidates, minlength=len(texts))
+    of_documents = {
+        "short": -np.array([len(one) for one in words], dtype=float),
+        "long": np.array([len(one) for one in words], dtype=float),
+        "digits": np.array([sum(c.isdigit() for c in text) / max(len(text), 1) for text in texts]),
+        "a direction": unit @ direction,
+        "far from the middle": -(unit @ unit.mean(axis=0)),
+        "popular": shown.astype(float),
+    }
+    found = {style: _ranked(scores)[rewards.candidates] for style, scores in of_documents.items()}
+    places = np.concatenate([np.arange(depth) for depth in rewards.depths])
+    found["place"] = 1.0 - places / rewards.depths.max()
+    asked = [collection.dataset.queries[name].lower().split() for name in rewards.query_ids.tolist()]
+    query = np.repeat(np.arange(len(rewards)), rewards.depths)
+    sets = [set(text.lower().split()) for text in texts]
+    found["words in common"] = np.array(
+        [
+            len(sets[d].intersection(asked[q])) / len(set(asked[q]))
+            for q, d in zip(query, rewards.candidates, strict=True)
+        ]
+    )
+    return found
+
+
+def _ranked(scores: np.ndarray) -> np.ndarray:
+    """Scores as even steps from 0 to 1; equal ones stay equal."""
+    values, place = np.unique(scores, return_inverse=True)
+    return place / max(len(values) - 1, 1)
+
+
+def poisoned(
+    ground: Ground, honest: int, fakes: Sequence[tuple[np.ndarray, str]], target: int, depth: int = 10
+) -> Rewards:
+    """*honest* rewarded queries, each user giving `PER_USER`, and *fakes*: query vectors with the source of each.
+
+    A fake is shown what a search finds, and the *target*; its source says 1 to the target and 0 to all else.
+    """
+    base = ground.rewards(honest)
+    collection = ground.bench.collection
+    queries = [*base.query_vectors, *(vector for vector, _ in fakes)]
+    documents = collection.doc_vectors
+    place = {name: row for row, name in enumerate(collection.doc_ids.tolist())}
+    own = np.array([place[name] for name in base.doc_ids.tolist()])
+    rows = [own[part] for part in np.split(base.candidates, base.starts[1:-1])]
+    values = np.split(base.values, base.starts[1:-1])
+    for vector, _ in fakes:
+        found = np.argsort(-(ground.bench.unit_docs @ vector))[:depth]
+        shown = found if target in found else np.append(found[:-1], target)
+        rows.append(shown)
+        values.append((shown == target).astype(float))
+    return Rewards.from_indexed(
+        np.array(queries),
+        documents,
+        rows,
+        values,
+        [collection.dataset.name] * len(queries),
+        [*base.query_ids.tolist(), *(f"fake {i}" for i in range(len(fakes)))],
+        sources=[*(f"user {i // PER_USER}" for i in range(len(base))), *(source for _, source in fakes)],
+        doc_ids=collection.doc_ids.tolist(),
+    )
+
+
+def sources(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """Accounts that lift one document: by ordinary questions, by one question copied, or by questions near it."""
+    honest = 200
+    kinds = ("spread", "copies", "near the document")
+    for (name, ground), (accounts, share), kind in product(
+        grounds(), ((1, 0.05), (3, 0.05), (3, 0.2), (20, 0.05), (20, 0.2)), kinds
+    ):
+        rng = np.random.default_rng(ground.seed)
+        count = round(honest * share / (1 - share))
+        for target in ground.targets(4):
+            if kind == "copies":
+                vectors = np.repeat(ground.unit[ground.pool[honest % len(ground.pool)]][None], count, axis=0)
+            elif kind == "spread":
+                vectors = ground.unit[rng.choice(ground.pool, count)]
+            else:
+                near = ground.bench.unit_docs[target] + 0.3 * rng.standard_normal((count, ground.unit.shape[1])) / 16
+                vectors = near / np.linalg.norm(near, axis=1, keepdims=True)
+            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+            before, after = (fit(poisoned(ground, honest, some, target)) for some in ([], fakes))
+            strangers = ground.strangers(target)
+            ranks = [np.minimum(ground.places(offsets, target, strangers), 50) for offsets in (before, after)]
+            yield {
+                "kind": kind,
+                "collection": name,
+                "accounts": accounts,
+                "share": share,
+                "exposure raw": ground.exposure(None, target),
+                "exposure clean": ground.exposure(before, target),
+                "exposure": ground.exposure(after, target),
+                "ranks": float((ranks[0] - ranks[1]).mean()),
+                "change clean": ground.change(before),
+                "change": ground.change(after),
+            }
+
+
+def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """Fakes at one question that many ask: does the target enter the first three of others' near queries?"""
+    for (name, ground), (accounts, fakes_each) in product(grounds(), ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))):
+        rng = np.random.default_rng(ground.seed)
+        cosines = ground.unit[ground.held] @ ground.unit[ground.held].T
+        for centre in ground.held[np.argsort(-(cosines > 0.7).sum(axis=1))[:4]]:
+            near = ground.held[ground.unit[ground.held] @ ground.unit[centre] > 0.7]
+            target = int(rng.choice(ground.bench.collection.base[centre][10:50]))
+            noise = rng.standard_normal((accounts * fakes_each, ground.unit.shape[1]))
+            vectors = ground.unit[centre] + 0.29 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+            after = fit(poisoned(ground, 200, fakes, target))
+            raw, first = ((ground.places(offsets, target, near) < 3).mean() for offsets in (None, after))
+            yield {
+                "collection": name,
+                "accounts": accounts,
+                "fakes": accounts * fakes_each,
+                "near": len(near),
+                "first three raw": float(raw),
+                "first three": float(first),
+            }
+
+
+def loop(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """Ten rounds of serving, judging and learning through a store and its worker, one document overrated."""
+    for (name, ground), grade in product(grounds(), (None, 0.6, 0.8, 1.0)):
+        for target in ground.targets(2):
+            yield {"collection": name, "grade": grade or 0.0, **_looped(ground, target, grade)}
+
+
+def _looped(ground: Ground, target: int, grade: float | None, rounds: int = 10, each: int = 60) -> dict[str, Any]:
+    collection, rng = ground.bench.collection, np.random.default_rng(ground.seed)
+    task, worst, exposed = collection.dataset.name, 0.0, ground.exposure(None, target)
+    raw, named, offsets = exposed, 0, None
+    with tempfile.TemporaryDirectory() as folder, open_store(f"sqlite:///{folder}/loop.db") as store:
+        worker = Worker(store)
+        for turn in range(rounds):
+            rows = rng.choice(ground.pool, each)
+            found = np.argsort(-(ground.moved(offsets, rows) @ ground.bench.unit_docs.T), axis=1)[:, :10]
+            store.observe(
+                [_asked(ground, row, shown, target, grade, turn) for row, shown in zip(rows, found, strict=True)],
+                judge="judge",
+            )
+            worker.round()
+            version = store.registry.version()
+            offsets = None if version is None else version.offsets
+            if offsets is not None:
+                worst = min(worst, ground.change(offsets))
+                exposed = max(exposed, ground.exposure(offsets, target))
+                name = str(collection.doc_ids[target])
+                named += any(name in (*o.evidence.withheld, *o.evidence.risen) for o in offsets.values())
+    last = 0.0 if offsets is None else ground.change(offsets)
+    return {
+        "raw": raw,
+        "most exposed": exposed,
+        "rounds named": named,
+        "worst change": worst,
+        "change": last,
+        "task": task,
+    }
+
+
+def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: float | None, turn: int) -> Served:
+    collection = ground.bench.collection
+    name = str(collection.query_ids[row])
+    labels = collection.dataset.qrels.get(name, {})
+    best = collection.scale.high
+    candidates = [
+        Candidate(
+            str(collection.doc_ids[d]),
+            collection.doc_vectors[d],
+            reward=grade
+            if d == target and grade is not None
+            else min(1.0, labels.get(str(collection.doc_ids[d]), 0) / best),
+        )
+        for d in shown.tolist()
+    ]
+    return Served(name, collection.query_vectors[row], candidates, task=collection.dataset.name, at=1.7e9 + turn)
+
+
+PARTS = {"clean": clean, "blind": blind, "sources": sources, "head": head, "loop": loop}
+# By what the rows of a part are put together, and what is shown of them.
+GROUPS = {
+    "clean": ("rewarded",),
+    "blind": ("style",),
+    "sources": ("kind", "accounts", "share"),
+    "head": ("accounts", "fakes"),
+    "loop": ("grade",),
+}
+
+
+def show(part: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print the mean of every figure of *rows*, and the worst change."""
+    groups = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in GROUPS[part])].append(row)
+    numbers = [
+        name for name, value in rows[0].items() if isinstance(value, bool | int | float) and name not in GROUPS[part]
+    ]
+    print(f"\n{part}: {PARTS[part].__doc__}")
+    print("".join(f"{name:>20}" for name in (*GROUPS[part], "cells", *numbers, "worst change")))
+    for key, mine in groups.items():
+        means = [float(np.mean([row[name] for row in mine])) for name in numbers]
+        worst = min((row["change"] for row in mine if "change" in row), default=float("nan"))
+        cells = [*map(str, key), str(len(mine)), *(f"{mean:.3f}" for mean in means), f"{worst:+.3f}"]
+        print("".join(f"{cell:>20}" for cell in cells), flush=True)
+
+
+def main() -> None:
+    """Measure the parts that are named, or all."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "harm", help="vectors made here")
+    parser.add_argument("--sets", type=lambda s: s.split(","), default=list(SETS))
+    parser.add_argument("--embedders", type=lambda s: s.split(","), default=list(EMBEDDERS))
+    parser.add_argument("--json", type=Path, help="write all rows")
+    args = parser.parse_args()
+    if wrong := set(args.parts) - set(PARTS):
+        parser.error(f"PART: expected one of {', '.join(PARTS)}, got {', '.join(sorted(wrong))}")
+    if not args.data.is_dir():
+        raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
+
+    def grounds() -> Iterator[tuple[str, Ground]]:
+        for name, embedder in product(args.sets, args.embedders):
+            yield f"{name} {embedder}", Ground.of(args.data, args.cache, name, embedder)
+
+    report = {}
+    for part in args.parts or PARTS:
+        report[part] = list(PARTS[part](grounds))
+        show(part, report[part])
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Voices: no source, no copy of a question and no document counts more than once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.thresholds import ALONE, ONE_SOURCE
+from tttembed_rag.gate.voices import heard, strongest
+
+
+def from_sources(sources, *, n=None, ids=None, near=0.0, depth=6, width=16, seed=0):
+    """Random rewards, a row for each of *sources*, of queries within *near* of each other (0: unrelated ones)."""
+    rng = np.random.default_rng(seed)
+    n = len(sources) if n is None else n
+    documents = rng.standard_normal((40, width))
+    queries = rng.standard_normal((n, width))
+    if near:
+        queries = queries[0] + near * queries
+    found = np.array([rng.permutation(40)[:depth] for _ in range(n)])
+    values = rng.random((n, depth))
+    return Rewards.from_indexed(queries, documents, found, values, query_ids=ids, sources=sources)
+
+
+class TestHeard:
+    """Weights of queries, and one row for each."""
+
+    def test_the_declared_judge_is_heard_at_every_question(self):
+        """Without sources every query counts one, and nothing is copied."""
+        rewards = from_sources(None, n=12)
+        voices = heard(rewards, 1.0)
+
+        assert voices.rewards is rewards
+        assert_array_equal(voices.weights, np.ones(12))
+        assert (voices.backed.all(), voices.sources) == (True, 0)
+
+    def test_copies_of_a_question_share_a_voice(self):
+        """Fifty copies, whoever sent them, are one voice in all."""
+        for sources in (None, ["a"] * 50, [f"user {i}" for i in range(50)]):
+            voices = heard(from_sources(sources, n=50, near=1e-4), 1.0)
+
+            assert_allclose(voices.weights.sum(), 1.0)
+
+    @pytest.mark.parametrize("cap", [1.0, 3.0])
+    def test_a_source_is_at_most_so_many_voices_near_any_query(self, cap):
+        """However many queries one source sends, kernel and weights together give it no more than the cap."""
+        rewards = from_sources(["attacker"] * 100 + [f"user {i}" for i in range(20)], n=120, near=1.0)
+        voices = heard(rewards, cap)
+        unit = rewards.queries.unit
+        kernel = np.exp((unit @ unit.T - 1) / (1 - (unit @ unit.T)[~np.eye(120, dtype=bool)].mean()))
+
+        assert (kernel[:, :100] @ voices.weights[:100]).max() < 1.05 * cap
+        assert_array_equal(voices.weights[100:], np.ones(20))
+
+    def test_distinct_users_are_distinct_voices(self):
+        """Honest users with a question each are heard as a declared judge is."""
+        rewards = from_sources([f"user {i}" for i in range(30)])
+
+        assert_array_equal(heard(rewards, 1.0).weights, np.ones(30))
+
+    def test_verdicts_of_sources_on_one_query_are_averaged(self):
+        """A query that three sources rewarded is one row; the last verdict replaces none."""
+        rng = np.random.default_rng(0)
+        query, documents = rng.standard_normal(8), rng.standard_normal((4, 8))
+        values = np.array([[1.0, 0.0, 0.5, 0.2], [1.0, 0.0, 0.5, 0.2], [0.0, 1.0, 0.5, 0.2]])
+        rewards = Rewards.from_indexed(
+            [query] * 3, documents, [[0, 1, 2, 3]] * 3, values, query_ids=["q"] * 3, sources=["a", "b", "c"]
+        )
+        voices = heard(rewards, 1.0)
+        by_document = dict(zip(voices.rewards.candidates.tolist(), voices.rewards.values.tolist(), strict=True))
+
+        assert voices.rewards.query_ids.tolist() == ["q"]
+        assert by_document == pytest.approx({0: 2 / 3, 1: 1 / 3, 2: 0.5, 3: 0.2})
+        assert (voices.weights.tolist(), voices.backed.tolist(), voices.sources) == ([1.0], [True], 3)
+
+    def test_who_stands_behind_a_query(self):
+        """Two sources do, and so does the declared judge; one source alone does not."""
+        ids = ["two", "two", "one", "judged"]
+        voices = heard(from_sources(["a", "b", "a", ""], ids=ids), 1.0)
+        backed = dict(zip(voices.rewards.query_ids.tolist(), voices.backed.tolist(), strict=True))
+
+        assert backed == {"two": True, "one": False, "judged": True}
+
+    def test_a_document_has_one_vote_of_each_source(self):
+        """One that is the best of too many queries is unjudged in all but one of each source's."""
+        rng = np.random.default_rng(0)
+        documents, queries = rng.standard_normal((30, 8)), rng.standard_normal((24, 8))
+        rows = [[0, *rng.permutation(np.arange(1, 30))[:4]] for _ in range(24)]
+        values = np.full((24, 5), 0.1)
+        values[:, 0], values[:, 1] = 1.0, 0.4
+        sources = ["attacker"] * 12 + [f"user {i}" for i in range(12)]
+        kept = heard(Rewards.from_indexed(queries, documents, rows, values, sources=sources), 1.0).rewards
+        judged = np.array([0 in part for part in np.split(kept.candidates, kept.starts[1:-1])])
+
+        assert judged[:12].sum() == 1
+        assert judged[12:].all()
+
+    def test_the_strongest_source(self):
+        """It is the one with most voices: many copies of a question are fewer than three questions."""
+        copies = from_sources(["loud"] * 20, near=1e-4)
+        rewards = from_sources(["loud"] * 20 + ["wide"] * 3, n=23)
+        vectors = np.concatenate([copies.query_vectors, rewards.query_vectors[20:]])
+        rewards = replace(rewards, query_vectors=vectors, query_norms=np.linalg.norm(vectors, axis=1))
+
+        assert strongest(rewards, 1.0) == "wide"
+        assert strongest(from_sources(None, n=3), 1.0) is None
+
+
+def of_sources(rewards, sources):
+    """The same rewards, given by *sources*."""
+    return replace(rewards, sources=np.array(sources))
+
+
+class TestGate:
+    """What the gate makes of sources."""
+
+    def test_many_sources_are_believed_like_a_judge(self, planted):
+        """A task that many users reward gets its offset; the evidence counts them."""
+        rewards = planted(40, strength=0.9)
+        found = fit(of_sources(rewards, [f"user {i}" for i in range(40)]), scope="task")["task:default"]
+
+        assert (found.evidence.verdict, found.evidence.sources) == ("published", 40)
+        assert "; from 40 sources" in str(found.evidence)
+
+    def test_one_source_alone_is_not(self, planted):
+        """What a single account says is few voices, whatever it sends."""
+        rewards = planted(80, strength=0.9)
+
+        assert not any(offset.served for offset in fit(of_sources(rewards, ["me"] * 80)).values())
+        assert fit(rewards)["task:default"].served
+
+    def test_what_falls_without_the_strongest_source_is_not_served(self, planted):
+        """A gain that one source brings, and all others deny, is no gain."""
+        rewards = planted(60, strength=0.9)
+        denied = np.repeat(np.arange(60) >= 50, rewards.depths)
+        values = np.where(denied, 1 - rewards.values, rewards.values)
+        sources = ["one"] * 50 + [f"user {i}" for i in range(10)]
+        found = fit(of_sources(replace(rewards, values=values), sources), scope="task", source_voices=1e6)
+
+        assert found["task:default"].evidence.code == ONE_SOURCE.code
+
+    def test_a_private_offset_needs_a_second_voice(self, planted):
+        """A query that one source rewarded keeps its base vector; what the judge rewarded does not."""
+        rewards = planted(80, depth=10, strength=0.9)
+        sources = ["" if i % 2 else f"user {i}" for i in range(80)]
+        found = fit(of_sources(rewards, sources), scope="query")
+
+        assert [offset.served for offset in found.values()] == [bool(i % 2) for i in range(80)]
+        assert {o.evidence.code for o in found.values() if not o.served} == {ALONE.code}
+
+    def test_n_counts_voices(self, planted):
+        """Fifty copies of a question are one in what n and the dose count."""
+        rewards = planted(12, strength=0.9)
+        copies = np.concatenate([np.arange(12), np.zeros(50, dtype=int)])
+        names = [str(i) for i in range(62)]
+        copied = replace(rewards.take(copies), query_ids=np.array(names))
+        case = Case(copied, gated(Recipe(), copied))
+
+        assert case.questions == 12
+        assert_allclose(case.voices.sum(), 12.0)
+
+    @pytest.mark.parametrize("voices", [0.0, -1.0, float("nan")])
+    def test_a_source_has_a_voice(self, planted, voices):
+        """No voices at all is a mistake, not a setting."""
+        with pytest.raises(InputError, match=r"^source_voices: expected a number above 0, got"):
+            fit(planted(4), source_voices=voices)

@@ -1,0 +1,138 @@
+"""How much each rewarded query counts: no source, no copy and no document is more than one voice.
+
+A source is whoever gave a reward, such as a user; anyone may open an account. The declared judge, which has no name
+here, is trusted as far as the other questions of the gate allow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.fitting.local import bandwidth_of, kernel_of
+from tttembed_rag.gate.thresholds import BEST_LEAST, BEST_SHARE
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voices:
+    """Rewards with one row for each query, whoever rewarded it, and how much each counts.
+
+    Attributes:
+        rewards: n queries; the reward of a document is the mean over the sources that judged it for the query.
+
+        weights: (n,) in (0, 1]: how much each query counts.
+
+        backed: (n,) whether the declared judge or two sources stand behind a query.
+
+        sources: Distinct sources; the declared judge is not one.
+    """
+
+    rewards: Rewards
+    weights: Float64
+    backed: NDArray[np.bool_]
+    sources: int
+
+
+def heard(rewards: Rewards, cap: float) -> Voices:
+    """*rewards* with the voices of their sources, of which none is more than *cap* voices near any query."""
+    groups = rewards.near_queries
+    if not (named := rewards.sources != "").any():
+        weights = np.asarray(1.0 / np.bincount(groups)[groups])
+        return Voices(rewards, weights, np.ones(len(rewards), dtype=bool), 0)
+    rewards = _without_repeated_votes(rewards)
+    named, groups = rewards.sources != "", rewards.near_queries
+    voices = np.where(named, np.minimum(1.0, cap / _crowding(rewards)), 1.0)
+    query = _queries(rewards)
+    _, first, query = np.unique(query, return_index=True, return_inverse=True)
+    sources = np.unique(rewards.sources[named])
+    of_query = np.bincount(query, voices)
+    several = np.bincount(query) > 1
+    trusted = np.bincount(query, ~named) > 0
+    group = groups[first]
+    weights = np.minimum(1.0, of_query)
+    weights = weights / np.maximum(1.0, np.bincount(group, weights))[group]
+    return Voices(merged(rewards, query), weights, several | trusted, len(sources))
+
+
+def strongest(rewards: Rewards, cap: float) -> str | None:
+    """The source with the most voices in *rewards*; None where the declared judge alone speaks."""
+    named = rewards.sources != ""
+    if not named.any():
+        return None
+    sources, number = np.unique(rewards.sources[named], return_inverse=True)
+    voices = np.minimum(1.0, cap / _crowding(rewards)[named])
+    return str(sources[np.argmax(np.bincount(number, voices))])
+
+
+def merged(rewards: Rewards, groups: IntArray) -> Rewards:
+    """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
+
+    The order depends on nothing but the vectors. Without this a question that was logged again, or a text under two
+    ids, would pass for agreement.
+    """
+    query = np.repeat(groups, rewards.depths)
+    document = rewards.same_documents
+    order = np.lexsort((document, query))
+    new = np.append(True, (np.diff(query[order]) != 0) | (np.diff(document[order]) != 0))
+    first, pair = order[new], np.cumsum(new) - 1
+    _, rows, depths = np.unique(query[first], return_index=True, return_counts=True)
+    queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
+    return replace(
+        rewards,
+        query_vectors=rewards.query_vectors[queries],
+        query_norms=rewards.query_norms[queries],
+        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
+        candidates=rewards.candidates[np.unique(document, return_index=True)[1]][document[first]],
+        values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
+        tasks=rewards.tasks[queries],
+        query_ids=rewards.query_ids[queries],
+        sources=rewards.sources[queries],
+    )
+
+
+def _queries(rewards: Rewards) -> IntArray:
+    """(n,) a number for each query: rows of one task and id share it, in the order of their first row."""
+    numbers: dict[tuple[str, str], int] = {}
+    names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.intp)
+
+
+def _crowding(rewards: Rewards) -> Float64:
+    """(n,) kernel mass of the queries of the same source near each query; 1 where it is alone."""
+    unit = np.asarray(rewards.queries.unit, dtype=np.float64)
+    width = bandwidth_of(unit, np.ones(len(unit)))
+    crowding = np.ones(len(unit))
+    for source in np.unique(rewards.sources):
+        rows = np.flatnonzero(rewards.sources == source)
+        if source and len(rows) > 1:
+            kernel = kernel_of(unit[rows], unit[rows], width)
+            alone = kernel.sum(axis=1)
+            # Rows at the edge are less crowded than their neighbours, at which their weights would add up to more.
+            crowding[rows] = alone * max(1.0, float((kernel @ (1.0 / alone)).max()))
+    return crowding
+
+
+def _without_repeated_votes(rewards: Rewards) -> Rewards:
+    """*rewards* in which a document that is the best of many queries has one vote of each source.
+
+    Many is more than `BEST_LEAST`, and more than `BEST_SHARE` of all questions. What is not counted is unjudged.
+    """
+    documents, groups = rewards.same_documents, rewards.near_queries
+    query = np.repeat(np.arange(len(rewards)), rewards.depths)
+    most = np.maximum.reduceat(rewards.values, rewards.starts[:-1])
+    best = (rewards.values == most[query]) & (rewards.reach > 0)[query]
+    wins = np.unique(np.stack([documents[best], groups[query[best]]]), axis=1)[0]
+    allowed = max(BEST_LEAST, BEST_SHARE * len(np.unique(groups)))
+    many = np.bincount(wins, minlength=int(documents.max()) + 1) > allowed
+    votes = np.flatnonzero(best & many[documents] & (rewards.sources != "")[query])
+    _, first = np.unique(
+        np.stack([documents[votes].astype(str), rewards.sources[query[votes]]]), axis=1, return_index=True
+    )
+    kept = np.ones(rewards.budget, dtype=bool)
+    kept[np.delete(votes, first)] = False
+    return rewards.only(kept)

@@ -1,0 +1,163 @@
+"""Columns of rewards as users hand them in: checked, with one clear line for what is wrong, and flat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms, norms
+
+# Products of float32 vectors with norms between these neither overflow nor vanish.
+_SAFE_NORMS = (1e-15, 1e15)
+# Rows of memory-mapped vectors checked at a time.
+_CHECK_ROWS = 65_536
+
+
+def sliced(rows: IntArray) -> IntArray | slice:
+    """The rows as a slice where they lie in order, so that indexing with them copies nothing."""
+    first, count = int(rows[0]), len(rows)
+    return slice(first, first + count) if np.array_equal(rows, np.arange(first, first + count)) else rows
+
+
+def matrix(name: str, value: ArrayLike) -> FloatArray:
+    """A matrix of floats, (rows, d)."""
+    array = as_floats(name, value)
+    if array.ndim != 2:
+        raise VectorError(f"{name}: expected a matrix (rows, d), got shape {array.shape}")
+    return array
+
+
+def ragged(name: str, value: Any, dtype: type[Any]) -> tuple[NDArray[Any], IntArray]:
+    """One row per query, flat, with the starts of the rows; a matrix is a row per query."""
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        raise InputError(f"{name}: expected one row per query, got {type(value).__name__}")
+    rows = [value.reshape(-1)] if (rectangular := isinstance(value, np.ndarray) and value.ndim == 2) else list(value)
+    try:
+        arrays = [np.asarray(row) if len(row) else np.empty(0, dtype) for row in rows]
+        flat = np.concatenate(arrays) if arrays else np.empty(0, dtype)
+        if dtype is np.intp and flat.size and flat.dtype.kind not in "iu":
+            raise InputError(f"{name}: expected integer rows of doc_vectors, got dtype {flat.dtype}")
+        flat = flat.astype(dtype, copy=False)
+    except InputError:
+        raise
+    except (TypeError, ValueError) as exc:
+        raise InputError(f"{name}: expected one row of numbers per query, got {exc}") from exc
+    if flat.ndim != 1:
+        raise InputError(f"{name}: expected one row of numbers per query, got rows of shape {arrays[0].shape}")
+    depths = [value.shape[1]] * len(value) if rectangular else [len(array) for array in arrays]
+    return flat, np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+
+
+def stacked(name: str, value: Any, starts: IntArray) -> FloatArray:
+    """Candidate vectors (n, k, d), or n blocks (k_q, d), as one (N, d) matrix in reward order."""
+    depths = np.diff(starts)
+    if not hasattr(value, "__len__") or len(value) != len(depths):
+        got = f"{len(value)}" if hasattr(value, "__len__") else type(value).__name__
+        raise InputError(f"{name}: expected one block per query, {len(depths)} in rewards, got {got}")
+    if isinstance(value, np.ndarray) and value.ndim == 3 and (depths == value.shape[1]).all():
+        return as_floats(name, value.reshape(-1, value.shape[-1]))
+    blocks = [as_floats(name, block) for block in value]
+    for q, block in enumerate(blocks):
+        if block.ndim != 2 or len(block) != depths[q]:
+            raise InputError(
+                f"{name}: expected shape ({depths[q]}, d) for query {q}, one vector per reward, got {block.shape}"
+            )
+    if len(widths := sorted({block.shape[1] for block in blocks})) > 1:
+        raise VectorError(f"{name}: expected vectors of one width, got widths {widths}")
+    return np.concatenate(blocks) if blocks else np.empty((0, 0))
+
+
+def unequal(expected: IntArray, got: IntArray) -> str:
+    """In words, the first query with another number of rewards than of candidates."""
+    if len(expected) != len(got):
+        return f"{len(got)} rows for {len(expected)} queries"
+    q = int(np.argmax(expected != got))
+    return f"{got[q]} rewards for {expected[q]} candidates in query {q}"
+
+
+def norms_of_used(name: str, vectors: FloatArray, used: NDArray[np.bool_]) -> FloatArray:
+    """Norms of all vectors, those of unused rows 1, whatever is in them."""
+    lengths = np.ones(len(vectors), dtype=vectors.dtype)
+    for start in range(0, len(vectors), _CHECK_ROWS):
+        rows = np.flatnonzero(used[start : start + _CHECK_ROWS]) + start
+        if rows.size:
+            lengths[rows] = norms(vectors[sliced(rows)])
+    bad = ~(np.isfinite(lengths) & (lengths > 0))
+    if bad.any():
+        row = int(np.argmax(bad))
+        checked_norms(name, vectors[row : row + 1], first=row)
+    return lengths
+
+
+def tamed(vectors: FloatArray, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Vectors and norms; divided once, by a copy, where products of such vectors would lose their digits."""
+    low, high = _SAFE_NORMS
+    if low < lengths.min() and lengths.max() < high:
+        return vectors, lengths
+    return (vectors / lengths[:, None]).astype(vectors.dtype), np.ones_like(lengths)
+
+
+def check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> None:
+    """Refuse rows that do not exist and a document that is twice in a query."""
+    if candidates.min() < 0 or candidates.max() >= documents:
+        raise InputError(
+            f"candidates: expected rows 0 to {documents - 1} of doc_vectors, "
+            f"got {candidates.min()} to {candidates.max()}"
+        )
+    if (np.diff(candidates) > 0).all():
+        return
+    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    pairs, counts = np.unique(owner * documents + candidates, return_counts=True)
+    if (counts > 1).any():
+        query, doc = divmod(int(pairs[np.argmax(counts > 1)]), documents)
+        raise InputError(
+            f"candidates: expected each document once per query, got document {doc} twice in query {query}"
+        )
+
+
+def names(
+    name: str,
+    value: Sequence[str] | None,
+    n: int,
+    default: Sequence[str],
+    each: str = "query",
+    *,
+    of: str = "query_vectors",
+    empty: bool = False,
+) -> NDArray[np.str_]:
+    """(n,) names, or the *default* where none are given."""
+    if value is None:
+        return np.array(default, dtype=np.str_)
+    if isinstance(value, str) or len(value) != n:
+        got = f"the string {value!r}" if isinstance(value, str) else f"{len(value)}"
+        raise InputError(f"{name}: expected one per {each}, {n} in {of}, got {got}")
+    for row, key in enumerate(value):
+        if not isinstance(key, str) or not (key or empty):
+            raise InputError(f"{name}: expected {'' if empty else 'non-empty '}strings, got {key!r} at row {row}")
+    return np.array(value, dtype=np.str_)
+
+
+def check_unique(tasks: NDArray[np.str_], ids: NDArray[np.str_], sources: NDArray[np.str_]) -> None:
+    """Refuse an id that is twice in a task and source."""
+    seen: set[tuple[str, str, str]] = set()
+    for row in zip(tasks.tolist(), ids.tolist(), sources.tolist(), strict=True):
+        if row in seen:
+            of = f" from source {row[2]!r}" if row[2] else ""
+            raise InputError(
+                f"query_ids: expected ids unique within a task, got {row[1]!r} twice in task {row[0]!r}{of}"
+            )
+        seen.add(row)
+
+
+def one_judge(judge: str | Sequence[str], n: int) -> str:
+    """The one fingerprint that all queries share."""
+    if isinstance(judge, str):
+        return judge
+    judges = sorted(set(judge))
+    if len(judge) != n or len(judges) != 1:
+        raise RewardError(f"judge: expected one judge for all {n} queries (calibrate before mixing), got {judges}")
+    return judges[0]
