@@ -60,6 +60,11 @@ PROOF = {
         (FRAMEWORKS, "test_queries_are_steered_and_all_else_is_not"),
         (FRAMEWORKS, "test_queries_are_steered_and_all_else_is_not"),
     ),
+    "DSPy": (
+        (SPANS, "test_a_retriever_is_observed"),
+        (f"{HOSTS}/test_dspy.py", "test_searches_are_steered_and_the_corpus_is_not"),
+        (f"{HOSTS}/test_dspy.py", "test_a_function_names_the_task_of_each_query"),
+    ),
     "any client of HTTP": (
         (f"{PROXY}/test_faults.py", "test_other_requests_pass_as_they_came"),
         (f"{PROXY}/test_roles.py", "test_a_query_is_steered"),
@@ -203,6 +208,22 @@ def test_the_line_of_pydantic_ai_steers(url):
     vectors = [asyncio.run(one.embed("wool", input_type="query")).embeddings[0] for one in (made, names["model"])]
 
     assert vectors[0] != vectors[1]
+
+
+def test_the_line_of_dspy_steers(url):
+    """A retriever with its corpus embedded is steered; a stand-in of DSPy's shape, which does not install here."""
+    from types import SimpleNamespace
+
+    from tttembed_rag.hosts.dspy import QueryEmbedder, steer
+
+    words = FakeEmbedder(width=WIDTH).embed_queries
+    retriever = SimpleNamespace(embedder=words, corpus_embeddings=words(["wool"]))
+    use = next(use for name, use, *_ in rows() if name == "DSPy")
+
+    made = eval(use, {"steer": steer, "retriever": retriever, "follow": follow, "url": url})  # noqa: S307
+
+    assert isinstance(made.embedder, QueryEmbedder)
+    assert not np.allclose(made.embedder(["wool"]), words(["wool"]))
 
 
 def test_the_line_of_lancedb_makes_a_function(url):
