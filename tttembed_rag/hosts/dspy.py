@@ -1,11 +1,11 @@
 """DSPy: a retriever whose searches are steered, after its corpus was embedded.
 
-    search = steer(dspy.retrievers.Embeddings(corpus=corpus, embedder=embedder), offsets=follow(url), scope="billing")
+    search = steer(dspy.retrievers.Embeddings(corpus, embedder), offsets=follow(url), scope="billing")
 
 DSPy embeds its corpus and its queries with one object that names no role. Only once the corpus is embedded may that
-object steer: give `steer` a retriever that was built, or loaded, with the embedder itself. Searches run in a thread of
-DSPy's, so the caller's ``with scope(...)`` is not seen there: name the task here, by a function from query to task where
-it varies.
+object steer: give `steer` a retriever that was built, or loaded, with the embedder itself. Searches run in a thread
+of DSPy's, so the caller's ``with scope(...)`` is not seen there: name the task here, by a function from query to task
+where it varies.
 """
 
 from __future__ import annotations
