@@ -26,13 +26,14 @@ def ask(client, headers=QUERY, **fields):
     return client.post("/v1/embeddings", json={"model": "small", "input": "wash wool", **fields}, headers=headers)
 
 
-def test_an_error_of_the_service_is_the_answer(proxied, bare):
-    """Status, body and headers of an error pass as they came."""
+def test_an_error_of_the_service_is_the_answer(proxied, bare, caplog):
+    """Status, body and headers of an error pass as they came, and nobody tries to steer them."""
     answer, direct = ask(proxied(models=["busy"]), model="busy"), ask(bare, model="busy")
 
     assert answer.status_code == direct.status_code == 429
     assert answer.content == direct.content
     assert answer.headers["retry-after"] == "7"
+    assert "not steered" not in caplog.text
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'{"model": 3}', b'{"input": "a"}'])

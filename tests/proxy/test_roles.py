@@ -5,7 +5,7 @@ import base64
 import numpy as np
 import pytest
 
-from tttembed_rag import LiveOffsets
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.proxy import Sender, Senders
 
 QUERY = {"x-ttt-role": "query"}
@@ -77,6 +77,18 @@ def test_every_text_of_a_request_is_steered(proxied, tools):
 
     expected = [tools.offsets_of().apply(tools.vector_of(text)) for text in ("one", "two", "three")]
     assert vectors(answer) == [pytest.approx(one) for one in expected]
+
+
+def test_each_text_gets_its_own_offset(proxied, tools):
+    """A private offset is that of its text, by the number in the answer, whose order is another."""
+    evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
+    vector = np.ones(tools.WIDTH, np.float32)
+    private = Offsets([Offset("query", vector, 0.9, 1, evidence, task="default", query_id="one")], width=tools.WIDTH)
+
+    answer = ask(proxied(LiveOffsets(private)), QUERY, input=["one", "two", "three"])
+
+    steered = [vectors(answer)[place] != tools.vector_of(text) for place, text in enumerate(("one", "two", "three"))]
+    assert steered == [True, False, False]
 
 
 def test_base64_stays_base64(proxied, tools):
@@ -152,7 +164,7 @@ def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
     client = proxied(senders=Senders({"k1": Sender("acme")}), upstream_key="secret")
 
     for key in ("k1", "k2"):
-        ask(client, {"authorization": f"Bearer {key}"})
+        ask(client, QUERY | {"authorization": f"Bearer {key}", "x-ttt-scope": "billing"})
 
     assert [headers["authorization"] for headers, _ in service.asked] == ["Bearer secret", "Bearer k2"]
     assert not [name for headers, _ in service.asked for name in headers if name.startswith("x-ttt-")]
@@ -160,8 +172,6 @@ def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
 
 def test_private_offsets_are_found_by_the_id_in_the_header(proxied, tools):
     """`X-TTT-Query-Id` names the query of a request with one text."""
-    from tttembed_rag import Evidence, Offset, Offsets
-
     evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
     vector = np.ones(tools.WIDTH, np.float32)
     private = Offsets([Offset("query", vector, 0.9, 1, evidence, task="default", query_id="q7")], width=tools.WIDTH)
