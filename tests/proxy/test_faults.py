@@ -60,6 +60,18 @@ def test_other_requests_pass_as_they_came(proxied):
     assert "te" not in seen["headers"]
 
 
+@pytest.mark.parametrize("target", ["*", "@example.invalid/", "//example.invalid/v1/models", "http://example.invalid/"])
+def test_no_path_leads_to_another_host(proxied, target):
+    """A request line can name anything: it is answered by the service, or refused, and never sent elsewhere."""
+    url = proxied().base_url
+    with socket.create_connection((url.host, url.port)) as connection:
+        connection.sendall(f"OPTIONS {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+
+    status = int(answer.split()[1])
+    assert status in (400, 404, 405)
+
+
 def test_a_stream_arrives_part_by_part(proxied, service):
     """The first event of a stream is there before the last was sent."""
     with proxied().stream("POST", "/v1/chat/completions", json={"model": "chat"}) as answer:

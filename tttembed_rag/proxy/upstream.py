@@ -114,7 +114,7 @@ class Upstream:
         """
         if self._session is None:
             raise Unreachable("the proxy has not started")
-        raw = request.scope.get("raw_path") or request.url.path.encode()
+        raw = request.scope.get("raw_path") or request.url.path.encode()  # begins with a slash: the routes see to that
         query = request.scope.get("query_string", b"")
         url = URL(f"{self.address}{raw.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}", encoded=True)
         headers = self._headers(request, body, known=known) | dict(replaced or {})
