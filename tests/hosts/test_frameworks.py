@@ -280,18 +280,18 @@ import tttembed_rag.hosts.chroma
 
 @register_embedding_function
 class Words(EmbeddingFunction):
-    def __init__(self):
-        pass
+    def __init__(self, width):
+        self.width = width
     def __call__(self, input):
-        return [np.asarray(FakeEmbedder(width=16).embed_query(text), np.float32) for text in input]
+        return [np.asarray(FakeEmbedder(width=self.width).embed_query(text), np.float32) for text in input]
     @staticmethod
     def name():
         return "words"
     def get_config(self):
-        return {}
+        return {"width": self.width}
     @staticmethod
     def build_from_config(config):
-        return Words()
+        return Words(config["width"])
 
 collection = chromadb.PersistentClient(sys.argv[1]).get_collection("manuals")
 print(collection.query(query_texts=["wool"], n_results=1)["distances"][0][0])
@@ -311,8 +311,9 @@ class TestChroma:
         class Words(types.EmbeddingFunction):
             """Word vectors."""
 
-            def __init__(self):
-                """Nothing to set up."""
+            def __init__(self, width):
+                """Of this width."""
+                self.width = width
 
             def __call__(self, input):  # noqa: A002 - Chroma's name
                 """A vector each."""
@@ -324,15 +325,15 @@ class TestChroma:
                 return "words"
 
             def get_config(self):
-                """Nothing to save."""
-                return {}
+                """Its width."""
+                return {"width": self.width}
 
             @staticmethod
-            def build_from_config(config):  # noqa: ARG004 - Chroma's signature
+            def build_from_config(config):
                 """A new one."""
-                return Words()
+                return Words(config["width"])
 
-        return Words()
+        return Words(WIDTH)
 
     @pytest.fixture
     def collection(self, words, published, tmp_path):
