@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 # Tenants that one line names at most.
 _NAMED = 10
-# Queries that are imported in one transaction: others write in between.
-_AT_ONCE = 500
 
 
 @main.command()
@@ -252,53 +249,6 @@ def migrate(url: str) -> None:
     """
     with opened(url, upgrade=True) as store:
         say(f"{store.name}: up to date")
-
-
-@main.command("import")
-@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
-@in_store
-@of_tenant
-@embedded_by("the texts of the store that have no vector")
-@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
-@as_objects
-def import_(log: Path, url: str, tenant: str, embed: str | None, embedder: str, *, as_json: bool) -> None:
-    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge.
-
-    All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
-    texts without vectors: --embed makes them here, or later in `tttembed worker`.
-    """
-    from tttembed_rag.judging.files import read_log
-    from tttembed_rag.stores import Candidate, Served
-    from tttembed_rag.stores.rows import in_parts
-
-    served = [
-        Served(
-            one.query_id,
-            None,
-            [Candidate(name, text=text) for name, text in one.candidates],
-            one.query,
-            one.task,
-            tenant,
-        )
-        for one in read_log(log)
-    ]
-    written, hidden = 0, not sys.stderr.isatty()
-    with (
-        opened(url, create=True) as store,
-        click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar,
-    ):
-        for part in in_parts(served, _AT_ONCE):
-            written += store.observe(part)
-            bar.update(len(part))
-        if embed is not None:
-            fill(store, embed, embedder, only_without_any=True)
-        lacking = store.vectors.lacking()
-    if as_json:
-        click.echo(json.dumps({"queries": written, "without_vectors": lacking.texts}))
-        return
-    click.echo(f"{written} queries of {log}")
-    if lacking.texts:
-        click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
