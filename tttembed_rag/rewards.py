@@ -326,6 +326,22 @@ class Rewards:
             doc_ids=self.doc_ids[used],
         )
 
+    def bounded(self, most: int) -> Rewards:
+        """The rewards with at most *most* candidates of each query: half of them its best, half of them its nearest.
+
+        One query of thousands of candidates would cost more than all others, and say no more than its best ones and
+        those that the retriever takes for them.
+        """
+        kept = np.ones(self.budget, dtype=bool)
+        for query in np.flatnonzero(self.depths > most).tolist():
+            pairs = np.arange(self.starts[query], self.starts[query + 1])
+            near = self.documents.rows(self.candidates[pairs]).unit @ self.queries.rows(np.array([query])).unit[0]
+            best = pairs[np.argsort(-self.values[pairs], kind="stable")][: most // 2]
+            rest = pairs[np.argsort(-near, kind="stable")]
+            kept[pairs] = False
+            kept[best] = kept[rest[~np.isin(rest, best)][: most - len(best)]] = True
+        return self.only(kept)
+
     def only(self, pairs: NDArray[np.bool_]) -> Rewards:
         """The rewards of some *pairs* (N,), with the queries that keep one.
 
