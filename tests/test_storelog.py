@@ -1,6 +1,7 @@
 """Served queries reach the store from the background: all of them, once, and never at a request's expense."""
 
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -442,16 +443,19 @@ class TestHarm:
         assert "1 served queries were not written: " in caplog.text
 
     def test_closing_waits_for_slow_embedding(self, store):
-        """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow."""
+        """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow.
+
+        It would give up after a second without progress, and takes longer than that in all.
+        """
 
         def slow(texts):
-            time.sleep(0.01 * len(texts))
+            time.sleep(0.02 * len(texts))
             return vectors(texts)
 
         log = StoreLog(store, "judge", embed_query=vector, embed_documents=slow)
         for number in range(40):
             log.record(f"q{number}", [f"{number} a", f"{number} b"], [1, 0])
-        log.close()
+        log._writer.close(math.inf, patience=1.0)
 
         assert log.counts == Captured(written=40, queued=0, dropped=0, sampled_out=0, failed=0)
         assert store.counts().queries == 40
