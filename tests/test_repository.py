@@ -31,7 +31,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
 LAYERS = (
     ("errors",),
     ("system",),
-    ("vectors", "scales"),
+    ("vectors", "scales", "feedback"),
     ("rewards",),
     ("observations", "offsets"),
     ("fitting",),

@@ -1,6 +1,19 @@
 """The `tttembed` command: bad input ends with exit code 2 and one line of reason."""
 
-from tttembed_rag.cli import data, judge, measuring, offsets, report, store, tables, tools, worker
+from tttembed_rag.cli import data, embedding, judge, learning, measuring, offsets, report, store, tables, tools, worker
 from tttembed_rag.cli.group import main
 
-__all__ = ["data", "judge", "main", "measuring", "offsets", "report", "store", "tables", "tools", "worker"]
+__all__ = [
+    "data",
+    "embedding",
+    "judge",
+    "learning",
+    "main",
+    "measuring",
+    "offsets",
+    "report",
+    "store",
+    "tables",
+    "tools",
+    "worker",
+]
