@@ -32,7 +32,7 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX, HAYSTACK)
 LAYERS = (
     ("errors",),
     ("system",),
-    ("vectors", "scales"),
+    ("vectors", "scales", "feedback"),
     ("rewards",),
     ("observations", "offsets"),
     ("fitting",),

@@ -106,7 +106,7 @@ class TestOneRound:
             return http_judge(reranker()[0])
 
         def complete(prompt):
-            query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
+            query, document = re.findall(r"<(?:query|document)-[0-9a-f]{24}>\n(.*?)\n</", prompt, re.DOTALL)
             return f"Score: {round(5 * world.judged(query, [document])[0])}"
 
         return RubricJudge(complete, model="function")
@@ -652,7 +652,8 @@ class TestRollback:
 
         assert seen == ["looked", "learned nothing"] * 2
         assert [
-            f"on {n} queries it was not learned from" in detail for n, detail in zip((40, 80), details, strict=True)
+            f"on {n} queries that came after the version they test" in detail
+            for n, detail in zip((40, 80), details, strict=True)
         ] == [True] * 2
         assert store.registry.version().number == 1
         assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2

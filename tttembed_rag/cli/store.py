@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ _NAMED = 10
 @of_tenant
 @click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
 @click.option(
-    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from, where it does not say so."
+    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from; needed where it says none."
 )
 @on_record
 @as_objects
@@ -53,6 +54,13 @@ def publish(
     offsets = without_origin(offsets)
     if embedder and learned_from not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
+    if not (embedder or learned_from):
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"--embedder: expected the name of the model whose vectors {file} was learned from, which the file "
+                "does not say: offsets of one model are noise to another"
+            )
+        embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
         alias: Alias = "candidate" if candidate else "live"
         version = store.publish(
@@ -204,14 +212,43 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
-        held, judges = store.counts(tenant), store.judges(tenant=tenant)
+        held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
-        click.echo(json.dumps(asdict(held) | {"judges": dict(judges)}))
+        failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]
+        click.echo(json.dumps(asdict(held) | {"judges": dict(judges), "failures": failed}))
         return
     for name, value in asdict(held).items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
         say(f"{rewards:>24,} rewards of {judge}")
+    for judge, why, queries in failures:
+        say(f"{queries:>24,} queries wait that {judge} failed at: {why}")
+
+
+@main.command("retry")
+@in_store
+@click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
+@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@signed
+def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
+    """Let pairs wait again that a judge declined, and ask at once about queries that it failed at.
+
+    For when a server, or a proxy before it, was at fault and is mended.
+    """
+    with opened(url) as store:
+        count = store.judge_queue.ask_again(judge, by=by, tenant=tenant)
+    say(f"{count} declined pairs wait again for {judge}")
+
+
+@main.command()
+@in_store
+def migrate(url: str) -> None:
+    """Bring a store that an older release made up to date; a worker does so too.
+
+    Processes of the older release go on; those of this one wait until it is done.
+    """
+    with opened(url, upgrade=True) as store:
+        say(f"{store.name}: up to date")
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:

@@ -21,11 +21,10 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
     aliases: dict[int, list[str]] = {}
     for alias, number in store.registry.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
-    versions = store.versions(tenant=tenant, limit=limit)[::-1]
+    versions = store.versions(tenant=tenant, limit=limit)
     if not (as_json or versions):
         say(f"no versions of {named(tenant)}")
-    while versions:
-        version = versions.pop()  # so that the content of the version before is let go
+    for version in versions:
         stand_for = sorted(aliases.get(version.number, []))
         if as_json:
             click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
@@ -34,6 +33,62 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
             f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
             f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
         )
+
+
+def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
+    """Print the judge that gave the rewards, a line for each task, and how many private offsets there are.
+
+    The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
+
+    Args:
+        offsets: What was learned.
+
+        everything: Print a line for every offset instead.
+
+        as_json: One JSON object for every offset, and nothing else.
+    """
+    if not as_json and (judge := offsets.settings.get("judge")) is not None:
+        say(f"rewards: {judge}")
+    if everything or as_json:
+        for offset in offsets.values():
+            say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+        return
+    shared: dict[str | None, list[Offset]] = {}
+    private: dict[str | None, list[Offset]] = {}
+    for offset in offsets.values():
+        (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
+    for of_task in shared.values():
+        for offset in [offset for offset in of_task if offset.served] or of_task[:1]:
+            say(offset_line(offset))
+    for task, own in private.items():
+        if len(own) == 1:
+            say(offset_line(own[0]))
+            continue
+        served = sum(offset.served for offset in own)
+        say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
+
+
+def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
+    """One of *offsets* as a JSON object, without its vector."""
+    evidence = offset.evidence
+    return {
+        "key": offset.key,
+        "served": offset.served,
+        "alpha": offset.alpha,
+        "n": offset.n,
+        "gain": evidence.gain,
+        "interval": evidence.interval,
+        "verdict": evidence.verdict,
+        "reason": evidence.reason,
+        "needed": evidence.needed,
+        "judge": offsets.settings.get("judge"),
+    }
+
+
+def offset_line(offset: Offset) -> str:
+    """An offset in one line that a person understands."""
+    noun = "query" if offset.n == 1 else "queries"
+    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
 
 
 def served_now(store: Store, tenant: str) -> str:
@@ -80,24 +135,16 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 
 def _evidence(version: Version) -> str:
-    """The evidence of the shared offset that learned from most queries, and how many others are served."""
+    """The evidence of a version in one line; its vectors are read only where an earlier release published it."""
     from tttembed_rag.errors import StoreError
+    from tttembed_rag.stores.versions import evidence_of
 
+    if version.evidence is not None:
+        return version.evidence
     try:
-        offsets = version.offsets
+        return evidence_of(version.offsets)
     except StoreError as error:
         return str(error)
-    shared = [offset for offset in offsets.values() if offset.query_id is None]
-    if not shared:
-        return "no shared offset"
-
-    def importance(offset: Offset) -> tuple[bool, int]:
-        return offset.served, offset.n
-
-    first = max(shared, key=importance)
-    others = sum(offset.served for offset in shared) - first.served
-    more = f" (and {others} more)" if others else ""
-    return f"{first.key}: {first.evidence}{more}"
 
 
 def when(at: float) -> str:

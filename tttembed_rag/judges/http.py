@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import weakref
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
+from tttembed_rag.judges.spending import MOST_USED, Usage, estimated_tokens, report_usage
+from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
+from tttembed_rag.models.retrying import Patience
 from tttembed_rag.scales import Scale
 
-# Hosts that a key may be sent to over plain HTTP.
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Requests in flight at once within one call.
+_AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
+# Characters of a document that is not halved any more for a server that refuses its size.
+_SHORT_DOCUMENT = 1_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class HttpJudge(Blocking):
 
         patience: How often and how fast it is asked.
 
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds until an answer must be there, whole.
     """
 
     def __init__(
@@ -159,19 +164,9 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise InputError(f"url: expected http(s)://HOST without a password, got {url!r}")
-        if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise InputError(f"url: expected https where a key is sent, got {url!r}")
-        self._httpx = require("httpx", EXTRA)
-        self._url = url if parts.path.strip("/") else url.rstrip("/") + self._shape.path
-        token = f"Bearer {key}" if self._shape.header == "authorization" else f"{key}"
-        self._client = self._httpx.Client(
-            timeout=timeout, headers={self._shape.header: token} if key else {}, follow_redirects=False
+        self._endpoint = Endpoint(
+            url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
         )
-        weakref.finalize(self, self._client.close)
-        self._ask = (patience or Patience()).caller()
         self._model = model
         self._instruction = instruction
         self._longest = longest_document
@@ -179,8 +174,8 @@ class HttpJudge(Blocking):
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
-            model or parts.netloc,
-            url=self._url,
+            model or self._endpoint.address,
+            url=self._endpoint.url,
             scale=str(self.scale),
             instruction=instruction,
             cut=longest_document,
@@ -194,36 +189,40 @@ class HttpJudge(Blocking):
         """
         screened = Screened.of(documents, self._longest)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
-        scores: Scores = []
-        for start in range(0, len(screened.texts), size):
-            batch = screened.texts[start : start + size]
-            scores += self._ask(partial(self._scores, asked, batch))
-        return screened.spread(scores, self.scale)
+        batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
+        answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
+        return screened.spread([score for scores in answers for score in scores], self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
         read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
         return Usage(-(-len(documents) // self._shape.at_once), read)
 
+    def _fitting(self, query: str, documents: list[str]) -> Scores:
+        """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
+        try:
+            return self._scores(query, documents)
+        except TooLargeError as exc:
+            half = len(documents) // 2
+            if half:
+                return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
+            (text,) = documents
+            if len(text) <= _SHORT_DOCUMENT:
+                raise
+            _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
+            return self._fitting(query, [text[: len(text) // 2]])
+
     def _scores(self, query: str, documents: list[str]) -> Scores:
         body = self._shape.request(self._model, self._instruction, query, documents)
-        try:
-            response = self._client.post(self._url, json=body)
-        except self._httpx.RequestError as exc:
-            raise BusyError(f"{self._url}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        shown = readable(response.text, 200).replace("\n", " ")
-        reason = f"{self._url}: expected an answer, got {response.status_code} {shown}"
-        check_status(response.status_code, response.headers, reason)
-        try:
-            answer = response.json()
-            items = [
-                (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)
-            ]
-            used = _used(answer, self.forecast(query, documents))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise JudgeError(f"{self._url}: expected an index and a score per document, got {shown}") from exc
+        items, used = self._endpoint.ask(
+            body, partial(self._read, query, documents), expected="an index and a score per document"
+        )
         report_usage(used)
-        return _by_index(self._url, items, len(documents))
+        return _by_index(self._endpoint.name, items, len(documents))
+
+    def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
+        items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
+        return items, _used(answer, self.forecast(query, documents))
 
 
 def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
@@ -245,4 +244,10 @@ def _used(answer: Any, estimate: Usage) -> Usage:
         return estimate
     tokens = (answer.get("usage") or {}).get("total_tokens")
     units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
-    return Usage(int(units or 1), estimate.tokens if tokens is None else int(tokens))
+    return Usage(_counted(units, 1) or 1, _counted(tokens, estimate.tokens))
+
+
+def _counted(said: Any, estimate: int) -> int:
+    """What a server *said* that it counted; the *estimate* where that is no number that one call can have."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return math.ceil(said) if is_number and 0 <= said <= MOST_USED else estimate

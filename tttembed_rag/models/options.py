@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from urllib.parse import parse_qsl
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.retrying import Patience
+
+
+def without_secrets(spec: str) -> str:
+    """A spec without its options and the user of its address: either may be a secret, and errors are logged."""
+    head, slashes, rest = spec.partition("?")[0].partition("://")
+    return f"{head}{slashes}{rest.rpartition('@')[2]}"
 
 
 class Options:
@@ -22,7 +29,7 @@ class Options:
 
     def __init__(self, what: str, spec: str, query: str) -> None:
         self._what = what
-        self._spec = spec
+        self._spec = without_secrets(spec)
         self._left = dict(parse_qsl(query, keep_blank_values=True))
         self._known: list[str] = []
 
@@ -45,6 +52,15 @@ class Options:
         if not (value >= 0 and value.is_integer()):
             raise InputError(f"{self._what}: expected a whole number for {name} in {self._spec!r}, got {value:g}")
         return int(value)
+
+    def key(self, default: str | None) -> str | None:
+        """The key in the environment variable that the option ``key`` names, else in *default*; None without one."""
+        named = self.take("key", "")
+        if named and named not in os.environ:
+            raise InputError(
+                f"{self._what}: expected key=NAME with an environment variable that is set, found none of that name"
+            )
+        return os.environ.get(named or default or "")
 
     def machine(self, *, batches: bool = True) -> dict[str, Any]:
         """The options of a model on this machine."""

@@ -1,11 +1,18 @@
 """Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
 
-from tttembed_rag.serving.context import current_query_id, current_scope, current_tenant, scope, switched_off
+from tttembed_rag.serving.context import (
+    REQUIRED,
+    current_query_id,
+    current_scope,
+    current_tenant,
+    scope,
+    switched_off,
+)
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
-from tttembed_rag.serving.steering import Router, ScopeSource, Steering, checked_scope, resolve_scope
+from tttembed_rag.serving.steering import NamesTasks, Router, ScopeSource, Steering, checked_scope, resolve_scope
 from tttembed_rag.serving.twopass import (
     FirstPass,
     Handlers,
@@ -16,12 +23,16 @@ from tttembed_rag.serving.twopass import (
     in_fused_order,
     in_reward_order,
 )
+from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
+    "REQUIRED",
     "CentroidRouter",
+    "FailureLog",
     "FirstPass",
     "Handlers",
     "LiveOffsets",
+    "NamesTasks",
     "Published",
     "Request",
     "Router",

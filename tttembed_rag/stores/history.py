@@ -10,6 +10,8 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import named_for
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database
@@ -32,6 +34,23 @@ class History:
         """Unix seconds by the clock of the database."""
         with self._database.read() as connection:
             return self._database.now(connection)
+
+    def visible(self, offsets: Offsets, *, owner: str, tenant: str) -> Offsets:
+        """The *offsets* of *owner* that *tenant* may know of: its own tasks' and queries', and those of all tasks."""
+        if owner == tenant or not tenant:
+            return offsets
+        q, t = schema.queries, schema.tenants
+        with self._database.read() as connection:
+            own = select(q.c.task).join(t, t.c.id == q.c.tenant).where(t.c.name == tenant).distinct()
+            tasks = set(connection.execute(own).scalars())
+        mine = named_for(owner, tenant, "")
+        kept = [
+            offset
+            for offset in offsets.values()
+            if (offset.query_id is None or offset.query_id.startswith(mine))
+            and (offset.task is None or offset.task in tasks)
+        ]
+        return Offsets(kept, width=offsets.width)
 
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
         """The *count* days up to *last*, oldest first; those of the shared tenant include tenants that share."""
