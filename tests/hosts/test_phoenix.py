@@ -95,7 +95,7 @@ def test_spans_are_imported_judged_and_annotated(project, store, sqlite_url):
     store.observe([Served(query, None, rewarded, "wool")], judge="my-judge")
     annotated = run("annotate", url, "--store", sqlite_url, "--json")
 
-    assert imported == (0, '{"queries": 1, "left_out": 0}\n')
+    assert imported == (0, '{"queries": 1, "without_vectors": 3, "left_out": 0}\n')
     assert json.loads(annotated[1]) == {"annotations": 2, "retrievals": 1, "judge": "my-judge"}
     (span,) = opened.spans()
     assert scores_of(url, span.span_id) == {0: 1.0, 1: 0.25}

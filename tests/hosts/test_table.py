@@ -1,4 +1,4 @@
-"""The table of docs/hosts.md: every line of use runs, and every cell names the test that proves it."""
+"""The table of docs/how-to/hosts.md: every line of use runs, and every cell names the test that proves it."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 
 REPO = Path(__file__).resolve().parents[2]
-TABLE = (REPO / "docs" / "hosts.md").read_text(encoding="utf-8").partition("\n## ")[0]
+TABLE = (REPO / "docs" / "how-to" / "hosts.md").read_text(encoding="utf-8").partition("\n## ")[0]
 WIDTH = 16
 
 LANGCHAIN, LLAMA = "integrations/langchain-tttembed/tests", "integrations/llama-index-embeddings-tttembed/tests"

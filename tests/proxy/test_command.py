@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "proxy.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "proxy.md"
 MODEL = "text-embedding-3-small"
 
 

@@ -26,23 +26,23 @@ _AT_ONCE = 500
 @click.argument("log", metavar="LOG", type=PathOrURL())
 @in_store
 @of_tenant
+@embedded_by("the texts of the store that have no vector")
+@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
 @click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
 @click.option("--scores-of", metavar="MODEL", help="Keep the scores that spans have of this reranker.")
 @click.option("--scale", metavar="SCALE", help="What they mean: probability, logit or rubric:LOW,HIGH.")
-@embedded_by("the texts of the store that have no vector")
-@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @counted("--limit", 10_000, "Spans read of a Phoenix project at most, the newest.")
 @as_objects
 def import_(
     log: Path | str,
     url: str,
     tenant: str,
+    embed: str | None,
+    embedder: str,
     cut_at: int | None,
     scores_of: str | None,
     scale: str | None,
-    embed: str | None,
-    embedder: str,
     limit: int,
     *,
     spans: bool,
@@ -51,18 +51,20 @@ def import_(
     """Put the served queries of LOG into a store, where they wait for a judge.
 
     LOG is a file of JSON lines as `judge` reads them; with --spans a file of spans; or a Phoenix project,
-    phoenix+http://HOST:6006/PROJECT. Texts that were redacted or cut are left out. All of LOG is checked first; if it
-    ends on the way, run it again: what is there is merged. Nothing is learned from texts without vectors: --embed makes
-    them here, or later in `tttembed worker`.
+    phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted or cut are left out.
+
+    All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
+    texts without vectors: --embed makes them here, or later in `tttembed worker`.
     """
+    from tttembed_rag.stores.rows import in_parts
+
     if (scores_of is None) != (scale is None):
         raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
     of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
     if scores_of is not None and not of_spans:
         raise click.UsageError("--scores-of: expected spans, got a log of served queries")
-    from tttembed_rag.stores.rows import in_parts
-
-    left_out = 0
+    left_out, written, hidden = 0, 0, not sys.stderr.isatty()
+    served = [] if of_spans else _served_log(Path(log), tenant)
     with opened(url, create=True) as store:
         if of_spans:
             from tttembed_rag.hosts.reading import Reader
@@ -70,9 +72,6 @@ def import_(
             reader = Reader(scores_of, None, cut_at)
             served = _served_spans(log, reader, limit, store, tenant, None if scale is None else Scale.parse(scale))
             left_out = reader.counts.left_out
-        else:
-            served = _served_log(Path(log), tenant)
-        written, hidden = 0, not sys.stderr.isatty()
         with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe(part, judge=scores_of or "")
@@ -81,8 +80,8 @@ def import_(
             fill(store, embed, embedder, only_without_any=True)
         lacking = store.vectors.lacking()
     if as_json:
-        counts = {"queries": written, "without_vectors": lacking.texts} | ({"left_out": left_out} if of_spans else {})
-        click.echo(json.dumps(counts))
+        facts = {"queries": written, "without_vectors": lacking.texts}
+        click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))
         return
     click.echo(f"{written} queries of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
     if lacking.texts:
