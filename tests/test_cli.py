@@ -293,7 +293,7 @@ BAD_EVAL = {
     "rewarded empty": (("--rewarded", ""), "rewarded: expected numbers >= 1, got ()"),
     "depth 0": (("--depth", "0"), "depth: expected numbers >= 1, got (0,)"),
     "holdout 1": (("--holdout", "1"), "holdout: expected a share between 0 and 1, got 1.0"),
-    "unknown scope": (("--scopes", "task,team"), "scopes: expected global, task, query, auto, got team"),
+    "unknown scope": (("--scopes", "task,team"), "scopes: expected auto, global, task, local, query, got team"),
     "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, fused, got bm25"),
     "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
     "unknown scale": (

@@ -584,7 +584,7 @@ def test_folders_of_different_widths_are_refused(collection: Collection, tmp_pat
         ({"rewarded": ()}, "rewarded: expected numbers >= 1, got ()"),
         ({"rewarded": (4, 0)}, "rewarded: expected numbers >= 1, got (4, 0)"),
         ({"depth": 0}, "depth: expected numbers >= 1, got (0,)"),
-        ({"scopes": ("task", "team")}, "scopes: expected global, task, query, auto, got team"),
+        ({"scopes": ("task", "team")}, "scopes: expected auto, global, task, local, query, got team"),
         ({"baselines": ("bm25",)}, "baselines: expected raw, rerank, fused, got bm25"),
         ({"seeds": ()}, "seeds: expected "),
         ({"seeds": (0, -1)}, "seeds: expected "),

@@ -127,9 +127,13 @@ def child():
         one.end()
 
 
+# Offsets have norms of at most 100, numbers of versions may be larger.
+_SCALE = 1000
+
+
 def stamped(number, tasks=2):
     """Offsets, global and of some tasks, that carry *number* in each of their vectors."""
-    vector = np.append(np.sin(np.arange(1.0, WIDTH) * (number + 1)), number)
+    vector = np.append(np.sin(np.arange(1.0, WIDTH) * (number + 1)), number / _SCALE)
     scopes = [("global", None), *(("task", f"t{task}") for task in range(tasks))]
     return Offsets([Offset(scope, vector, 0.5, 4, UNGATED, task=task) for scope, task in scopes], width=WIDTH)
 
@@ -138,7 +142,7 @@ def one_stamp(offsets):
     """The number that all of *offsets* carry; fails where one of them carries another."""
     (first, *others) = (one.vector.tobytes() for one in offsets.values())
     assert [first] * len(others) == others, "two versions are mixed"
-    return round(float(np.frombuffer(first)[-1]))
+    return round(float(np.frombuffer(first)[-1]) * _SCALE)
 
 
 def stamp_of(version):

@@ -11,7 +11,7 @@ from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 
 
 def columns_at(url: str, revision: str) -> dict[tuple[str, str], bool]:
@@ -73,8 +73,8 @@ def test_a_store_that_a_newer_release_changed_is_waited_for(store_url: str) -> N
         with pytest.raises(StoreUnavailable):
             store.observe(traffic(3), judge=JUDGE)
         log.observe("q", ["a"])
-        waited = not log.flush(0.3)
-        counts, error = log.counts, log.error
+        error = eventually(lambda: log.error)
+        waited, counts = not log.flush(0.1), log.counts
         with store._database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE queries RENAME COLUMN served TO seen"))
             connection.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": schema.HEAD})

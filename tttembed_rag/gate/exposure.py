@@ -74,9 +74,13 @@ class Exposure:
         return list(np.flatnonzero(self.rises(rewards, voices, offsets) > least).tolist())
 
     def unasked(self, document: int) -> bool:
-        """Whether the rewards of a document hardly depend on the query: their variance is a small part of all."""
+        """Whether the rewards of a document hardly depend on the query: their variance is a small part of all.
+
+        A document with few rewards rises by those of others, which say the same of many.
+        """
         mine = self.rewards.values[self.document == document]
-        return len(mine) < 2 or float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var())
+        few = len(mine) <= MOST_RISEN_QUERIES
+        return not few and float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var())
 
     def without(self, documents: Iterable[int]) -> Rewards | None:
         """The rewards with some documents taken as unjudged; None where nothing else was judged."""

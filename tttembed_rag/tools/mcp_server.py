@@ -80,7 +80,7 @@ def read_servers(path: Path) -> dict[str, StdioServerParameters | str]:
     return targets
 
 
-class Upstream:
+class FrontedServer:
     """One of the servers behind: it is kept connected, and its tools are listed again and again.
 
     Args:
@@ -102,7 +102,7 @@ class Upstream:
         self._client: Client | None = None
         self._broken = anyio.Event()
 
-    async def keep(self, changed: Callable[[Upstream], Any], every: float) -> None:
+    async def keep(self, changed: Callable[[FrontedServer], Any], every: float) -> None:
         """Stay connected; what it lists is told to *changed*, every so many seconds."""
         import anyio
         from mcp import Client
@@ -175,7 +175,7 @@ class Front:
     ) -> None:
         self._search = search
         self._turns = Turns(search, sessions=False)
-        self._upstreams = [Upstream(name, target) for name, target in servers.items()]
+        self._upstreams = [FrontedServer(name, target) for name, target in servers.items()]
         self._k = k
         self._every = every
 
@@ -248,10 +248,10 @@ class Front:
         self._turns.used(key, name, succeeded=not result.is_error)
         return result
 
-    def _known(self) -> dict[str, Upstream]:
+    def _known(self) -> dict[str, FrontedServer]:
         return {name: upstream for upstream in self._upstreams for name in upstream.tools}
 
-    async def _changed(self, upstream: Upstream) -> None:
+    async def _changed(self, upstream: FrontedServer) -> None:
         """Add the tools of a server; those that are there already cost nothing."""
         from anyio import to_thread
 
