@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main, measuring
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+MEANS = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
+MEAN = ["mean", "of", "the", "sets"]
 SMALL = ("--vectors", "tiny", "--rewarded", "4", "--seeds", "0", "--depth", "5")
 
 
@@ -148,7 +151,7 @@ def test_json_goes_to_the_file(folder: Path, tmp_path: Path) -> None:
     result = tttembed("eval", folder, *SMALL, "--json", tmp_path / "rows.json")
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
     assert result.stdout.startswith("nDCG@10, mean of seeds")
 
 
@@ -161,13 +164,13 @@ def test_json_on_stdout_is_pure(folder: Path) -> None:
 
 def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     """Without --json a table shows held-out and rewarded queries, each baseline and scope once."""
-    outcomes = [["auto"], ["global"], ["global", "ungated"], ["query"], ["query", "ungated"], ["raw"], ["rerank"]]
-    outcomes += [["task"], ["task", "ungated"]]
+    outcomes = [["auto"], ["global"], ["global", "ungated"], ["local"], ["local", "ungated"], ["query"]]
+    outcomes += [["query", "ungated"], ["raw"], ["rerank"], ["task"], ["task", "ungated"]]
     expected = [[population, "4", *outcome] for population in ("heldout", "rewarded") for outcome in outcomes]
 
     lines = table_of(tttembed("eval", folder, *SMALL).stdout)
 
-    assert expected == [line[1:-6] for line in lines]
+    assert expected == [line[1:-7] for line in lines]
 
 
 def test_the_table_ends_with_a_sentence(folder: Path) -> None:
@@ -185,12 +188,14 @@ def test_the_table_ends_with_a_sentence(folder: Path) -> None:
 )
 def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -> None:
     """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
-    row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True}
+    row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True, "rerank_delta": 0.1}
+    row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1}
     cells = {("wings", "heldout", rewarded, "auto"): [row] for rewarded in (16, 64)}
 
     (line,) = measuring._conclusions(cells)
 
     assert line.startswith(f"wings: with 64 judged queries, auto {word} queries that nobody judged: ")
+    assert line.endswith(f"], {(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain.")
 
 
 def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
@@ -203,19 +208,46 @@ def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
         for row in json.loads(out.read_text(encoding="utf-8"))
         if (row["population"], row["scope"]) == ("heldout", "task")
     ]
-    mean = {key: np.mean([row[key] for row in rows]) for key in ("raw_ndcg10", "ndcg10", "delta", "harmed_fraction")}
+    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
     expected = [
         f"{mean['raw_ndcg10']:.3f}",
         f"{mean['ndcg10']:.3f}",
         f"{mean['delta']:+.3f}",
         f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['delta'] / mean['rerank_delta']:.0%}",
         f"{mean['harmed_fraction']:.1%}",
         "3/3",
     ]
 
     (line,) = [words for words in table_of(printed) if words[1:5] == ["heldout", "8", "task", "ungated"]]
 
-    assert expected == line[-6:]
+    assert expected == line[-7:]
+
+
+def test_the_table_ends_with_means_of_the_sets(folder: Path, tmp_path: Path) -> None:
+    """Of several sets each outcome has a line of means; its share is the mean gain over that of direct rerank."""
+    other, out = tmp_path / "other", tmp_path / "rows.json"
+    shutil.copytree(folder, other)
+    with np.load(other / "vectors" / "tiny.npz") as stored:
+        changed = {**stored, "queries": stored["queries"] + 0.5}
+    np.savez(other / "vectors" / "tiny.npz", **changed)
+    arguments = ("--vectors", "tiny", "--rewarded", "8", "--seeds", "0,1", "--scopes", "task", "--baselines", "raw")
+    printed = tttembed("eval", folder, other, *arguments, "--gate", "off", "--json", out).stdout
+    rows = [row for row in json.loads(out.read_text()) if (row["population"], row["scope"]) == ("heldout", "task")]
+    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
+    expected = [
+        f"{mean['raw_ndcg10']:.3f}",
+        f"{mean['ndcg10']:.3f}",
+        f"{mean['delta']:+.3f}",
+        f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['delta'] / mean['rerank_delta']:.0%}",
+        f"{mean['harmed_fraction']:.1%}",
+        "4/4",
+    ]
+
+    (line,) = [words for words in table_of(printed) if words[:7] == [*MEAN, "heldout", "8", "task"]]
+
+    assert expected == line[-7:]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +325,7 @@ BAD_EVAL = {
     "rewarded empty": (("--rewarded", ""), "rewarded: expected numbers >= 1, got ()"),
     "depth 0": (("--depth", "0"), "depth: expected numbers >= 1, got (0,)"),
     "holdout 1": (("--holdout", "1"), "holdout: expected a share between 0 and 1, got 1.0"),
-    "unknown scope": (("--scopes", "task,team"), "scopes: expected global, task, query, auto, got team"),
+    "unknown scope": (("--scopes", "task,team"), "scopes: expected auto, global, task, local, query, got team"),
     "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, fused, got bm25"),
     "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
     "unknown scale": (
@@ -362,7 +394,7 @@ def test_eval_on_a_real_collection_with_real_scores() -> None:
 
     rows = json.loads(result.stdout)
     assert {row["simulated"] for row in rows} == {False}
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
     assert {row["budget"] for row in rows} == {160}
     assert all(0.5 < row["raw_ndcg10"] < 1.0 and 0.0 < row["ndcg10"] <= 1.0 for row in rows)
 

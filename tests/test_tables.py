@@ -305,6 +305,24 @@ def test_rewards_of_held_out_queries_change_nothing(folders: list[Path], workloa
         assert np.array_equal(before["task"], after["task"], equal_nan=True)
 
 
+def test_shares_are_of_what_reranking_held_out_queries_would_gain(workload: Workload) -> None:
+    """The share of a set is the mean change of its held-out queries over that of direct rerank of them."""
+    study = transfer_study(workload, OPTIONS)
+    results = found(study)
+    *_, shares, growing = study.report(results).tables
+    everyone = [np.arange(QUERIES)] * 2
+    reranked = workload.reranked(everyone, 5) - workload.raw
+    last = results[2]["local"]
+    held = np.isfinite(last)
+    gains = [
+        ((last - workload.raw)[mine].mean(), reranked[mine].mean()) for mine in (held & (workload.tasks == 0), held)
+    ]
+
+    for name, (gain, whole) in zip(("left", "mean"), gains, strict=True):
+        assert 100 * gain / whole == pytest.approx(column(shares, "local")[name].mean)
+    assert column(growing, "local")["all 80 %"] == column(shares, "local")["mean"]
+
+
 def test_a_task_left_out_is_measured_by_the_others(workload: Workload) -> None:
     """Each query is measured in the one part that its own task rewarded nothing of: scores there change nothing."""
     left, right = workload.collections

@@ -7,6 +7,7 @@ from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
@@ -16,6 +17,7 @@ from tttembed_rag.evaluate.paper.design import (
     FUSED,
     INTERVALS,
     RERANK,
+    SHARES,
     Design,
     Study,
     StudyOptions,
@@ -89,6 +91,7 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
                 )
                 for part, rows in parts.items()
             ),
+            _kept(design, names, heads[:-1], list(zip(gained[:-1], judged[:-1], strict=True))),
             _tests(workload, names, heads, gained),
             *(
                 Table(f"By set, {head}", ("method", *workload.names, "mean"), _turned(by_set(workload, values), names))
@@ -98,6 +101,20 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
         return StudyReport(tuple(tables), curves(names, design.counts(breadths), curve), "rewarded queries per set")
 
     return Study(tuple(cells), report)
+
+
+def _kept(
+    design: Design, names: Sequence[str], heads: Sequence[str], parts: Sequence[tuple[Float64, NDArray[np.bool_]]]
+) -> Table:
+    """The shares of direct rerank's gain on queries without rewards; *parts* are gains and which were rewarded."""
+    reranked = design.reranked()
+    shares = [design.shares(np.where(rewarded, np.nan, values), reranked) for values, rewarded in parts]
+    return Table(
+        "Share of direct rerank's gain kept on queries without rewards",
+        ("method", *heads),
+        tuple((name, *(row[i] for row in shares)) for i, name in enumerate(names)),
+        (SHARES,),
+    )
 
 
 def _turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tuple[Entry, ...], ...]:
