@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main, measuring
+from tttembed_rag.offsets import KernelMap
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 MEANS = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
@@ -432,6 +433,8 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "reason": "steady",
         "needed": None,
         "judge": None,
+        "landmarks": None,
+        "bandwidth": None,
     }
     assert (records[1]["served"], records[1]["needed"]) == (False, 30)
     assert (records[2]["gain"], records[2]["interval"]) == (None, None)
@@ -559,6 +562,58 @@ def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query
 
     assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
     assert explained(folder, query, learned)["offset"]["key"] == key
+
+
+@pytest.fixture
+def locally(folder: Path, tmp_path: Path) -> Path:
+    """An offsets file with a local offset of the folder's task: landmarks q0 to q6, and one that the folder lacks."""
+    rng, evidence = np.random.default_rng(3), Evidence(9, 0.1, (0.02, 0.18), "published", "steady")
+    with np.load(folder / "vectors" / "tiny.npz") as stored:
+        landmarks = stored["queries"][:8] / np.linalg.norm(stored["queries"][:8], axis=1, keepdims=True)
+    names = (*(f"q{i}" for i in range(7)), "gone")
+    learned = KernelMap(landmarks, 0.2 * rng.standard_normal((8, 8)), 0.625, names)
+    path = tmp_path / "local.safetensors"
+    Offsets([Offset("local", np.zeros(8), 0.9, 9, evidence, task=folder.name, map=learned)], width=8).save(path)
+    return path
+
+
+def test_explain_names_the_queries_that_moved_it(folder: Path, locally: Path) -> None:
+    """Of a local offset each rewarded query has its share of the move along the offset; the largest come first."""
+    (offset,) = Offsets.load(locally).values()
+    with np.load(folder / "vectors" / "tiny.npz") as stored:
+        base = stored["queries"][4] / np.linalg.norm(stored["queries"][4])
+    parts = np.exp((offset.map.landmarks @ base - 1) / 0.625)[:, None] * offset.map.weights
+    shares = parts @ parts.sum(axis=0) / (parts.sum(axis=0) ** 2).sum()
+    texts = {f"q{i}": f"queries {i}" for i in range(7)} | {"gone": ""}
+    order = np.argsort(-np.abs(shares))
+    expected = [(offset.map.names[i], texts[offset.map.names[i]], pytest.approx(shares[i])) for i in order]
+
+    record = explained(folder, "q4", locally)
+    lines = tttembed("explain", folder, "q4", "--offsets", locally, "--vectors", "tiny").stdout.splitlines()
+
+    assert expected == [(one["query_id"], one["text"], one["share"]) for one in record["moved_by"]]
+    assert lines[2:8] == [
+        *(f"moved by {name}: {share.expected:+.0%}  {text}".rstrip() for name, text, share in expected[:5]),
+        f"and by 3 more: {sum(shares[order[5:]]):+.0%}",
+    ]
+
+
+def test_explain_names_no_query_where_all_are_moved_alike(folder: Path, learned: Path) -> None:
+    """A constant offset was moved by all of its rewarded queries: none is named."""
+    assert explained(folder, "q4", learned)["moved_by"] == []
+    assert "moved by" not in tttembed("explain", folder, "q4", "--offsets", learned, "--vectors", "tiny").stdout
+
+
+def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
+    """Its line has its evidence, its landmarks and its bandwidth; the JSON too."""
+    (line,) = tttembed("show", locally).stdout.splitlines()
+    record = json.loads(tttembed("show", locally, "--json").stdout)
+
+    assert line == (
+        f"local:{folder.name}: 9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62, "
+        "published: held-out gain +0.100 [+0.020, +0.180], steady"
+    )
+    assert (record["landmarks"], record["bandwidth"], record["gain"]) == (8, 0.625, 0.1)
 
 
 def test_explain_gives_the_rewards_behind_it(folder: Path, learned: Path) -> None:
