@@ -110,12 +110,12 @@ def _summary(rows: Iterable[dict[str, Any]]) -> str:
         ),
     ]
     means = {key: _mean_row(cell) for key, cell in cells.items()}
-    lines += [_line(*key, mean) for key, mean in sorted(means.items(), key=lambda item: item[0])]
+    lines += [_line(key, mean) for key, mean in sorted(means.items(), key=lambda item: item[0])]
     if len({dataset for dataset, *_ in cells}) > 1:
         sets: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for (_, *rest), mean in means.items():
             sets.setdefault(("mean of the sets", *rest), []).append(mean)
-        lines += [_line(*key, _mean_row(of_sets)) for key, of_sets in sorted(sets.items(), key=lambda item: item[0])]
+        lines += [_line(key, _mean_row(of_sets)) for key, of_sets in sorted(sets.items(), key=lambda item: item[0])]
     return "\n".join([*lines, "", *_LEGEND, *_conclusions(cells)])
 
 
@@ -126,7 +126,8 @@ def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return mean | {key: sum(row.get(key, one) for row in rows) for key, one in (("published", 0), ("splits", 1))}
 
 
-def _line(dataset: str, population: str, rewarded: int, label: str, mean: dict[str, Any]) -> str:
+def _line(cell: tuple[Any, ...], mean: dict[str, Any]) -> str:
+    dataset, population, rewarded, label = cell
     published = f"{mean['published']}/{mean['splits']}"
     return (
         f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}{mean['ndcg10']:>7.3f}"
@@ -144,9 +145,9 @@ def _share(mean: dict[str, Any]) -> str:
 _AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
 # What the columns of the summary mean.
 _LEGEND = (
-    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: delta by",
-    "the gain of direct rerank if each of these queries were judged. harmed: queries with a lower nDCG@10 than before.",
-    "published: splits on which something was served. heldout: queries that were not judged.",
+    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
+    "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10 than",
+    "before. published: splits on which something was served. heldout: queries that were not judged.",
 )
 
 
