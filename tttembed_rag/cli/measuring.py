@@ -146,8 +146,8 @@ _AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
 # What the columns of the summary mean.
 _LEGEND = (
     "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
-    "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10 than",
-    "before. published: splits on which something was served. heldout: queries that were not judged.",
+    "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10",
+    "than before. published: splits on which something was served. heldout: queries that were not judged.",
 )
 
 
