@@ -31,6 +31,7 @@ from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
 from tttembed_rag.evaluate.paper.recovery import recovery_study
 from tttembed_rag.evaluate.paper.tables import Curve, StudyReport, Table
 from tttembed_rag.evaluate.paper.transfer import transfer_study
+from tttembed_rag.evaluate.paper.unseen import by_documents, unseen_study
 from tttembed_rag.evaluate.paper.workload import Workload
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
@@ -384,6 +385,56 @@ def test_rivals_and_ours_are_on_the_same_pairs(workload: Workload) -> None:
 
     for name in (RERANK, "query", "judged Rocchio", "Qdrant feedback", "ReFIT", "IBM refinement"):
         assert np.array_equal(workload.raw[~rewarded], columns[name][~rewarded]), name
+
+
+@pytest.mark.parametrize("rewards", ["oracle", "qrels"])
+def test_no_reward_is_about_an_unseen_document(folders: list[Path], rewards: str) -> None:
+    """Queries measured have unseen relevant documents alone, rewarded ones seen ones alone; no candidate is unseen."""
+    (collection,) = opened(folders[:1], rewards).collections
+
+    seen, pool, measured_ones = by_documents(collection, 3)
+
+    relevant = [set(docs) for docs in collection.dataset.qrels.values()]
+    assert all(relevant[q] <= seen.unjudged for q in measured_ones.tolist())
+    assert all(relevant[q].isdisjoint(seen.unjudged) for q in pool.tolist())
+    assert len(pool) + len(measured_ones) == QUERIES
+    assert abs(len(measured_ones) - QUERIES / 2) <= 1
+    for q in pool.tolist():
+        candidates = collection.doc_ids[seen.candidates(q, SCORED)[0]].tolist()
+        expected = [doc for doc in collection.doc_ids[collection.candidates(q, 90)[0]] if doc not in seen.unjudged]
+        assert candidates == expected[: len(candidates)]
+        assert len(candidates) == min(SCORED, len(expected))
+
+
+def test_rewards_about_unseen_documents_change_nothing(workload: Workload) -> None:
+    """Every method gives the same on queries for unseen documents when the judge answers them with noise."""
+    few = replace(OPTIONS, breadths=(6,))
+    noisy = []
+    for collection in workload.collections:
+        seen, _, measured_ones = by_documents(collection, 0)
+        measured_ids = {f"q{q}" for q in measured_ones.tolist()}
+        scores = {
+            query: {d: 0.7 if d in seen.unjudged or query in measured_ids else value for d, value in given.items()}
+            for query, given in collection.scores.items()
+        }
+        noisy.append(replace(collection, scores=scores, _candidates={}))
+
+    (_, before), (_, after) = (found(unseen_study(w, few)) for w in (workload, Workload.of(noisy)))
+
+    for name, values in before.items():
+        assert np.array_equal(values, after[name], equal_nan=True), name
+
+
+def test_a_set_without_queries_for_unseen_documents_is_refused(workload: Workload) -> None:
+    """Where every query has relevant documents of both halves there is nothing to measure."""
+    collection = workload.collections[0]
+    everything = {query: {f"d{d}": 1.0 for d in range(DOCUMENTS)} for query in collection.scores}
+    other = replace(collection, dataset=replace(collection.dataset, qrels=everything))
+
+    with pytest.raises(
+        DataError, match=r"^left: expected queries for seen and for unseen documents alone, got 0 and 0"
+    ):
+        unseen_study(Workload.of([other]), OPTIONS)
 
 
 def test_sets_of_one_name_are_refused(workload: Workload) -> None:

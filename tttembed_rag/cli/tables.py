@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.paper.workload import Workload
 
 
-NAMES = ("budget", "transfer", "recovery", "breadth-depth", "dose", "judges", "objectives", "baselines", "repeats")
+NAMES = (
+    "budget",
+    "transfer",
+    "recovery",
+    "breadth-depth",
+    "dose",
+    "judges",
+    "objectives",
+    "baselines",
+    "unseen",
+    "repeats",
+)
 
 
 @main.command()
@@ -140,6 +151,7 @@ def _study(
     from tttembed_rag.evaluate.paper.objectives import objectives_study
     from tttembed_rag.evaluate.paper.recovery import recovery_study
     from tttembed_rag.evaluate.paper.transfer import transfer_study
+    from tttembed_rag.evaluate.paper.unseen import unseen_study
     from tttembed_rag.evaluate.paper.workload import Workload
 
     if name == "judges":
@@ -169,5 +181,6 @@ def _study(
         "dose": dose_study,
         "objectives": objectives_study,
         "baselines": baselines_study,
+        "unseen": unseen_study,
     }
     return simple[name](workload, options), [workload]

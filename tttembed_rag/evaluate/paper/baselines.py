@@ -87,7 +87,7 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
             kept(design, names, heads[:-1], list(zip(gained[:-1], judged[:-1], strict=True))),
             _tests(workload, names, heads, gained),
             *(
-                Table(f"By set, {head}", ("method", *workload.names, "mean"), _turned(by_set(workload, values), names))
+                Table(f"By set, {head}", ("method", *workload.names, "mean"), turned(by_set(workload, values), names))
                 for head, values in zip(heads, gained, strict=True)
             ),
         ]
@@ -140,7 +140,7 @@ def kept(
     )
 
 
-def _turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tuple[Entry, ...], ...]:
+def turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tuple[Entry, ...], ...]:
     """Methods as rows, sets as columns."""
     return tuple((name, *(row[i] for row in rows)) for i, name in enumerate(names, 1))
 
