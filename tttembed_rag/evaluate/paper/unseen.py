@@ -94,7 +94,7 @@ def unseen_study(workload: Workload, options: StudyOptions) -> Study:
         gained = design.gains(results, names)
         heads = [f"n={n}" for n in breadths]
         tables: list[Table] = []
-        lines: list[Curve] = []
+        lines: tuple[Curve, ...] = ()
         for number, name in enumerate(SPLITS):
             of_split = gained[number * len(breadths) : (number + 1) * len(breadths)]
             means = [task_means(values, workload.tasks) for values in of_split]
@@ -113,8 +113,8 @@ def unseen_study(workload: Workload, options: StudyOptions) -> Study:
                     turned(by_set(workload, of_split[-1]), names),
                 ),
             ]
-            lines += curves([f"{method}, {name}" for method in names], [float(n) for n in breadths], means)
-        return StudyReport(tuple(tables), tuple(lines), "rewarded queries per set")
+            lines = curves(names, [float(n) for n in breadths], means)
+        return StudyReport(tuple(tables), lines, "rewarded queries per set", f"{name}: change of nDCG@10 x 100")
 
     return Study(tuple(cells), report)
 
