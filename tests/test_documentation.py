@@ -69,11 +69,11 @@ def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed; the demo on its whole built-in corpus is only parsed."""
+    """Runs a command as printed; a server, and the demo on its whole built-in corpus, are only parsed."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
-    if name == "demo" and parameters["data"] is None:
+    if name == "serve" or (name == "demo" and parameters["data"] is None):
         return
     provide(parameters)
 
@@ -136,6 +136,7 @@ def provide(parameters: dict[str, Any]) -> None:
         if isinstance(folder, Path) and not folder.exists() and not folder.suffix:
             write_folder(folder, vectors, judge)
     kind, _, path = (parameters.get("spec") or "").partition(":")
+    path = path.partition("?")[0]
     if isinstance(source := parameters.get("source"), Path) and source.suffix == ".csv":
         votes = [f"how does topic {q} work,topic {q} {what},{vote}" for q in range(9) for what, vote in VOTES]
         source.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")

@@ -232,7 +232,7 @@ class TestTenants:
         assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
         assert eventually(lambda: served("acme") == BASE)
 
-    def test_a_name_that_no_store_takes_is_served_base_vectors(self, store, steering, live, caplog):
+    def test_a_name_that_no_store_takes_is_served_what_is_shared(self, store, steering, live, caplog):
         """A tenant name from outside cannot hurt: neither its own query nor anybody else's."""
         good = "'; DROP TABLE tenants; --"
         bad = ["x" * 10_000, "\ud800", *(f"nul\0{number}" for number in range(20))]
@@ -245,13 +245,13 @@ class TestTenants:
         with scope(None, tenant=good):
             assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
         with scope(None, tenant=bad[1]):
-            assert steering.apply(BASE, "q") == BASE
+            assert steering.apply(BASE, "q") == offsets_of(0).apply(BASE)
         assert {one.levelno for one in caplog.records} <= {logging.WARNING}
 
     def test_a_tenant_that_is_met_later_is_read_at_once(self, store):
         """Its queries do not wait for the next look at the store."""
-        live = follow(store, every=60)
         store.publish(offsets_of(1), by="test", tenant="acme")
+        live = follow(store, every=60)
 
         with scope(None, tenant="acme"):
             first = Steering(live).apply(BASE, "q")
@@ -276,7 +276,7 @@ class TestTenants:
             """The store, and what it was asked."""
 
             asked = ()
-            text_id = store.text_id
+            text_id, own_tenants = store.text_id, store.own_tenants
 
             def generations(self, tenants):
                 self.asked += ("generations",)
@@ -288,24 +288,83 @@ class TestTenants:
 
         counted = Counted()
         tenants = [f"t{number}" for number in range(50)]
+        for tenant in tenants:
+            store.registry.halt(tenant=tenant, by="test")
         follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
         before, counted.asked = counted.asked, ()
         store.publish(offsets_of(1), by="test", tenant="t7")
         follower.refresh([*tenants, "\ud800"])
 
-        assert sorted(before) == sorted(["", "generations", *tenants, "\ud800"])
-        assert sorted(counted.asked) == ["generations", "t7", "\ud800"]
+        assert sorted(before) == sorted(["", "generations", *tenants])
+        assert sorted(counted.asked) == ["generations", "t7"]
 
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""
         monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 5)
         source = live._source
         for number in range(30):
+            store.registry.halt(tenant=f"t{number}", by="test")
+        for number in range(30):
             with scope(None, tenant=f"t{number}"):
-                eventually(lambda: live.status.generation is not None)
+                eventually(lambda: live.status.reason == "halted: ")
 
         assert eventually(lambda: len(source._snapshots) <= 6)
         assert "t29" in source._snapshots
+
+    def test_made_up_names_push_nobody_out(self, store, monkeypatch):
+        """Names that requests invent are served what is shared, at once, and nothing is kept of them."""
+        monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 5)
+        store.publish(offsets_of(0), by="test")
+        for number in range(5):
+            store.publish(offsets_of(1), by="test", tenant=f"t{number}")
+        live = follow(store, tenants=[f"t{number}" for number in range(5)], every=0.01)
+        steering, served = Steering(live), []
+        for number in range(3000):
+            with scope(None, tenant=f"made up {number}"):
+                served.append(steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
+            with scope(None, tenant=f"t{number % 5}"):
+                served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
+            if number % 500 == 0:
+                time.sleep(0.03)
+        kept = set(live._source._snapshots)
+        live.close()
+
+        assert all(served)
+        assert kept == {"", *(f"t{number}" for number in range(5))}
+
+    @pytest.mark.slow
+    def test_all_tenants_that_exist_are_served(self, store):
+        """However many they are."""
+        for number in range(1500):
+            store.registry.halt(tenant=f"t{number}", by="test")
+        live = follow(store, every=0.05)
+
+        def halted(number):
+            with scope(None, tenant=f"t{number}"):
+                return live.status.reason == "halted: "
+
+        assert eventually(lambda: sum(map(halted, range(1500))) == 1500)
+
+        live.close()
+
+    def test_a_tenant_may_be_required(self, store):
+        """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
+        store.publish(offsets_of(0), by="test")
+        store.publish(offsets_of(1), by="test", tenant="acme")
+        live = follow(store, tenants=["acme"], tenant_required=True)
+        steering = Steering(live)
+        without = [steering.apply(BASE, "q")]
+        with scope("any", tenant=""):
+            without.append(steering.apply(BASE, "q"))
+        with scope("any", tenant="acme"):
+            own = steering.apply(BASE, "q")
+
+        assert without == [BASE, BASE]
+        assert own == offsets_of(1).apply(BASE)
+        assert (live.without_tenant, live.current) == (2, None)
+        assert live.status.reason == "a tenant is required, and none was said"
+        assert Steering(live.for_tenant("acme")).apply(BASE, "q") == own
+        live.close()
 
 
 class TestOutages:
@@ -425,8 +484,9 @@ class TestLife:
         assert eventually(lambda: slow.status.version == quick.status.version == 1)
 
     def test_closed_offsets_stay_as_they_are(self, store):
-        """After closing, what was served last is served for good; tenants that were never read get base vectors."""
+        """After closing, what was served last is served for good; what was never read is the base vector."""
         store.publish(offsets_of(1), by="test")
+        store.publish(offsets_of(3), by="test", tenant="unread")
         live = follow(store, every=0.01)
         live.close()
         store.publish(offsets_of(2), by="test")
@@ -434,6 +494,8 @@ class TestLife:
 
         assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
         with scope(None, tenant="new"):
+            assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
+        with scope(None, tenant="unread"):
             assert Steering(live).apply(BASE, "q") == BASE
 
     def test_a_pickle_follows_by_itself(self, sqlite_url, store):

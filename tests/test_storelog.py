@@ -1,6 +1,7 @@
 """Served queries reach the store from the background: all of them, once, and never at a request's expense."""
 
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, fit, scope
-from tttembed_rag.capture import Captured, Known, Log, RewardLog, StoreLog, TextVectors
-from tttembed_rag.errors import StoreError
+from tttembed_rag.capture import REQUIRED, Captured, Known, Log, RewardLog, StoreLog, TextVectors
+from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.stores import open_store
 
@@ -82,7 +83,8 @@ class TestWriting:
         with StoreLog(store, tenant="fixed") as fixed, scope("t", tenant="acme"):
             log.observe("q", ["a"])
             fixed.observe("q", ["a"])
-        log.observe("q", ["a"])
+        with scope("t", tenant=""):
+            log.observe("q", ["a"])
         log.flush()
 
         assert {tenant: store.counts(tenant).queries for tenant in store.tenants()} == {"": 1, "acme": 1, "fixed": 1}
@@ -125,6 +127,43 @@ class TestWriting:
 
         assert (store.counts().pairs, store.counts().rewards) == (640, 640)
         assert log.counts == Captured(written=640, queued=0, dropped=0, sampled_out=0, failed=0)
+
+
+class Transactions:
+    """A store, and how many transactions were tried."""
+
+    def __init__(self, store):
+        self._store, self.made = store, 0
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def observe(self, served, *, judge=""):
+        """Count and write."""
+        self.made += 1
+        return self._store.observe(served, judge=judge)
+
+
+class Cancelling:
+    """A store that cancels transactions of more than *most* queries, as with a limit on the time of a statement."""
+
+    def __init__(self, most):
+        self.most, self.sizes = most, []
+
+    def text_id(self, text):
+        """The text itself."""
+        return text
+
+    def has_tenants(self):
+        """None but the shared one."""
+        return False
+
+    def observe(self, served, *, judge=""):
+        """Count, or cancel."""
+        if len(served) > self.most:
+            raise StoreUnavailable("canceling statement due to statement timeout")
+        self.sizes.append(len(served))
+        return len(served)
 
 
 class TestHarm:
@@ -191,6 +230,38 @@ class TestHarm:
 
         assert (log.counts.written, log.counts.failed, store.counts().queries) == (4, 1, 4)
 
+    def test_a_query_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, caplog):
+        """It is left out and counted, and not recorded as the shared tenant's; the log says so once."""
+        with StoreLog(store) as log, StoreLog(store, tenant="") as shared:
+            log.observe("before any", ["a"])
+            log.flush()
+            with scope("t", tenant="acme"):
+                log.observe("acme's", ["a"])
+            log.flush()
+            for _ in range(3):
+                log.observe("whose?", ["a"])
+                log.flush()
+            shared.observe("shared", ["a"])
+
+        assert {tenant: store.counts(tenant).queries for tenant in store.tenants()} == {"": 2, "acme": 1}
+        assert (log.counts.written, log.counts.without_tenant) == (2, 3)
+        assert [one.message for one in caplog.records if "without a tenant" in one.message] == [
+            caplog.records[0].message
+        ]
+
+    def test_a_tenant_may_be_required(self, store):
+        """Also in a store that has none yet; in a plain thread, where no scope is known, nothing is recorded."""
+        with StoreLog(store, tenant=REQUIRED) as log:
+            log.observe("whose?", ["a"])
+            with scope("t", tenant=""):
+                log.observe("the shared tenant's", ["a"])
+            with scope("t", tenant="acme"), ThreadPoolExecutor(1) as pool:
+                log.observe("acme's", ["a"])
+                pool.submit(log.observe, "acme's too", ["a"]).result()
+
+        assert {tenant: store.counts(tenant).queries for tenant in store.tenants()} == {"": 0, "acme": 1}
+        assert (log.counts.written, log.counts.without_tenant) == (1, 3)
+
     def test_what_was_forgotten_meanwhile_is_not_counted_as_written(self, store):
         """Every call that waited while its query was forgotten counts as such, a repeated call as written."""
         forgotten = threading.Event()
@@ -216,6 +287,9 @@ class TestHarm:
 
             def text_id(self, text):
                 return text
+
+            def has_tenants(self):
+                return False
 
             def observe(self, served, *, judge=""):
                 if any(one.query == "bad" for one in served):
@@ -243,6 +317,65 @@ class TestHarm:
         assert (error[0], "unable to open database file" in error[1]) == (False, True)
         assert (written, log.counts.written, log.error) == (True, 3, None)
 
+    def test_the_bytes_that_wait_are_bounded(self, tmp_path):
+        """Large documents, arrays and lists of numbers fill a queue before it is full of queries."""
+        large = {
+            "texts": (["x" * 10_000], None),
+            "arrays": (["a"], Known(np.ones(1_250), np.ones((1, 1_250)))),
+            "lists": (["a"], Known([1.0] * 1_250, [[1.0] * 156])),
+        }
+        for documents, known in large.values():
+            with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=100_000) as log:
+                for _ in range(20):
+                    log.observe("q", documents, known=known)
+                counts = log.counts
+                log.close(timeout=0.0)
+
+            assert 8 <= counts.queued <= 10
+            assert counts.queued + counts.dropped == 20
+
+    def test_lists_wait_in_the_precision_of_the_store(self, tmp_path):
+        """A Python float takes eight times as much."""
+        with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge") as log:
+            log.observe("q", ["a"], known=Known([0.1] * 8))
+            log.observe("q", ["a"], known=Known([1e300] * 8))
+            kept = [call.known.vector for call, _ in log._writer._queue]
+            log.close(timeout=0.0)
+
+        assert kept[0].dtype == np.float32
+        assert kept[1] == [1e300] * 8
+
+    def test_one_bad_query_costs_few_transactions(self, store):
+        """A name that no store takes is found before, a vector of another width by halving."""
+        counted = Transactions(store)
+        answer = threading.Event()
+        with StoreLog(counted, embed_query=lambda text: answer.wait(10) and vector(text)) as log:
+            log.observe("first", ["a"])
+            for number in range(199):
+                known = Known([1.0] * (3 if number == 77 else 8), query_id="\0" if number == 150 else None)
+                log.observe(f"q{number}", ["a"], task="t" * 513 if number == 33 else None, known=known)
+            answer.set()
+
+        assert (log.counts.written, log.counts.failed) == (197, 3)
+        assert counted.made < 25
+
+    def test_a_transaction_that_takes_too_long_is_made_smaller(self):
+        """A store that cancels large ones takes all that waits, in smaller ones, and larger ones once it is well."""
+        store = Cancelling(50)
+        with StoreLog(store) as log:
+            for number in range(1000):
+                log.observe(f"q{number}", ["a"])
+            flushed = log.flush(20)
+            store.most = 1000
+            for number in range(10_000):
+                log.observe(f"later{number}", ["a"])
+                if number % 200 == 0:
+                    log.flush(10)
+
+        assert flushed
+        assert (log.counts.written, log.counts.dropped) == (11_000, 0)
+        assert max(store.sizes) == 200
+
     def test_an_outage_loses_nothing(self, sqlite_url, tmp_path, caplog):
         """What came while the database was away is written when it is back; two lines tell the story."""
         with open_store(sqlite_url) as store, StoreLog(store) as log:
@@ -264,7 +397,7 @@ class TestHarm:
         (tmp_path / "data").rename(tmp_path / "away")
         with StoreLog(sqlite_url, "judge") as log:
             log.record("q", ["a"], [0.5], known=Known(np.array(vector("q")), np.array(vectors(["a"]))))
-            known = next(iter(log._writer._queue)).known
+            known = next(iter(log._writer._queue))[0].known
             (tmp_path / "away").rename(tmp_path / "data")
             log.flush()
 
@@ -310,16 +443,19 @@ class TestHarm:
         assert "1 served queries were not written: " in caplog.text
 
     def test_closing_waits_for_slow_embedding(self, store):
-        """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow."""
+        """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow.
+
+        It would give up after a second without progress, and takes longer than that in all.
+        """
 
         def slow(texts):
-            time.sleep(0.01 * len(texts))
+            time.sleep(0.02 * len(texts))
             return vectors(texts)
 
         log = StoreLog(store, "judge", embed_query=vector, embed_documents=slow)
         for number in range(40):
             log.record(f"q{number}", [f"{number} a", f"{number} b"], [1, 0])
-        log.close()
+        log._writer.close(math.inf, patience=1.0)
 
         assert log.counts == Captured(written=40, queued=0, dropped=0, sampled_out=0, failed=0)
         assert store.counts().queries == 40
@@ -371,8 +507,20 @@ class TestSampling:
             log.flush()
             log.observe("later", ["a"])
 
-        assert store.counts().pairs == 20
-        assert (log.counts.written, log.counts.sampled_out) == (2, 9)
+        assert store.counts().pairs == 21
+        assert (log.counts.written, log.counts.sampled_out) == (3, 8)
+
+    def test_one_request_over_the_days_pairs_is_left_out_alone(self, store):
+        """However many documents it was shown, all others are kept."""
+        with StoreLog(store, pairs_a_day=100) as log:
+            log.observe("too many", [f"d{i}" for i in range(101)])
+            log.flush()
+            for number in range(10):
+                log.observe(f"q{number}", [f"d{i}" for i in range(10)])
+            log.flush()
+            log.observe("over", ["a"])
+
+        assert (log.counts.written, log.counts.sampled_out, store.counts().pairs) == (10, 2, 100)
 
     def test_the_next_day_has_a_budget_of_its_own(self, store):
         """At midnight UTC capture goes on."""
@@ -392,6 +540,8 @@ class TestSampling:
             ({"share": 0.0}, r"^share: expected a share in \(0, 1\], got 0$"),
             ({"pairs_a_day": -1}, r"^pairs_a_day: expected >= 0, got -1$"),
             ({"capacity": 0}, r"^capacity: expected at least 1 query, got 0$"),
+            ({"max_bytes": 0}, r"^max_bytes: expected at least 1 byte, got 0$"),
+            ({"tenant": 3}, r"^tenant: expected a name or None, got int$"),
             ({"scale": "stars"}, r"^scale"),
         ],
     )
@@ -416,6 +566,46 @@ class TestProcesses:
         subprocess.run([sys.executable, "-c", code, sqlite_url], check=True)
 
         assert store.counts().queries == 500
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+    @pytest.mark.parametrize("pool", [False, True])
+    def test_what_waits_in_a_child_of_multiprocessing_is_written_at_its_end(
+        self, sqlite_url, store, tmp_path, method, pool
+    ):
+        """Its processes end without the interpreter's usual end."""
+        code = """
+import multiprocessing, sys
+from tttembed_rag.capture import StoreLog
+
+log = None
+
+def work(name):
+    global log
+    log = log or StoreLog(sys.argv[1])
+    for number in range(50):
+        log.observe(f"{name} {number}", ["a"])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    if sys.argv[3] == "True":
+        pool = context.Pool(2)
+        pool.map(work, ["a", "b"])
+        pool.close()
+        pool.join()
+    else:
+        children = [context.Process(target=work, args=(name,)) for name in "ab"]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join()
+"""
+        script = tmp_path / "script.py"
+        script.write_text(code, encoding="utf-8")
+        command = [sys.executable, "-W", "ignore::DeprecationWarning", str(script), sqlite_url, method, str(pool)]
+        subprocess.run(command, check=True, timeout=60)
+
+        assert store.counts().queries == 100
 
     @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="there is no fork on this system")
     def test_a_forked_child_writes_its_own(self, sqlite_url, store):

@@ -106,7 +106,7 @@ class TestOneRound:
             return http_judge(reranker()[0])
 
         def complete(prompt):
-            query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</", prompt, re.DOTALL)
+            query, document = re.findall(r"<(?:query|document)-[0-9a-f]{24}>\n(.*?)\n</", prompt, re.DOTALL)
             return f"Score: {round(5 * world.judged(query, [document])[0])}"
 
         return RubricJudge(complete, model="function")

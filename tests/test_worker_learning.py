@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
@@ -163,6 +163,48 @@ class TestWhoseRewards:
 
 class TestWhenToLearn:
     """Enough must be new, and what is asked stays within reach."""
+
+    def test_corrected_rewards_are_learned(self, traffic, store):
+        """As many as before, and all of them others: they are as new as any."""
+        store.observe(traffic.next(60, says="against"), judge="j")
+        wrong = Traffic(traffic.rewards)
+        worker = Worker(store, scope="task")
+        worker.round()
+        store.observe(wrong.next(60, says="right"), judge="j")
+        seen = steps(worker)
+        again = steps(worker)
+
+        assert seen[-1][0] in ("published", "kept", "abstained")
+        assert "60 queries, 480 rewards" in seen[-1][1]
+        assert again == [("learned nothing", "nothing is new, 480 rewards as before")]
+
+    def test_the_same_rewards_again_are_nothing_new(self, traffic, store):
+        """Queries that are asked every day, and judged alike, are learned from once."""
+        store.observe(traffic.next(60), judge="j")
+        worker = Worker(store, scope="task")
+        worker.round()
+        store.observe(Traffic(traffic.rewards).next(60), judge="j")
+
+        assert steps(worker) == [("learned nothing", "nothing is new, 480 rewards as before")]
+
+    def test_changes_are_added_up(self, traffic, store):
+        """However many transactions there were, what is new is read from a few rows; nothing is lost on the way."""
+        for one in traffic.next(40):
+            store.observe([one], judge="j")
+        before = store.changes("j")
+        with store._database.write("observing") as connection:
+            connection.execute(
+                text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 1 FROM changes")
+            )
+            for _ in range(5):
+                connection.execute(
+                    text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 0 FROM changes")
+                )
+        Worker(store, scope="task").round()
+        with store._database.read() as connection:
+            rows = connection.execute(text("SELECT count(*) FROM changes")).scalar_one()
+
+        assert (before, store.changes("j"), rows) == (320, 360, 1)
 
     def test_expiry_brings_nothing_new(self, traffic, store):
         """Whenever old queries go, what is live stays as it is."""

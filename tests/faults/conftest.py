@@ -92,6 +92,11 @@ class Child:
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code is not None
 
+    def until_stopped(self):
+        """Wait until it has stopped itself: a SIGCONT that comes before its SIGSTOP would wake nobody up."""
+        stopped = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
+        eventually(lambda: os.waitid(os.P_PID, self.pid, stopped))
+
     def wait(self, seconds=60.0):
         """Its exit code, negative for a signal; fails where it hangs."""
         eventually(lambda: self.exited, seconds=seconds)

@@ -251,6 +251,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
 
     first = child(work(stops=True))
     first.until(lambda told: ["stops"] in told)
+    first.until_stopped()
     time.sleep(rng.uniform(0.0, 0.4))
     second = child(work(stops=False))
     code = second.wait()

@@ -109,7 +109,7 @@ def test_the_document_stays_inside_its_fence(attack):
         assert prompts == []
         return
     (prompt,) = prompts
-    fences = re.findall(r"<document-([0-9a-f]{12})>\n(.*)\n</document-\1>", prompt, re.DOTALL)
+    fences = re.findall(r"<document-([0-9a-f]{24})>\n(.*)\n</document-\1>", prompt, re.DOTALL)
 
     assert len(fences) == 1
     tag, document = fences[0]

@@ -21,7 +21,7 @@ def answering(answer):
 
 def shown(prompt):
     """(query, document) as a rubric prompt fences them."""
-    query, document = re.findall(r"<(?:query|document)-[0-9a-f]{12}>\n(.*?)\n</(?:query|document)-", prompt, re.DOTALL)
+    query, document = re.findall(r"<(?:query|document)-[0-9a-f]{24}>\n(.*?)\n</(?:query|document)-", prompt, re.DOTALL)
     return query, document
 
 

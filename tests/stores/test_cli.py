@@ -15,7 +15,11 @@ from click.testing import CliRunner, Result
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin
-from tttembed_rag.stores import open_store
+from tttembed_rag.judges import Paid
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.stores import open_store, schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.testing import JUDGE, learned, traffic
 from tttembed_rag.worker import Probe
 
@@ -191,20 +195,76 @@ def test_resume_says_who_stays_halted(url: str) -> None:
     ]
 
 
-def test_versions_are_read_one_at_a_time(url: str) -> None:
-    """A list of twelve takes the memory of a few."""
+def test_versions_are_listed_without_their_vectors(url: str) -> None:
+    """A list of twelve takes less memory than one of them."""
     width, evidence = 100_000, Evidence(9, None, None, "ungated", "made for a test")
-    large = Offsets([Offset("global", np.ones(width, np.float32), 0.9, 9, evidence)], width=width)
+    large = Offsets([Offset("global", np.full(width, 1e-3, np.float32), 0.9, 9, evidence)], width=width)
     with open_store(url) as store:
         for _ in range(12):
             store.publish(large, by="me")
 
-    tracemalloc.start()
     run("versions", "--store", url)
+    tracemalloc.start()
+    listed = run("versions", "--store", url).output
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
-    assert peak < 8 * 4 * width
+    assert listed.count("made for a test") == 12
+    assert peak < 4 * width
+
+
+def test_a_version_of_an_earlier_release_is_listed_too(url: str) -> None:
+    """Its evidence is read from its offsets."""
+    with open_store(url) as store:
+        store.publish(fit(store.rewards(JUDGE), scope="task", gate=False), by="me")
+        expected = run("versions", "--store", url).output
+        with store._database.write("publishing") as connection:
+            connection.execute(schema.versions.update().values(evidence=None))
+
+    assert "task:" in expected
+    assert run("versions", "--store", url).output == expected
+
+
+def test_ask_again_takes_back_what_was_declined(url: str) -> None:
+    """Pairs wait again, and queries that the judge failed at are due; `counts` says why it failed."""
+    with open_store(url) as store:
+        queue = store.judge_queue
+        [one, other, *_] = waiting = queue.waiting("later")
+        keys = [pair_key("later", one.query, text) for _, text in one.candidates]
+        queue.answers(waiting).put("later", dict.fromkeys(keys, Paid(None)))
+        queue.failed("later", {other.query_id: "413 too large"})
+        before = len(queue.waiting("later", due=True))
+        counted = run("counts", "--store", url).output
+        result = run("retry", "--store", url, "--judge", "later", "--by", "me")
+
+        assert result.output == f"{len(keys)} declined pairs wait again for later\n"
+        assert "1 queries wait that later failed at: 413 too large" in counted
+        assert len(queue.waiting("later", due=True)) == before + 2 == len(waiting)
+        assert store.audit.lines()[0].action == "ask again"
+
+
+def test_a_store_of_an_earlier_release_is_brought_up_to_date_on_request(tmp_path: Path) -> None:
+    """No other command does it, as processes of the earlier release may be at work."""
+    url = f"sqlite:///{tmp_path}/old.db"
+    database = Database(url)
+    migrate(database, to="0002")
+    database.close()
+    refused = [run(*command, "--store", url) for command in (["counts"], ["versions"], ["audit"])]
+    done = run("migrate", "--store", url)
+
+    assert {result.exit_code for result in refused} == {2}
+    assert all("expected a store of schema 0003, found 0002: `tttembed migrate`" in one.output for one in refused)
+    assert done.output == f"{url}: up to date\n"
+    assert run("counts", "--store", url).exit_code == 0
+
+
+def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:
+    """Its file holds users' texts; a file that is there keeps its mode."""
+    open_store(f"sqlite:///{tmp_path}/new.db").close()
+    (tmp_path / "there.db").touch(0o644)
+    open_store(f"sqlite:///{tmp_path}/there.db").close()
+
+    assert [oct((tmp_path / name).stat().st_mode & 0o777) for name in ("new.db", "there.db")] == ["0o600", "0o644"]
 
 
 def test_fit_learns_from_a_store(url: str, tmp_path: Path) -> None:
@@ -397,3 +457,18 @@ def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], r
     (line,) = [line for line in result.output.splitlines() if line.startswith("Error")]
     assert reason in line
     assert "secret" not in result.output
+
+
+def test_import_writes_in_parts(url: str, tmp_path: Path) -> None:
+    """Others write in between; a second run adds nothing."""
+    log = tmp_path / "log.jsonl"
+    lines = [
+        json.dumps({"query_id": f"i{number}", "query": f"text {number}", "candidates": [{"id": "d", "text": "t"}]})
+        for number in range(1201)
+    ]
+    log.write_text("\n".join(lines), encoding="utf-8")
+    twice = [run("import", log, "--store", url).stdout for _ in range(2)]
+
+    assert twice == [f"1201 queries of {log}\n"] * 2
+    with open_store(url) as store:
+        assert store.counts().queries == 20 + 1201

@@ -222,3 +222,26 @@ def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
 
     with pytest.raises(StoreError, match=r"expected a store of this package that can be used \("):
         open_store(sqlite_url)
+
+
+@pytest.mark.slow
+def test_the_log_of_a_frozen_reader_is_given_back(sqlite_url: str) -> None:
+    """While a process reads one moment for long the log grows; after that it is small again."""
+    log = Path(f"{make_url(sqlite_url).database}-wal")
+
+    def write(store: Store, first: int) -> None:
+        for number in range(first, first + 20):
+            shown = [Candidate(f"d{number}-{i}", np.full(8_000, number + i + 1.0)) for i in range(50)]
+            store.observe([Served(f"q{number}", np.ones(8_000), shown)])
+
+    with open_store(sqlite_url) as store, open_store(sqlite_url) as other:
+        with other._database.read() as connection:
+            connection.execute(text("SELECT count(*) FROM queries")).scalar_one()
+            write(store, 0)
+            grown = log.stat().st_size
+        write(store, 20)
+        store.observe([Served("last", None, [])])
+        given_back = log.stat().st_size
+
+    assert grown > 30 * 2**20
+    assert given_back <= 16 * 2**20

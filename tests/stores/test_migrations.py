@@ -33,7 +33,7 @@ def test_every_earlier_schema_is_brought_up_to_date(store_url: str, revision: st
     migrate(database, to=revision)
     database.close()
 
-    with open_store(store_url) as store:
+    with open_store(store_url, upgrade=True) as store:
         store.observe(traffic(2), judge=JUDGE)
 
         with store._database.read() as connection:
@@ -69,7 +69,7 @@ def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) 
             )
     database.close()
 
-    with open_store(store_url) as store:
+    with open_store(store_url, upgrade=True) as store:
         resumed = [store.registry.resume(by="worker", tenant=tenant, yielding=True) for tenant in ("a", None)]
 
         assert resumed == [True, False]
@@ -111,7 +111,7 @@ def test_rollbacks_go_on_from_what_the_first_schema_knew(
                 connection.execute(text("INSERT INTO aliases SELECT id, :alias, :number FROM tenants"), said)
     database.close()
 
-    with open_store(store_url) as store:
+    with open_store(store_url, upgrade=True) as store:
         way = [store.registry.aliases()["live"]]
         while "previous" in store.registry.aliases() and len(way) < 5:
             way.append(store.rollback(by="me").number)
@@ -130,7 +130,7 @@ def test_what_is_remembered_by_old_ids_goes_in_the_second_schema(store_url: str,
             connection.execute(text("INSERT INTO states SELECT id, :name, '[]' FROM tenants"), {"name": name})
     database.close()
 
-    with open_store(store_url) as store:
+    with open_store(store_url, upgrade=True) as store:
         names = ("drift", "learned", "trial")
 
         assert [name for name in names if store.states.get(name) is not None] == kept
@@ -157,7 +157,7 @@ def test_query_vectors_get_checksums_in_the_second_schema(store_url: str) -> Non
         )
     database.close()
 
-    with open_store(store_url) as store, store._database.read() as connection:
+    with open_store(store_url, upgrade=True) as store, store._database.read() as connection:
         kept = connection.execute(text("SELECT vector, checksum FROM query_vectors")).all()
 
     assert len(kept) == 1200

@@ -4,5 +4,16 @@ from tttembed_rag.capture.log import Known, Log, check_judge, unit_rewards
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.storelog import Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
+from tttembed_rag.serving.context import REQUIRED
 
-__all__ = ["Captured", "Known", "Log", "RewardLog", "StoreLog", "TextVectors", "check_judge", "unit_rewards"]
+__all__ = [
+    "REQUIRED",
+    "Captured",
+    "Known",
+    "Log",
+    "RewardLog",
+    "StoreLog",
+    "TextVectors",
+    "check_judge",
+    "unit_rewards",
+]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from sys import getsizeof
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +24,8 @@ from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 _log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400
+# Bytes of a number in a list: the object, and the reference to it.
+_FLOAT_BYTES = 32
 
 
 class Call(NamedTuple):
@@ -32,10 +35,36 @@ class Call(NamedTuple):
     documents: tuple[str, ...]
     scores: Sequence[float | None] | None
     task: str | None
-    tenant: str
+    # None where the caller said none.
+    tenant: str | None
     at: float
     known: Known
     query_id: str
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds on to, but for what is small."""
+        return getsizeof(self.query) + sum(map(getsizeof, self.documents)) + self.known_size
+
+    @property
+    def lacks_vectors(self) -> bool:
+        """Whether its query has no vector yet: texts take far longer to embed than to write."""
+        return self.known.vector is None
+
+    @property
+    def known_size(self) -> int:
+        """Bytes of the vectors that its caller knew."""
+        rows = self.known.document_vectors
+        size = _bytes_of(self.known.vector)
+        return size + (_bytes_of(rows) if rows is None or isinstance(rows, np.ndarray) else sum(map(_bytes_of, rows)))
+
+
+def _bytes_of(vector: Any) -> int:
+    """Bytes of a vector; a list has a Python float for each number."""
+    if vector is None:
+        return 0
+    size = getattr(vector, "nbytes", None)
+    return _FLOAT_BYTES * len(vector) if size is None else int(size)
 
 
 class Prepared(NamedTuple):
@@ -64,17 +93,18 @@ class DailyPairs:
         return self._spent_until - DAY_SECONDS <= at < self._spent_until  # a clock may have been ahead
 
     def admits(self, call: Call) -> bool:
-        """Whether the pairs of a call fit into its day, and count them; the first that do not fit end the day."""
+        """Whether the pairs of a call fit into its day, and count them; a call that is too large is left out alone."""
         if self._limit is None:
             return True
         day = int(call.at // DAY_SECONDS)
         if day != self._day:
             self._day, self._pairs = day, 0
-        if self._pairs + len(call.documents) > self._limit:
+        admitted = self._pairs + len(call.documents) <= self._limit
+        if admitted:
+            self._pairs += len(call.documents)
+        if self._pairs >= self._limit:
             self._spent_until = (day + 1) * float(DAY_SECONDS)
-            return False
-        self._pairs += len(call.documents)
-        return True
+        return admitted
 
 
 class Preparation:
@@ -144,16 +174,29 @@ class Preparation:
         ]
         if not call.query.strip():
             raise InputError(f"query: expected a text, got {call.query!r}")
-        return Served(
+        served = Served(
             known.query_id or call.query_id or text_id(call.query),
             _floats(known.vector),
             candidates,
             call.query,
             call.task or DEFAULT_TASK,
-            call.tenant,
+            call.tenant or "",
             call.at,
             self._embedder,
         )
+        _check_names(served)
+        return served
+
+
+def _check_names(served: Served) -> None:
+    """Refuse names that no store takes here, where they cost the batch nothing."""
+    from tttembed_rag.stores.records import checked_name
+
+    checked_name("tenant", served.tenant, empty=True)
+    checked_name("task", served.task)
+    checked_name("query_id", served.query_id)
+    for candidate in served.candidates:
+        checked_name("doc_id", candidate.doc_id)
 
 
 def _each(embed: Callable[[str], ArrayLike], texts: list[str]) -> list[ArrayLike]:

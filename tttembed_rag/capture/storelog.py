@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_query_id, current_tenant
+from tttembed_rag.serving.context import REQUIRED, AnyTenant, check_tenant, current_query_id, said_tenant
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
@@ -48,6 +49,8 @@ class Captured:
         failed: Malformed, refused by the store, or lost at the end because it was away.
 
         forgotten: Left out by the store, as the query, or all of its tenant, was forgotten since it was served.
+
+        without_tenant: Left out because it came without a tenant, where one is required.
     """
 
     written: int
@@ -56,6 +59,7 @@ class Captured:
     sampled_out: int
     failed: int
     forgotten: int = 0
+    without_tenant: int = 0
 
 
 class StoreLog:
@@ -65,7 +69,9 @@ class StoreLog:
     batches, looks for vectors, and tries again while the store is away. Queries that still wait are written at exit.
     A log lives until it is closed, or its process ends.
 
-    The tenant of a query is the one this log is fixed to, else the caller's ``with scope(..., tenant=...)``.
+    The tenant of a query is the one this log is fixed to, else the caller's ``with scope(..., tenant=...)``. Where the
+    caller says none, the query is the shared tenant's, but only in a store without other tenants: in one that has
+    tenants it is left out, and counted, as nobody knows whose it is.
 
     Args:
         store: An open store, or its URL; it need not be reachable yet.
@@ -82,13 +88,16 @@ class StoreLog:
 
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
 
-        tenant: The tenant of all queries; None is the caller's `scope`.
+        tenant: The tenant of all queries, "" for the shared one; None is the caller's `scope`; `REQUIRED` is that, too,
+            and leaves out queries of the shared tenant, also before the store has any other.
 
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
 
         pairs_a_day: Pairs kept in a UTC day, by this process; None is no limit.
 
         capacity: Served queries that may wait, >= 1.
+
+        max_bytes: Bytes of served queries that may wait, >= 1.
 
         clock: Gives the Unix seconds at which a query is served.
 
@@ -107,10 +116,11 @@ class StoreLog:
         embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None = None,
         vectors: TextVectors | None = None,
         embedder: str = "",
-        tenant: str | None = None,
+        tenant: AnyTenant = None,
         share: float = 1.0,
         pairs_a_day: int | None = None,
         capacity: int = 10_000,
+        max_bytes: int = 256 * 2**20,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not 0 < share <= 1:
@@ -119,6 +129,10 @@ class StoreLog:
             raise InputError(f"pairs_a_day: expected >= 0, got {pairs_a_day}")
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        if max_bytes < 1:
+            raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
+        if tenant is not REQUIRED:
+            check_tenant(tenant)
         check_url(store)
         self.judge, declared = (judge, scale) if isinstance(judge, str) else (judge.fingerprint, judge.scale)
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
@@ -134,7 +148,7 @@ class StoreLog:
             vectors=vectors or TextVectors(),
             pairs=self._pairs,
         )
-        self._writer = Writer(store, self.judge, preparation, capacity=capacity)
+        self._writer = Writer(store, self.judge, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
     def check_is_for(self, judge: Judge) -> None:
@@ -205,7 +219,10 @@ class StoreLog:
             if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(query, task, at)):
                 self._writer.outcomes.sampled_out.add()
                 return
-            tenant = current_tenant() if self._tenant is None else self._tenant
+            tenant = self._tenant if isinstance(self._tenant, str) else said_tenant()
+            if not tenant and self._tenant is REQUIRED:
+                self._writer.outcomes.without_tenant.add()
+                return
             given = None if scores is None else tuple(scores)
             facts = _NOTHING if known is None else _own(known)
             self._writer.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id()))
@@ -223,12 +240,18 @@ def _own(known: Known) -> Known:
     """A copy of *known* that the caller cannot change any more."""
     vectors = known.document_vectors
     if not (vectors is None or isinstance(vectors, np.ndarray)):
-        vectors = [_copied(vector) for vector in vectors]
+        # Lists are left as they are: making arrays of many would take longer than a request should.
+        vectors = [copy(vector) if isinstance(vector, list) else _copied(vector) for vector in vectors]
     return replace(known, vector=_copied(known.vector), document_vectors=_copied(vectors))
 
 
 def _copied(vector: Any) -> Any:
-    """A copy; of doubles in the precision that a store keeps, as many may wait for a store that is away."""
+    """A copy; in the precision that a store keeps, as many may wait for a store that is away."""
+    if isinstance(vector, list) and vector and isinstance(vector[0], float):
+        try:
+            return np.frombuffer(struct.pack(f"<{len(vector)}f", *vector), dtype="<f4")
+        except (struct.error, OverflowError):  # it is refused later, as malformed
+            return copy(vector)
     if not (isinstance(vector, np.ndarray) and vector.dtype == np.float64):
         return copy(vector)
     with np.errstate(over="ignore"):  # a number that is too large is refused later, as malformed

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from threading import Condition
+from threading import Condition, Lock
 from typing import Protocol
 from weakref import WeakSet
 
@@ -23,6 +25,10 @@ __all__ = ["ObservingStore", "Outcomes", "Writer"]
 _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction.
 _BATCH = 200
+# Bytes of calls that are prepared together, but for the last.
+_BATCH_BYTES = 16 * 2**20
+# Transactions that must go well before larger ones are tried, after some took too long.
+_WELL = 20
 # The same where texts may have to be embedded first: so that some are written every few seconds.
 _EMBEDDED_BATCH = 4
 # Seconds between two looks at an empty queue; the shortest and the longest wait for a store that is away.
@@ -42,6 +48,10 @@ class ObservingStore(Protocol):
         """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
         ...
 
+    def has_tenants(self) -> bool:
+        """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
+        ...
+
     @property
     def text_id(self) -> TextId:
         """Gives the id of a text, the same to everybody who asks this store."""
@@ -55,10 +65,12 @@ class Outcomes:
         dropped: Raised by requests, in any thread: the queue was full or closed.
 
         sampled_out: Raised by requests: left out by the share, or the day's pairs were spent.
+
+        without_tenant: Raised by requests: they came without the tenant that is required.
     """
 
     def __init__(self) -> None:
-        self.dropped, self.sampled_out = telemetry.Tally(), telemetry.Tally()
+        self.dropped, self.sampled_out, self.without_tenant = telemetry.Tally(), telemetry.Tally(), telemetry.Tally()
         # Raised by one thread alone, the writer's.
         self._counts: Counter[str] = Counter()
         self._reported: Counter[str] = Counter()
@@ -69,7 +81,7 @@ class Outcomes:
 
     @property
     def totals(self) -> dict[str, int]:
-        """The queries so far: written, dropped, sampled_out, failed, forgotten."""
+        """The queries so far: written, dropped, sampled_out, failed, forgotten, without_tenant."""
         counts = self._counts
         return {
             "written": counts["written"],
@@ -77,6 +89,7 @@ class Outcomes:
             "sampled_out": self.sampled_out.value + counts["sampled_out"],
             "failed": counts["failed"],
             "forgotten": counts["forgotten"],
+            "without_tenant": self.without_tenant.value + counts["without_tenant"],
         }
 
     def report(self) -> None:
@@ -101,17 +114,21 @@ class Writer:
 
         capacity: Calls that may wait.
 
+        max_bytes: Bytes of calls that may wait.
+
     Attributes:
         outcomes: How many calls came to which end.
 
         outage: What the store answered last.
     """
 
-    def __init__(self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int) -> None:
+    def __init__(
+        self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int, max_bytes: int
+    ) -> None:
         self._reached: Reached[ObservingStore] = Reached(store, _opened)
         self._judge = judge
         self._preparation = preparation
-        self._capacity = capacity
+        self._capacity, self._max_bytes = capacity, max_bytes
         self._closed = False
         self.outage = Outage("store of served queries")
         self._start_anew()
@@ -125,12 +142,18 @@ class Writer:
 
     def put(self, call: Call) -> None:
         """Take a call, or count it as dropped; never waits."""
-        if self._closed or len(self._queue) >= self._capacity:
+        size = call.size
+        with self._weighing:
+            fits = not self._closed and len(self._queue) < self._capacity and self._held + size <= self._max_bytes
+            if fits:
+                self._held += size
+        if not fits:
             self.outcomes.dropped.add()
             return
-        self._queue.append(call)
+        self._queue.append((call, size))
         self._accepted.add()
         if self._loop.asleep:
+            _write_at_exit()
             self._loop.start()
 
     def flush(self, timeout: float) -> bool:
@@ -174,7 +197,11 @@ class Writer:
 
     def _start_anew(self) -> None:
         self.outcomes = Outcomes()
-        self._queue: deque[Call] = deque()
+        self._queue: deque[tuple[Call, int]] = deque()
+        # Bytes of the calls in the queue.
+        self._held, self._weighing = 0, Lock()
+        # Queries that are written in one transaction, fewer where these take too long; and how many went well since.
+        self._at_once, self._well, self._refusals = _BATCH, 0, 0
         # Served queries that the store has not answered for yet.
         self._batch: list[Served] = []
         # Calls that were put, and those that came to an end; threads wait for the latter to progress.
@@ -182,6 +209,8 @@ class Writer:
         self._progress = Condition()
         self._retry = _RETRY
         self._ending = self._given_up = False
+        # Whether the store is known to have tenants; they are never forgotten as such.
+        self._has_tenants = False
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
@@ -189,7 +218,7 @@ class Writer:
         try:
             store = self._reached.store()
             if not self._batch:
-                self._batch = self._prepared(store.text_id)
+                self._batch = self._prepared(store)
             if self._batch:
                 began = time.perf_counter()
                 with telemetry.span("capture", queries=len(self._batch)):
@@ -197,6 +226,9 @@ class Writer:
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
         except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
             self.outage.failed(error)
+            self._refusals += 1
+            if self._refusals > 1:  # the store may be well, and the transaction too large for it
+                self._at_once, self._well = max(1, self._at_once // 2), 0
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
             return None if self._ending else self._retry
         self._retry = _RETRY
@@ -204,31 +236,58 @@ class Writer:
             return 0.0
         return None if self._ending else _PAUSE
 
-    def _prepared(self, text_id: TextId) -> list[Served]:
+    def _prepared(self, store: ObservingStore) -> list[Served]:
         """The served queries of the next calls in the queue."""
+        if not self._queue:
+            return []
+        self._has_tenants = self._has_tenants or store.has_tenants()
         most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        calls = [self._queue.popleft() for _ in range(min(most, len(self._queue)))]
-        served, sampled_out, malformed = self._preparation.prepare(calls, text_id)
+        calls, size, lacking = list[Call](), 0, 0
+        while self._queue and len(calls) < _BATCH and lacking < most and size < _BATCH_BYTES:
+            call, own = self._queue.popleft()
+            calls.append(call)
+            size += own
+            lacking += call.lacks_vectors
+        with self._weighing:
+            self._held -= size
+        if self._has_tenants:
+            kept = [call for call in calls if call.tenant is not None]
+            self._leave_out(len(calls) - len(kept))
+            calls = kept
+        served, sampled_out, malformed = self._preparation.prepare(calls, store.text_id)
         self._settle("sampled_out", sampled_out)
         self._settle("failed", malformed)
         return served
 
+    def _leave_out(self, count: int) -> None:
+        """Count queries that came without a tenant, and say once what that means."""
+        if count and not self.outcomes.totals["without_tenant"]:
+            _log.warning(
+                "queries without a tenant are left out, as the store has tenants: name one by scope(..., tenant=), or "
+                'make a log for the shared tenant with tenant=""'
+            )
+        self._settle("without_tenant", count)
+
     def _write(self, store: ObservingStore) -> None:
-        """Write the batch in one transaction; if the store refuses it, without the queries that it refuses."""
-        try:
-            self._put(store, len(self._batch))
-        except StoreUnavailable:
-            raise
-        except Exception:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good
-            while self._batch:
-                try:
-                    self._put(store, 1)
-                except StoreUnavailable:
-                    raise
-                except Exception as error:  # noqa: BLE001 - it must not hold up those behind it
-                    _log.warning("a served query was refused: %r", error)
-                    del self._batch[0]
-                    self._settle("failed", 1)
+        """Write the batch in few transactions; those that the store refuses are halved until the bad query is alone."""
+        size = self._at_once
+        while self._batch:
+            size = min(size, self._at_once, len(self._batch))
+            try:
+                self._put(store, size)
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good
+                if size > 1:
+                    size //= 2
+                    continue
+                _log.warning("a served query was refused: %r", error)
+                del self._batch[0]
+                self._settle("failed", 1)
+            size *= 2
+            self._refusals, self._well = 0, self._well + 1
+            if self._well >= _WELL:
+                self._at_once, self._well = min(2 * self._at_once, _BATCH), 0
         self.outage.answered()
 
     def _put(self, store: ObservingStore, count: int) -> None:
@@ -262,3 +321,15 @@ def _close_all() -> None:
 
 
 atexit.register(_close_all)
+# The process that writes what waits when `multiprocessing` ends it.
+_ends_with: int | None = None
+
+
+def _write_at_exit() -> None:
+    """In a child of `multiprocessing`, which ends without `atexit`, write what waits at its end too."""
+    global _ends_with  # noqa: PLW0603 (a fact of the process)
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is None or util is None or _ends_with == os.getpid() or process.parent_process() is None:
+        return
+    _ends_with = os.getpid()
+    util.Finalize(None, _close_all, exitpriority=10)

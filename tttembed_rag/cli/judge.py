@@ -106,7 +106,7 @@ def judge(
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
 
             try:
-                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch)
+                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
             except KeyboardInterrupt:
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None

@@ -81,15 +81,22 @@ def demo(
     out: Path,
     json_path: Path | None,
 ) -> None:
-    """Watch a frozen embedding model get better at a real retrieval job from rewards alone."""
+    """Watch a frozen embedding model get better at a real retrieval job from rewards alone.
+
+    An agent's search over the callables of the standard library, or (with --data) any BEIR folder.
+    """
     from tttembed_rag.demo.run import run_demo
+    from tttembed_rag.demo.tools import run_tool_demo
 
     if data is None and (vectors or rewards != "qrels"):
         raise click.UsageError("--vectors and --rewards need a folder: --data DIR")
     check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
-    rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
+    if data is None:
+        rows = run_tool_demo(seeds, out, say)
+    else:
+        rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
     if json_path is not None:
         write_json(json_path, rows)
 

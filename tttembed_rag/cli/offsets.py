@@ -38,7 +38,9 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
             if not as_json:
                 print_versions(store, tenant, 10, as_json=False)
             live, now = store.serving(tenant=tenant).version, served_now(store, tenant)
-            offsets = live.offsets if live is not None else Offsets([], width=1)
+            offsets = Offsets([], width=1)
+            if live is not None:
+                offsets = store.history.visible(live.offsets, owner=live.tenant, tenant=tenant)
     tell(offsets, everything=everything, as_json=as_json)
     if not (isinstance(file, Path) or as_json):
         say(now)

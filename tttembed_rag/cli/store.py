@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
@@ -213,53 +212,43 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
-        held, judges = store.counts(tenant), store.judges(tenant=tenant)
+        held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
-        click.echo(json.dumps(asdict(held) | {"judges": dict(judges)}))
+        failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]
+        click.echo(json.dumps(asdict(held) | {"judges": dict(judges), "failures": failed}))
         return
     for name, value in asdict(held).items():
         click.echo(f"{name:<10}{value:>14,}")
     for judge, rewards in judges:
         say(f"{rewards:>24,} rewards of {judge}")
+    for judge, why, queries in failures:
+        say(f"{queries:>24,} queries wait that {judge} failed at: {why}")
 
 
-@main.command("import")
-@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
+@main.command("retry")
 @in_store
-@of_tenant
-@embedded_by("the texts of the store that have no vector")
-@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
-@as_objects
-def import_(log: Path, url: str, tenant: str, embed: str | None, embedder: str, *, as_json: bool) -> None:
-    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge.
+@click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
+@click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
+@signed
+def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
+    """Let pairs wait again that a judge declined, and ask at once about queries that it failed at.
 
-    Nothing is learned from texts without vectors: --embed makes them here, or later in `tttembed worker`.
+    For when a server, or a proxy before it, was at fault and is mended.
     """
-    from tttembed_rag.judging.files import read_log
-    from tttembed_rag.stores import Candidate, Served
+    with opened(url) as store:
+        count = store.judge_queue.ask_again(judge, by=by, tenant=tenant)
+    say(f"{count} declined pairs wait again for {judge}")
 
-    served = [
-        Served(
-            one.query_id,
-            None,
-            [Candidate(name, text=text) for name, text in one.candidates],
-            one.query,
-            one.task,
-            tenant,
-        )
-        for one in read_log(log)
-    ]
-    with opened(url, create=True) as store:
-        written = store.observe(served)
-        if embed is not None:
-            fill(store, embed, embedder, only_without_any=True)
-        lacking = store.vectors.lacking()
-    if as_json:
-        click.echo(json.dumps({"queries": written, "without_vectors": lacking.texts}))
-        return
-    click.echo(f"{written} queries of {log}")
-    if lacking.texts:
-        click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
+
+@main.command()
+@in_store
+def migrate(url: str) -> None:
+    """Bring a store that an older release made up to date; a worker does so too.
+
+    Processes of the older release go on; those of this one wait until it is done.
+    """
+    with opened(url, upgrade=True) as store:
+        say(f"{store.name}: up to date")
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:

@@ -21,11 +21,10 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
     aliases: dict[int, list[str]] = {}
     for alias, number in store.registry.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
-    versions = store.versions(tenant=tenant, limit=limit)[::-1]
+    versions = store.versions(tenant=tenant, limit=limit)
     if not (as_json or versions):
         say(f"no versions of {named(tenant)}")
-    while versions:
-        version = versions.pop()  # so that the content of the version before is let go
+    for version in versions:
         stand_for = sorted(aliases.get(version.number, []))
         if as_json:
             click.echo(json.dumps(version_facts(version) | {"aliases": stand_for}))
@@ -139,24 +138,16 @@ def version_facts(version: Version) -> dict[str, Any]:
 
 
 def _evidence(version: Version) -> str:
-    """The evidence of the shared offset that learned from most queries, and how many others are served."""
+    """The evidence of a version in one line; its vectors are read only where an earlier release published it."""
     from tttembed_rag.errors import StoreError
+    from tttembed_rag.stores.versions import evidence_of
 
+    if version.evidence is not None:
+        return version.evidence
     try:
-        offsets = version.offsets
+        return evidence_of(version.offsets)
     except StoreError as error:
         return str(error)
-    shared = [offset for offset in offsets.values() if offset.query_id is None]
-    if not shared:
-        return "no shared offset"
-
-    def importance(offset: Offset) -> tuple[bool, int]:
-        return offset.served, offset.n
-
-    first = max(shared, key=importance)
-    others = sum(offset.served for offset in shared) - first.served
-    more = f" (and {others} more)" if others else ""
-    return f"{first.key}: {first.evidence}{more}"
 
 
 def when(at: float) -> str:

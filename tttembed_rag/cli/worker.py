@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from tttembed_rag.cli.embedding import check_has_vectors, embedded_by, fill
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, main, say
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.system.failures import FailureLog
 
@@ -88,7 +88,7 @@ def worker(
         if free and not price:
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
-    with open_store(url) as store:
+    with open_store(url, upgrade=True) as store:
         if embed is not None:
             embedder = fill(store, embed, embedder or "", only_without_any=True)[0]
         elif judge is not None:
@@ -177,4 +177,4 @@ class _Printed:
             record = {"at": round(time.time(), 3), "tenant": step.tenant, "action": step.action}
             click.echo(json.dumps(record | {"version": step.version, "detail": step.detail}))
         else:
-            click.echo(f"{time.strftime('%H:%M:%S')}  {step}")
+            say(f"{time.strftime('%H:%M:%S')}  {step}")

@@ -156,7 +156,7 @@ def _json_lines(path: Path) -> Iterator[dict[str, str]]:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as exc:
+            except (ValueError, RecursionError) as exc:
                 raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
             if not isinstance(record, dict) or not isinstance(record.get("_id"), str):
                 raise DataError(f'{path}:{number}: expected an object with a string "_id"')

@@ -32,6 +32,7 @@ SIGNALS = {
     "judgment": "a grade on the declared scale",
 }
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
+_QUEPID = {"query", "docid", "rating"}
 _COLUMNS = ("query_id", "doc_id", "signal", "value")
 
 
@@ -143,7 +144,7 @@ class Feedback:
     def read(
         cls, path: Path, *, scale: Scale | None = None, half_life_days: float = math.inf, attention: float = 1.0
     ) -> Feedback:
-        """The feedback in a file: events as CSV, TREC qrels, or an OpenSearch judgment list as JSON."""
+        """The feedback in a file: events or Quepid's ratings as CSV, TREC qrels, or OpenSearch judgments as JSON."""
         return cls.of(list(read_events(path)), scale=scale, half_life_days=half_life_days, attention=attention)
 
     def judge(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> FeedbackJudge:
@@ -218,6 +219,8 @@ def _check_thumbs(events: Sequence[Event]) -> None:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, read by its ending: ``.json``, ``.csv``, and qrels of TREC or BEIR under any other.
 
+    A CSV file has the columns of events, or those of Quepid's ratings: query, docid, rating.
+
     Raises:
         DataError: Not such a file; the message names the line.
     """
@@ -229,10 +232,15 @@ def read_events(path: Path) -> Iterator[Event]:
         raise DataError(f"{path}: expected feedback, found no file") from exc
     except UnicodeDecodeError as exc:
         raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+    except csv.Error as exc:
+        raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
 
 
 def _csv(path: Path, text: str) -> Iterator[Event]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
+    if (titles := {name.strip().lower(): name for name in rows.fieldnames or ()}).keys() >= _QUEPID:
+        yield from _quepid(path, rows, titles)
+        return
     if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
         raise DataError(f"{path}:1: expected a header with {', '.join(_COLUMNS)}, lacks {', '.join(missing)}")
     for row in rows:
@@ -242,6 +250,18 @@ def _csv(path: Path, text: str) -> Iterator[Event]:
             yield Event(row["query_id"], row["doc_id"], row["signal"], value, position, seconds)
         except (TypeError, ValueError) as exc:
             raise DataError(f"{path}:{rows.line_num}: expected an event ({exc})") from exc
+
+
+def _quepid(path: Path, rows: csv.DictReader[str], titles: Mapping[str, str]) -> Iterator[Event]:
+    """Ratings as Quepid exports and imports them; a document without a rating was not judged."""
+    query, document, rating = (titles[name] for name in ("query", "docid", "rating"))
+    for row in rows:
+        if not (row[rating] or "").strip():
+            continue
+        try:
+            yield Event(row[query], row[document], "judgment", float(row[rating]))
+        except (TypeError, ValueError) as exc:
+            raise DataError(f"{path}:{rows.line_num}: expected query, docid and rating ({exc})") from exc
 
 
 def _qrels(path: Path, text: str) -> Iterator[Event]:
@@ -267,7 +287,7 @@ def _opensearch(path: Path, text: str) -> Iterator[Event]:
         for entry in json.loads(text)["judgmentRatings"]:
             for rating in entry["ratings"]:
                 yield Event(str(entry["query"]), str(rating["docId"]), "judgment", float(rating["rating"]))
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
 
 

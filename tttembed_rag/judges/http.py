@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
-from tttembed_rag.models.endpoint import Endpoint
+from tttembed_rag.judges.spending import MOST_USED, Usage, estimated_tokens, report_usage
+from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.scales import Scale
@@ -21,6 +22,10 @@ from tttembed_rag.scales import Scale
 _AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
+# Characters of a document that is not halved any more for a server that refuses its size.
+_SHORT_DOCUMENT = 1_000
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class HttpJudge(Blocking):
 
         patience: How often and how fast it is asked.
 
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds until an answer must be there, whole.
     """
 
     def __init__(
@@ -159,8 +164,9 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        address = url if urlsplit(url).path.strip("/") else url.rstrip("/") + self._shape.path
-        self._endpoint = Endpoint(address, key=key, header=self._shape.header, patience=patience, timeout=timeout)
+        self._endpoint = Endpoint(
+            url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
+        )
         self._model = model
         self._instruction = instruction
         self._longest = longest_document
@@ -184,7 +190,7 @@ class HttpJudge(Blocking):
         screened = Screened.of(documents, self._longest)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
-        answers = side_by_side([partial(self._scores, asked, batch) for batch in batches], _AT_ONCE)
+        answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
         return screened.spread([score for scores in answers for score in scores], self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
@@ -192,13 +198,27 @@ class HttpJudge(Blocking):
         read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
         return Usage(-(-len(documents) // self._shape.at_once), read)
 
+    def _fitting(self, query: str, documents: list[str]) -> Scores:
+        """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
+        try:
+            return self._scores(query, documents)
+        except TooLargeError as exc:
+            half = len(documents) // 2
+            if half:
+                return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
+            (text,) = documents
+            if len(text) <= _SHORT_DOCUMENT:
+                raise
+            _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
+            return self._fitting(query, [text[: len(text) // 2]])
+
     def _scores(self, query: str, documents: list[str]) -> Scores:
         body = self._shape.request(self._model, self._instruction, query, documents)
         items, used = self._endpoint.ask(
             body, partial(self._read, query, documents), expected="an index and a score per document"
         )
         report_usage(used)
-        return _by_index(self._endpoint.url, items, len(documents))
+        return _by_index(self._endpoint.name, items, len(documents))
 
     def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
         items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
@@ -224,4 +244,10 @@ def _used(answer: Any, estimate: Usage) -> Usage:
         return estimate
     tokens = (answer.get("usage") or {}).get("total_tokens")
     units = ((answer.get("meta") or {}).get("billed_units") or {}).get("search_units")
-    return Usage(int(units or 1), estimate.tokens if tokens is None else int(tokens))
+    return Usage(_counted(units, 1) or 1, _counted(tokens, estimate.tokens))
+
+
+def _counted(said: Any, estimate: int) -> int:
+    """What a server *said* that it counted; the *estimate* where that is no number that one call can have."""
+    is_number = isinstance(said, int | float) and not isinstance(said, bool)
+    return math.ceil(said) if is_number and 0 <= said <= MOST_USED else estimate

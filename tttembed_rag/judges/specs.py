@@ -12,7 +12,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.named import load_named
-from tttembed_rag.models.options import Options
+from tttembed_rag.models.options import Options, without_secrets
 from tttembed_rag.scales import Scale
 
 # Kinds of judges that cost nothing: models on this machine, and feedback of users.
@@ -45,7 +45,7 @@ def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str,
     target, _, query = rest.partition("?")
     options = Options("judge", spec, query)
     if not (colon and target.strip("/")):
-        raise InputError(f"judge: expected {KINDS}, got {spec!r}")
+        raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
     judge = _open(spec, kind, target, options, queries, documents)
     options.check_all_used()
     return judge
@@ -88,7 +88,7 @@ def _open(
         return _python(spec, target, options)
     if kind in ("rubric", "gemini", "openai", "anthropic"):
         return _rubric(kind, target, options)
-    raise InputError(f"judge: expected {KINDS}, got {spec!r}")
+    raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
 
 
 def _rubric(kind: str, model: str, options: Options) -> Judge:

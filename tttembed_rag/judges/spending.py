@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import string
 import threading
@@ -12,8 +13,12 @@ from dataclasses import dataclass, fields
 
 from tttembed_rag.errors import InputError
 
+_log = logging.getLogger(__name__)
+
 # A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
 _LEAST_CHARACTERS_PER_TOKEN = 3
+# Requests, or tokens, of one call at most: a judge that reports more, or fewer than none, is not believed.
+MOST_USED = 10**9
 _WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
 
 
@@ -168,7 +173,10 @@ class Meter:
         self.heard = False
 
     def add(self, usage: Usage) -> None:
-        """Add *usage* to the total."""
+        """Add *usage* to the total; a usage that no call can have is left out, so that the estimate counts."""
+        if not all(0 <= number <= MOST_USED for number in (usage.requests, usage.input_tokens, usage.output_tokens)):
+            _log.warning("a judge reports a usage that no call can have, its estimate counts: %.200r", usage)
+            return
         with self._lock:
             self.usage += usage
             self.heard = True

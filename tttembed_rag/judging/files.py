@@ -39,7 +39,7 @@ def _observation(path: Path, number: int, line: str) -> Observation:
         record = json.loads(line)
         candidates = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
         observation = Observation(record["query_id"], record["query"], candidates, record.get("task", "default"))
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
     texts = (observation.query_id, observation.query, observation.task, *chain.from_iterable(candidates))
     if not all(isinstance(text, str) for text in texts):

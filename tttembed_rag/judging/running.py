@@ -10,16 +10,18 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
+    PROBE_MARGIN,
     PROBE_QUERY,
     Judge,
+    Scores,
     check_judge,
     documents_per_call,
     forecast_of,
@@ -28,10 +30,17 @@ from tttembed_rag.judges.contract import (
 from tttembed_rag.judges.spending import Ledger, Price, Usage, metered
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.system.background import DaemonThreads
 
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the run ends.
 _FAILURES = 3
+# How often such a judge may show by its probe that it is well.
+_CHANCES = 10
+
+
+class LateError(JudgeError):
+    """A call that took too long, and was left behind."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,11 +108,15 @@ def judge_all(
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
+    seconds: float | None = None,
+    stop: Event | None = None,
+    lenient: bool = False,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
 
     Every answer is kept as it comes. A cap is never exceeded while judges use no more than they
-    forecast. A judge that fails three times in a row ends the run, and the scores so far are kept.
+    forecast. A judge that fails three times in a row ends the run, and the scores so far are kept; *lenient*, only one
+    that fails the probe of `check_judge` then, or has passed it ten times so.
 
     Args:
         plan: The pairs and the caps.
@@ -115,11 +128,20 @@ def judge_all(
         concurrency: Calls in flight at once.
 
         watch: Called with the progress after every answer.
+
+        seconds: How long a call may take before it is left behind as failed; None is no limit.
+
+        stop: Once it is set, no further call is made.
+
+        lenient: Whether a judge that passes its probe is asked on where calls fail in a row; the probe is paid for.
     """
 
     async def judged() -> Verdicts:
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(1, concurrency)))
-        return await ajudge_all(plan, judge, cache, concurrency=concurrency, watch=watch)
+        # A judge that never answers is left behind in a thread that keeps no process from ending.
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        return await ajudge_all(
+            plan, judge, cache, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, lenient=lenient
+        )
 
     return asyncio.run(judged())
 
@@ -131,15 +153,29 @@ async def ajudge_all(
     *,
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
+    seconds: float | None = None,
+    stop: Event | None = None,
+    lenient: bool = False,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
     judge.scale.check_calibrated()  # before anything is paid
     if concurrency < 1:
         raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-    return await _Run(plan, judge, cache, concurrency, watch or (lambda _: None)).finish()
+    return await _Run(
+        plan, judge, cache, concurrency, watch or (lambda _: None), seconds, stop or Event(), lenient
+    ).finish()
 
 
 _END = _Call("", [], [], Usage())
+
+
+def is_cancelled() -> bool:
+    """Whether the running task is being cancelled from outside; else a `CancelledError` is the judge's own."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # a plain thread
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 class _Walk:
@@ -203,9 +239,20 @@ class _Run:
     """One run of a plan: workers that take calls in turn."""
 
     def __init__(
-        self, plan: Plan, judge: Judge, cache: Answers, concurrency: int, watch: Callable[[Progress], None]
+        self,
+        plan: Plan,
+        judge: Judge,
+        cache: Answers,
+        concurrency: int,
+        watch: Callable[[Progress], None],
+        seconds: float | None,
+        stop: Event,
+        lenient: bool,
     ) -> None:
         self._walk = _Walk(plan, judge, cache)
+        self._seconds, self._stop = seconds, stop
+        # How often a judge that fails in a row may still show that it is well.
+        self._chances = _CHANCES if lenient else 0
         self._judge, self._cache, self._concurrency, self._watch = judge, cache, concurrency, watch
         self._rewards: dict[bytes, float] = {}
         self._usage = Usage()
@@ -225,7 +272,7 @@ class _Run:
 
     async def _work(self, calls: Generator[_Call | None, None, None]) -> None:
         try:
-            while not self._stopped and (call := next(calls, _END)) is not _END:
+            while not (self._stopped or self._stop.is_set()) and (call := next(calls, _END)) is not _END:
                 if call is None:
                     self._settled.clear()
                     await self._settled.wait()
@@ -240,16 +287,17 @@ class _Run:
     async def _answer(self, call: _Call) -> None:
         with metered() as meter:
             try:
-                answer = await self._judge.ascore(call.query, call.documents)
+                answer = await self._asked(call)
                 scores = [None if score is None else float(score) for score in answer]
                 if len(scores) != len(call.keys):
                     raise JudgeError(f"judge: expected {len(call.keys)} scores, got {len(scores)}")
             except JudgeError as exc:
-                self._walk.ledger.settle(call, meter.usage)
+                # What a call costs that is left behind is not known.
+                self._walk.ledger.settle(call, call.estimate if isinstance(exc, LateError) else meter.usage)
                 self._failures += 1
                 self._failed |= dict.fromkeys(call.keys, exc)
                 _log.warning("not judged: %s", exc)
-                if self._failures >= _FAILURES:
+                if self._failures >= _FAILURES and not await self._is_well():
                     self._stopped = str(exc)
                 return
         self._failures = 0
@@ -260,6 +308,40 @@ class _Run:
         self._cache.put(self._judge.fingerprint, answers)
         self._walk.answered.update(answers)
         self._usage += used
+
+    async def _is_well(self) -> bool:
+        """Whether a judge that failed in a row passes its probe, and may go on; what that costs counts."""
+        if not self._chances:
+            return False
+        self._chances, self._failures = self._chances - 1, 0
+        probe = [PROBE_GOOD, PROBE_BAD]
+        call = _Call(PROBE_QUERY, probe, [], forecast_of(self._judge, PROBE_QUERY, probe))
+        if not self._walk.ledger.admits(call.estimate):
+            return False
+        self._walk.ledger.reserve(call, call.estimate)
+        with metered() as meter:
+            try:
+                good, bad = rewards_of(self._judge, await self._asked(call)).tolist()
+            except (JudgeError, ValueError):
+                good = bad = 0.0
+        used = meter.usage if meter.heard else call.estimate
+        self._walk.ledger.settle(call, used)
+        self._usage += used
+        return bool(good - bad >= PROBE_MARGIN)
+
+    async def _asked(self, call: _Call) -> Scores:
+        """The judge's answer; an error where it is late, or where the judge cancels itself."""
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await self._judge.ascore(call.query, call.documents)
+        except TimeoutError as exc:
+            if limit.expired():
+                raise LateError(f"{self._judge.fingerprint}: no answer within {self._seconds:g} s") from exc
+            raise
+        except asyncio.CancelledError as exc:
+            if is_cancelled():
+                raise
+            raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
 
     def _progress(self) -> Progress:
         return Progress(self._walk.pairs, self._walk.cached, self._usage, self._walk.ledger.usd)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,10 +17,18 @@ ResultT = TypeVar("ResultT")
 
 # Hosts that a key may be sent to over plain HTTP.
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Bytes of an answer, uncompressed, that are read at most.
+_LONGEST_ANSWER = 8 * 2**20
+# A request that is too large for the server, or for a proxy before it.
+_TOO_LARGE = 413
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
 _UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+
+
+class TooLargeError(JudgeError):
+    """A request that a server refuses for its size."""
 
 
 class Endpoint:
@@ -26,6 +36,8 @@ class Endpoint:
 
     Args:
         url: ``http(s)://HOST[:PORT][/PATH]``.
+
+        path: The path of an address that has none.
 
         key: Secret, never sent over plain HTTP to another machine.
 
@@ -35,7 +47,7 @@ class Endpoint:
 
         patience: How often and how fast it is asked.
 
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds until an answer must be there, whole.
 
     Raises:
         InputError: The address is none, or would send the key in the clear.
@@ -45,23 +57,29 @@ class Endpoint:
         self,
         url: str,
         *,
+        path: str = "",
         key: str | None = None,
         header: str = "authorization",
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
         timeout: float = 60.0,
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise InputError(f"url: expected http(s)://HOST without a password, got {url!r}")
+        try:
+            parts = urlsplit(url)
+        except ValueError as exc:
+            raise InputError("url: expected http(s)://HOST, got another text") from exc
+        # What may hold a secret, before the @ and after the question mark, is in no error and no log.
+        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise InputError(f"url: expected http(s)://HOST without a password, got {self.name!r}")
         if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise InputError(f"url: expected https where a key is sent, got {url!r}")
-        self.url = url
+            raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
+        self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
         self.host = parts.hostname
         self.address = parts.netloc
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
-        sent = {**(headers or {}), **({header: token} if key else {})}
+        sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
         self._client = self._httpx.Client(timeout=timeout, headers=sent, follow_redirects=False)
         weakref.finalize(self, self._client.close)
         self._patiently = (patience or Patience()).caller()
@@ -82,17 +100,29 @@ class Endpoint:
         return self._patiently(partial(self._once, body, read, expected))
 
     def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
+        status, headers, content = self._post(body)
+        text = content[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+        shown = "".join(letter if letter.isprintable() else " " for letter in text)
+        reason = f"{self.name}: expected an answer, got {status} {shown}"
+        if status == _TOO_LARGE:
+            raise TooLargeError(reason)
+        check_status(status, headers, reason)
         try:
-            response = self._client.post(self.url, json=body)
-        except self._httpx.RequestError as exc:
-            raise BusyError(f"{self.url}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        shown = "".join(letter if letter.isprintable() else " " for letter in response.text[:_SHOWN])
-        check_status(
-            response.status_code,
-            response.headers,
-            f"{self.url}: expected an answer, got {response.status_code} {shown}",
-        )
-        try:
-            return read(response.json())
+            return read(json.loads(content))
         except _UNREADABLE as exc:
-            raise JudgeError(f"{self.url}: expected {expected}, got {shown}") from exc
+            raise JudgeError(f"{self.name}: expected {expected}, got {shown}") from exc
+
+    def _post(self, body: Mapping[str, Any]) -> tuple[int, Any, bytes]:
+        """Status, headers and content of an answer that is whole, not too long, and in time."""
+        ends, content = time.monotonic() + self._timeout, bytearray()
+        try:
+            with self._client.stream("POST", self.url, json=body) as response:
+                for part in response.iter_bytes():
+                    content += part
+                    if len(content) > _LONGEST_ANSWER:
+                        raise JudgeError(f"{self.name}: expected at most {_LONGEST_ANSWER} bytes, got more")
+                    if time.monotonic() > ends:
+                        raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
+        except self._httpx.RequestError as exc:
+            raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        return response.status_code, response.headers, bytes(content)

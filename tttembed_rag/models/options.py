@@ -10,6 +10,12 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.models.retrying import Patience
 
 
+def without_secrets(spec: str) -> str:
+    """A spec without its options and the user of its address: either may be a secret, and errors are logged."""
+    head, slashes, rest = spec.partition("?")[0].partition("://")
+    return f"{head}{slashes}{rest.rpartition('@')[2]}"
+
+
 class Options:
     """The options behind the question mark of an address; an option that is not taken is an error.
 
@@ -23,7 +29,7 @@ class Options:
 
     def __init__(self, what: str, spec: str, query: str) -> None:
         self._what = what
-        self._spec = spec
+        self._spec = without_secrets(spec)
         self._left = dict(parse_qsl(query, keep_blank_values=True))
         self._known: list[str] = []
 

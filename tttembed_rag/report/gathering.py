@@ -56,7 +56,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
             at=at,
             texts=store.texts,
             live=live,
-            versions=tuple(_versions(store, owner, live.version)),
+            versions=tuple(_versions(store, owner, live.version, tenant)),
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
             drift=_drift(store, tenant),
@@ -70,7 +70,7 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
     live, offsets = Live(), Offsets([], width=1)
     if (version := serving.version) is not None:
         trial = read_trial(store, owner)
-        facts = _version_facts(version, _aliases(store, owner)[version.number])
+        facts = _version_facts(store, version, _aliases(store, owner)[version.number], tenant)
         live = Live(
             facts,
             since=store.audit.live_since(version),
@@ -94,16 +94,16 @@ def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets
     return effect_of(offsets, recent, shortened(judge), owner=version.tenant)
 
 
-def _versions(store: Store, tenant: str, live: VersionFacts | None) -> Iterable[VersionFacts]:
-    """The newest versions, each read and let go; *live* is read already."""
-    aliases = _aliases(store, tenant)
-    listed = store.versions(tenant=tenant, limit=_VERSIONS)[::-1]
+def _versions(store: Store, owner: str, live: VersionFacts | None, tenant: str) -> Iterable[VersionFacts]:
+    """The newest versions of *owner* as *tenant* may see them, each read and let go; *live* is read already."""
+    aliases = _aliases(store, owner)
+    listed = store.versions(tenant=owner, limit=_VERSIONS)[::-1]
     while listed:
         version = listed.pop()
         if live is not None and live.number == version.number:
             yield live
         else:
-            yield _version_facts(version, aliases[version.number])
+            yield _version_facts(store, version, aliases[version.number], tenant)
 
 
 def _aliases(store: Store, tenant: str) -> Mapping[int, Sequence[str]]:
@@ -114,12 +114,14 @@ def _aliases(store: Store, tenant: str) -> Mapping[int, Sequence[str]]:
     return aliases
 
 
-def _version_facts(version: Version, aliases: Sequence[str]) -> VersionFacts:
+def _version_facts(store: Store, version: Version, aliases: Sequence[str], tenant: str) -> VersionFacts:
+    """A version as *tenant* may see it: of the shared tenant's, neither others' tasks and queries nor its note."""
+    foreign = version.tenant != tenant
     facts = VersionFacts(
         number=version.number,
         at=version.at,
         by=shortened(version.by),
-        note=shortened(version.note, _NOTE),
+        note="" if foreign else shortened(version.note, _NOTE),
         aliases=tuple(aliases),
         embedder=shortened(version.embedder),
         width=version.width,
@@ -128,7 +130,7 @@ def _version_facts(version: Version, aliases: Sequence[str]) -> VersionFacts:
         served=version.served,
     )
     try:
-        offsets = version.offsets
+        offsets = store.history.visible(version.offsets, owner=version.tenant, tenant=tenant)
     except StoreUnavailable:
         raise
     except StoreError as exc:

@@ -1,6 +1,13 @@
 """Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
 
-from tttembed_rag.serving.context import current_query_id, current_scope, current_tenant, scope, switched_off
+from tttembed_rag.serving.context import (
+    REQUIRED,
+    current_query_id,
+    current_scope,
+    current_tenant,
+    scope,
+    switched_off,
+)
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
 from tttembed_rag.serving.queryids import find_id
@@ -19,6 +26,7 @@ from tttembed_rag.serving.twopass import (
 from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
+    "REQUIRED",
     "CentroidRouter",
     "FailureLog",
     "FirstPass",

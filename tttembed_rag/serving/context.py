@@ -1,26 +1,37 @@
 """`with scope(...)`: the task, the tenant and the query id of what is served inside the block.
 
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
-that was started earlier (the stores of LangGraph search in such a task): there, fix the scope of the wrapper.
+that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
+elsewhere: there, fix the scope of the wrapper. No generator may `yield` inside a block, as the block would hold for
+whatever runs in between; where one does, the end of its block is still the end of it alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from contextvars import ContextVar
+from enum import Enum
+from threading import get_ident
+from typing import Final, Literal
 
 from tttembed_rag.errors import InputError
 
-_task: ContextVar[str | None] = ContextVar("tttembed_rag.scope", default=None)
-_tenant: ContextVar[str] = ContextVar("tttembed_rag.tenant", default="")
-# Empty where the query is known by its text.
-_query_id: ContextVar[str] = ContextVar("tttembed_rag.query_id", default="")
+
+class Required(Enum):
+    """The type of `REQUIRED`."""
+
+    REQUIRED = "required"
 
 
-@contextmanager
-def scope(task: str | None, *, tenant: str | None = None, query_id: str | None = None) -> Iterator[None]:
+# Instead of a tenant: each query must come with one, by the caller's `scope`; one without is left out.
+REQUIRED: Final = Required.REQUIRED
+AnyTenant = str | Literal[Required.REQUIRED] | None
+
+
+class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it opens)
     """Queries embedded inside the block belong to *task*; None says nothing about them.
 
     Args:
@@ -33,36 +44,86 @@ def scope(task: str | None, *, tenant: str | None = None, query_id: str | None =
 
     Raises:
         InputError: *task*, *tenant* or *query_id* is neither a string nor None.
+
+    Attributes:
+        outer: The block around; None outside any.
+
+        ended: Whether the block has ended.
+
+        place: The thread and the asyncio task that it was opened in.
     """
-    if not isinstance(task, str | None):
-        raise InputError(f"task: expected a task key or None, got {type(task).__name__}")
-    check_tenant(tenant)
-    if not isinstance(query_id, str | None):
-        raise InputError(f"query_id: expected an id or None, got {type(query_id).__name__}")
-    of_task = _task.set(task)
-    of_tenant = _tenant.set(_tenant.get() if tenant is None else tenant)
-    of_query = _query_id.set(_query_id.get() if query_id is None else query_id)
+
+    __slots__ = ("ended", "outer", "place", "query_id", "task", "tenant")
+
+    def __init__(self, task: str | None, *, tenant: str | None = None, query_id: str | None = None) -> None:
+        if not isinstance(task, str | None):
+            raise InputError(f"task: expected a task key or None, got {type(task).__name__}")
+        check_tenant(tenant)
+        if not isinstance(query_id, str | None):
+            raise InputError(f"query_id: expected an id or None, got {type(query_id).__name__}")
+        self.task, self.tenant, self.query_id = task, tenant, query_id
+        self.outer: scope | None = None
+        self.ended = False
+        self.place: tuple[int, int] | None = None
+
+    def _recreate_cm(self) -> scope:
+        """A block of its own for each call of a decorated function."""
+        return scope(self.task, tenant=self.tenant, query_id=self.query_id)
+
+    def __enter__(self) -> None:
+        if self.place is not None:
+            raise InputError("scope: expected one block, got a second one with the same scope")
+        self.outer, self.place = _innermost.get(), _here()
+        _innermost.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        # No token is reset: it would fail in another context, where a generator may end.
+        self.ended = True
+        _innermost.set(next((one for one in self.around() if one is not self), None))
+
+    @staticmethod
+    def around() -> Iterator[scope]:
+        """The blocks around the caller, the innermost first.
+
+        A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
+        """
+        one = _innermost.get()
+        while one is not None:
+            if not one.ended or one.place != _here():
+                yield one
+            one = one.outer
+
+
+_innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
+
+
+def _here() -> tuple[int, int]:
+    """The thread and the asyncio task that runs; 0 for no task."""
     try:
-        yield
-    finally:
-        _task.reset(of_task)
-        _tenant.reset(of_tenant)
-        _query_id.reset(of_query)
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return get_ident(), 0 if task is None else id(task)
 
 
 def current_scope() -> str | None:
     """The task of the innermost `with scope(...)` around the caller; None outside any."""
-    return _task.get()
+    return next((one.task for one in scope.around()), None)
+
+
+def said_tenant() -> str | None:
+    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any."""
+    return next((one.tenant for one in scope.around() if one.tenant is not None), None)
 
 
 def current_tenant() -> str:
     """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any."""
-    return _tenant.get()
+    return said_tenant() or ""
 
 
 def current_query_id() -> str:
     """The id of the innermost `with scope(..., query_id=...)` around the caller; empty outside any."""
-    return _query_id.get()
+    return next((one.query_id for one in scope.around() if one.query_id is not None), "")
 
 
 def switched_off() -> bool:

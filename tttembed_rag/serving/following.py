@@ -25,8 +25,8 @@ from tttembed_rag.system.background import Loop, Outage, Reached, checked_interv
 __all__ = ["Follower", "ServingStore", "check_url", "follow"]
 
 _log = logging.getLogger(__name__)
-# Tenants followed at once; beyond it the least recently served is forgotten.
-_MOST_TENANTS = 1000
+# Tenants with something of their own that are followed at once; beyond it the least recently served is forgotten.
+_MOST_TENANTS = 20_000
 # The part of the time that looking takes, since queries wait for the interpreter meanwhile: one in a hundred notices.
 # And for how many seconds it puts off the next look at most.
 _SHARE, _LONGEST_REST = 0.01, 2.0
@@ -91,6 +91,10 @@ class ServingStore(Protocol):
         """By tenant, a number that changes with what it is served; cheap. Names it cannot hold are left out."""
         ...
 
+    def own_tenants(self) -> Collection[str]:
+        """The tenants that may be served something else than the shared tenant; cheap."""
+        ...
+
     def serving(self, *, tenant: str = "") -> ServedNow:
         """What *tenant* is served."""
         ...
@@ -108,6 +112,7 @@ def follow(
     tenants: Iterable[str] = (),
     every: float = 2.0,
     embedder: str = "",
+    tenant_required: bool = False,
 ) -> LiveOffsets:
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
@@ -130,6 +135,9 @@ def follow(
 
         embedder: Fingerprint of the embedding model that is wrapped; empty does not look.
 
+        tenant_required: Whether a query without a tenant is served its base vector, and counted in
+            `LiveOffsets.without_tenant`, instead of the shared offsets.
+
     Raises:
         InputError: *every* is not above 0, or longer than a thread can wait.
         StoreError: It is no store of this package.
@@ -140,7 +148,7 @@ def follow(
     if error is not None and not isinstance(error, StoreUnavailable):
         raise error
     follower.start()
-    return LiveOffsets.of(follower, tenant=tenant, embedder=embedder)
+    return LiveOffsets.of(follower, tenant=tenant, embedder=embedder, tenant_required=tenant_required)
 
 
 class Follower:
@@ -158,6 +166,8 @@ class Follower:
         self._snapshots: dict[str, Snapshot] = {}
         self._errors: dict[str, str] = {}
         self._used: set[str] = set()
+        # Tenants with something of their own; all others are served what the shared one is. None before the first look.
+        self._own: frozenset[str] | None = None
         self._served_at: dict[str, float] = {}
         self._due = 0.0
         self._crowded = False
@@ -178,6 +188,11 @@ class Follower:
     def snapshot(self, tenant: str) -> Snapshot:
         """What *tenant* is served now; base vectors until it was read for the first time."""
         now = self._snapshots.get(tenant)
+        if now is None and self._own is not None and tenant not in self._own:
+            now, tenant = (
+                self._snapshots.get(""),
+                "",
+            )  # a name from a request costs nothing here, however many there are
         if now is None or self._loop.asleep:
             self._loop.start()
         if now is not None:
@@ -202,7 +217,9 @@ class Follower:
 
     def closed(self) -> Published:
         """What was served last, for good."""
-        return Published({"": self.snapshot(""), **self._snapshots}, others=_LEFT)
+        unread = dict.fromkeys(self._own or (), _LEFT)
+        others = _LEFT if self._own is None else None
+        return Published({**unread, "": self.snapshot(""), **self._snapshots}, others=others)
 
     def refresh(self, tenants: Collection[str]) -> TTTEmbedError | None:
         """Read what *tenants* are served, where it changed; gives why the store could not be read."""
@@ -216,6 +233,9 @@ class Follower:
             try:
                 self._ask()
                 store = self._reached.store()
+                self._own = frozenset(store.own_tenants())
+                tenants = [tenant for tenant in tenants if not tenant or tenant in self._own]
+                self._leave(self._snapshots.keys() - self._own - {""})
                 now = store.generations(tenants)
                 for tenant in tenants:
                     if tenant not in now or now[tenant] != self._snapshots.get(tenant, _NOT_READ).generation:
@@ -311,7 +331,13 @@ class Follower:
             _log.warning("%d tenants are served: %d are followed at a time", len(known), _MOST_TENANTS)
         idle = sorted(known, key=lambda one: self._served_at.get(one, 0.0))[: len(known) - _MOST_TENANTS]
         tenants.difference_update(idle)
-        self._snapshots = {one: now for one, now in self._snapshots.items() if one not in set(idle)}
+        self._leave(set(idle))
+
+    def _leave(self, idle: Collection[str]) -> None:
+        """Follow some tenants no longer."""
+        if not idle:
+            return
+        self._snapshots = {one: now for one, now in self._snapshots.items() if one not in idle}
         for one in idle:
             self._served_at.pop(one, None)
             self._errors.pop(one, None)

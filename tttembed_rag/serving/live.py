@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.serving import queryids
 from tttembed_rag.serving.context import check_tenant, current_tenant, switched_off
+from tttembed_rag.system import telemetry
 
 __all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets"]
 
@@ -144,12 +146,16 @@ class LiveOffsets:
     def __init__(self, offsets: Offsets | None = None) -> None:
         self._source: Source = Published({"": Snapshot.of(offsets)})
         self._tenant: str | None = None
+        self._required = False
+        self._without_tenant = telemetry.Tally()
         self._embedder = ""
         self._refused: int | None = None
         self._unsure = False
 
     @classmethod
-    def of(cls, source: Source, *, tenant: str | None = None, embedder: str = "") -> LiveOffsets:
+    def of(
+        cls, source: Source, *, tenant: str | None = None, embedder: str = "", tenant_required: bool = False
+    ) -> LiveOffsets:
         """Live offsets from *source*; `tttembed_rag.serving.follow` makes those of a store.
 
         Args:
@@ -159,31 +165,50 @@ class LiveOffsets:
 
             embedder: Fingerprint of the embedding model that is wrapped. Offsets learned for another
                 one are not served; empty does not look.
+
+            tenant_required: Whether a query without a tenant is served its base vector, not the shared offsets.
         """
         live = cls()
         check_tenant(tenant)
-        live._source, live._tenant, live._embedder = source, tenant, embedder
+        live._source, live._tenant, live._embedder, live._required = source, tenant, embedder, tenant_required
         return live
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
         """The same offsets for one *tenant*, whatever the caller's scope says."""
-        return LiveOffsets.of(self._source, tenant=tenant, embedder=self._embedder)
+        return LiveOffsets.of(self._source, tenant=tenant, embedder=self._embedder, tenant_required=self._required)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The same in another process, which counts by itself."""
+        same = partial(LiveOffsets.of, tenant=self._tenant, embedder=self._embedder, tenant_required=self._required)
+        return same, (self._source,)
+
+    @property
+    def without_tenant(self) -> int:
+        """Queries that were served their base vector because they came without the tenant that is required."""
+        return self._without_tenant.value
 
     @property
     def current(self) -> Offsets | None:
         """What the tenant is served now; None for base vectors."""
-        return self._own(self._source.snapshot(self._whose())).offsets
+        tenant = self._whose()
+        return None if tenant is None else self._own(self._source.snapshot(tenant)).offsets
 
     def find(self, query: str, task: str | None) -> tuple[Offsets | None, str | None]:
         """What the tenant is served now, and the id of the private offset in it for *query*; None without one."""
         tenant = self._whose()
+        if tenant is None:
+            self._without_tenant.add()
+            return None, None
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.find_id(query, task, tenant)
 
     @property
     def status(self) -> Snapshot:
         """What the tenant is served now and why, how old that knowledge is, and what is wrong."""
-        now = self._source.status(self._whose())
+        tenant = self._whose()
+        if tenant is None:
+            return Snapshot(reason="a tenant is required, and none was said")
+        now = self._source.status(tenant)
         return replace(now, offsets=None, reason=self._foreign_reason(now)) if self._is_foreign(now) else now
 
     def publish(self, offsets: Offsets | None) -> Offsets | None:
@@ -206,8 +231,10 @@ class LiveOffsets:
         """Follow no longer; what was served last stays."""
         self._source = self._source.closed()
 
-    def _whose(self) -> str:
-        return current_tenant() if self._tenant is None else self._tenant
+    def _whose(self) -> str | None:
+        """The tenant of the present query; None where one is required and none was said."""
+        tenant = current_tenant() if self._tenant is None else self._tenant
+        return None if self._required and not tenant else tenant
 
     def _own(self, now: Snapshot) -> Snapshot:
         """*now*, or nothing where it was learned for another model; the first of a version is logged."""

@@ -29,8 +29,11 @@ def find_id(
     """
     if not (offsets.has_private and isinstance(query, str)):
         return None
-    for one in (current_query_id(), "" if text_id is None else text_id(query), query):
+    said = current_query_id()
+    hashed = [text_id(one) for one in (said, query) if one] if text_id is not None else []
+    for one in (said, *hashed, query):
         name = named_for(owner, tenant, one)
-        if one and offsets.find_private(task, name) is not None:
+        # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
+        if one and "\0" not in one and offsets.find_private(task, name) is not None:
             return name
     return None

@@ -141,6 +141,8 @@ class Steering:
                 self._logged.add(task)
                 _log.warning("scope=%r: base vectors are served where the offsets refuse them: %s", task, error)
         telemetry.applied.add((task, served))
+        if served:  # a vector that a trace keeps must not be taken for a base vector
+            telemetry.mark(steered=True)
         return steered
 
     def _check_is_held(self, offsets: Offsets, task: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +14,9 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.observations import Served
 from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
+from tttembed_rag.stores.schema import MAX_DEPTH
+
+_log = logging.getLogger(__name__)
 
 # The tenant, task and id of a query; the tenant and id of a document.
 QueryKey = tuple[str, str, str]
@@ -86,7 +90,9 @@ class Batch:
             query.text = cleaned(served.query)
         if served.vector is not None:
             unchecked.append(("vector", served.vector, query.vectors, embedder))
-        for place, candidate in enumerate(served.candidates):
+        if len(served.candidates) > MAX_DEPTH:
+            _log.warning("a query was shown %d candidates: the first %d are kept", len(served.candidates), MAX_DEPTH)
+        for place, candidate in enumerate(served.candidates[:MAX_DEPTH]):
             doc_id = checked_name("doc_id", candidate.doc_id)
             query.places.setdefault(doc_id, place)
             if (document := self.documents.get((tenant, doc_id))) is None:
@@ -101,9 +107,9 @@ class Batch:
                 query.rewards[doc_id] = checked_reward("reward", candidate.reward)
 
     def without_texts(self, text_id: Callable[[str], str]) -> None:
-        """Drop every text; an id that is the text itself becomes its *text_id*."""
+        """Drop every text; an id or task that tells of a text becomes its *text_id*."""
         ids = {
-            (tenant, name): text_id(name) if name == document.text else name
+            (tenant, name): text_id(name) if tells(name, document.text) else name
             for (tenant, name), document in self.documents.items()
         }
         for (tenant, _, _), query in self.queries.items():
@@ -111,7 +117,11 @@ class Batch:
             query.rewards = {ids[tenant, name]: reward for name, reward in query.rewards.items()}
         self.documents = {(key[0], ids[key]): document for key, document in self.documents.items()}
         self.queries = {
-            (tenant, task, text_id(name) if name == query.text else name): query
+            (
+                tenant,
+                text_id(task) if _alike(task, query.text) else task,
+                text_id(name) if tells(name, query.text) else name,
+            ): query
             for (tenant, task, name), query in self.queries.items()
         }
         for query in self.queries.values():
@@ -119,11 +129,26 @@ class Batch:
         for document in self.documents.values():
             document.text = None
 
+    def not_after(self, latest: float) -> None:
+        """Let no query be served after the Unix second *latest*: the clock of the host that served it was ahead."""
+        for query in self.queries.values():
+            query.at, query.first = min(query.at, latest), min(query.first, latest)
+
     def leave_out(self, queries: AbstractSet[QueryKey]) -> None:
         """Drop *queries*, and the documents that no other query was shown."""
         self.queries = {key: query for key, query in self.queries.items() if key not in queries}
         shown = {(tenant, name) for (tenant, _, _), query in self.queries.items() for name in query.places}
         self.documents = {key: document for key, document in self.documents.items() if key in shown}
+
+
+def tells(name: str, text: str | None) -> bool:
+    """Whether an id may be words of somebody, not the opaque id of a program: it has blanks, or is like the text."""
+    return not name.isascii() or len(name.split()) != 1 or _alike(name, text)
+
+
+def _alike(name: str, text: str | None) -> bool:
+    """Whether a name is a text, but for blanks and capitals."""
+    return text is not None and name.casefold().split() == text.casefold().split()
 
 
 def with_text_ids(

@@ -9,24 +9,40 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from sqlalchemy import URL, Connection, Engine, ExceptionContext, create_engine, event, func, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    Select,
+    column,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
-from tttembed_rag.stores.schema import metadata
+from tttembed_rag.stores.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "forgetting", "publishing", "migrating"]
 
 # KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
+# Bytes that SQLite's log keeps at most once no reader needs more: the log of a time with a frozen reader is given back.
+_LOG_BYTES = 16 * 2**20
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks: numbers that no other program uses.
@@ -94,6 +110,13 @@ class Database:
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
 
+    def create(self) -> None:
+        """Make the file of a SQLite database that is not there yet, which holds users' texts, for its owner alone."""
+        file = self.url.database or ""
+        if self.is_sqlite and not file.startswith("file:"):
+            with suppress(OSError):  # connecting will say what is wrong, if anything is
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
     def exists(self) -> bool:
         """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""
         file = self.url.database or ""
@@ -135,9 +158,18 @@ class Database:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
         except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
             reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
-            if isinstance(exc, DBAPIError) and _passes(exc):
+            if isinstance(exc, DBAPIError) and (_passes(exc) or self._was_replaced()):
                 raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
+
+    def _was_replaced(self) -> bool:
+        """Whether a newer package has brought the tables to a schema of its own since they were opened."""
+        revision: Select[Any] = select(column("version_num")).select_from(table("alembic_version"))
+        try:
+            with self.engine.connect() as connection:
+                return connection.execute(revision).scalar() not in (None, HEAD)
+        except SQLAlchemyError:
+            return False
 
     def scrub(self) -> None:
         """Leave nothing of deleted rows in a SQLite file; in PostgreSQL, free their space to be overwritten."""
@@ -167,6 +199,7 @@ class Database:
             f"synchronous={self._synchronous}",
             "secure_delete=ON",
             f"cache_size=-{_CACHE_KIB}",
+            f"journal_size_limit={_LOG_BYTES}",
         )
         for setting in settings:
             bare.execute(f"PRAGMA {setting}")

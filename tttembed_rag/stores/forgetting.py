@@ -33,11 +33,10 @@ def forget_queries(
     if names is not None:
         chosen = chosen.where(q.c.name.in_(names))
     numbers = connection.execute(chosen).scalars().all()
-    pairs, rewards, shown = _delete_queries(connection, numbers)
-    if names is None:
-        documents = _delete_documents(connection, schema.documents.c.tenant == owner)
-    else:
-        documents = _delete_orphans(connection, shown)
+    pairs, rewards, _ = _delete_queries(connection, numbers)
+    of_tenant = schema.documents.c.tenant == owner
+    # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
+    documents = _delete_documents(connection, of_tenant if names is None else of_tenant & _unseen())
     for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
         made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
         connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
@@ -90,8 +89,11 @@ def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int
 def _delete_orphans(connection: Connection, shown: AbstractSet[int]) -> int:
     """Delete the documents *shown* that no remaining query was shown; gives how many."""
     number = schema.documents.c.id
-    unseen = ~exists().where(schema.pairs.c.document == number)
-    return sum(_delete_documents(connection, number.in_(part) & unseen) for part in in_parts(sorted(shown)))
+    return sum(_delete_documents(connection, number.in_(part) & _unseen()) for part in in_parts(sorted(shown)))
+
+
+def _unseen() -> ColumnElement[bool]:
+    return ~exists().where(schema.pairs.c.document == schema.documents.c.id)
 
 
 def _delete_documents(connection: Connection, which: ColumnElement[bool]) -> int:

@@ -10,6 +10,8 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select
 
 from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import named_for
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database
@@ -33,6 +35,23 @@ class History:
         with self._database.read() as connection:
             return self._database.now(connection)
 
+    def visible(self, offsets: Offsets, *, owner: str, tenant: str) -> Offsets:
+        """The *offsets* of *owner* that *tenant* may know of: its own tasks' and queries', and those of all tasks."""
+        if owner == tenant or not tenant:
+            return offsets
+        q, t = schema.queries, schema.tenants
+        with self._database.read() as connection:
+            own = select(q.c.task).join(t, t.c.id == q.c.tenant).where(t.c.name == tenant).distinct()
+            tasks = set(connection.execute(own).scalars())
+        mine = named_for(owner, tenant, "")
+        kept = [
+            offset
+            for offset in offsets.values()
+            if (offset.query_id is None or offset.query_id.startswith(mine))
+            and (offset.task is None or offset.task in tasks)
+        ]
+        return Offsets(kept, width=offsets.width)
+
     def days(self, tenant: str, *, last: date, count: int) -> list[Day]:
         """The *count* days up to *last*, oldest first; those of the shared tenant include tenants that share."""
         with self._database.read() as connection:
@@ -40,6 +59,38 @@ class History:
             # Named one by one, judges let the index by age be used.
             judges = connection.execute(select(schema.judges.c.id)).scalars().all()
             return [_day(connection, last - timedelta(days=ago), owners, judges) for ago in reversed(range(count))]
+
+    def verdicts(
+        self, tenant: str, *, judge: str, query_ids: Sequence[str] | None = None
+    ) -> dict[tuple[str, str], float]:
+        """The rewards that *judge* gave to documents of *tenant*, by (query id, document id); None is all queries."""
+        q, d, r = schema.queries, schema.documents, schema.rewards
+        given = (
+            select(q.c.name, d.c.name, r.c.value)
+            .join(r, r.c.query == q.c.id)
+            .join(d, d.c.id == r.c.document)
+            .where(r.c.value.is_not(None))
+            .order_by(q.c.id, r.c.document)
+        )
+        with self._database.read() as connection:
+            given = given.where(
+                q.c.tenant == id_of(connection, schema.tenants, tenant),
+                r.c.judge == id_of(connection, schema.judges, judge),
+            )
+            if query_ids is None:
+                rows = list(connection.execute(given))
+            else:
+                parts = (given.where(q.c.name.in_(part)) for part in in_parts(query_ids))
+                rows = [row for part in parts for row in connection.execute(part)]
+        return {(query, document): float(value) for query, document, value in rows}
+
+    def texts(self, tenant: str) -> dict[str, str]:
+        """The text of each query of *tenant* by its id, where texts are kept."""
+        q = schema.queries
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            named = select(q.c.name, q.c.text).where(q.c.tenant == owner, q.c.text.is_not(None))
+            return {row.name: row.text for row in connection.execute(named)}
 
     def recent(self, tenant: str, *, width: int, embedder: str, judge: str, limit: int, depth: int) -> list[Served]:
         """The last served queries with vectors, newest first, each with its first candidates that have vectors.

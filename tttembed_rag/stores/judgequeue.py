@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
-from sqlalchemy import Connection, and_, exists, select
+from sqlalchemy import Connection, and_, exists, func, select
 
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import StoredAnswers, paid_answers, spent_on
+from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.observing import reward_rows, update_progress
 from tttembed_rag.stores.records import Spend, checked_name, checked_reward, row_of
+from tttembed_rag.stores.refusals import forget_failures, forget_refusals, note_failures
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts
+
+_DAY_SECONDS = 86_400
 
 
 class JudgeQueue:
@@ -28,15 +33,17 @@ class JudgeQueue:
         self._database = database
         self._salt = salt
 
-    def waiting(self, judge: str, *, tenant: str = "", limit: int = 1000) -> list[Observation]:
+    def waiting(self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False) -> list[Observation]:
         """Pairs with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
-        The newest queries come first.
+        The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it
+        is time to ask about again.
         """
         number = self._number(judge)
         while True:
             with self._database.read() as connection:
-                waiting = _waiting(connection, number, tenant, limit)
+                now = self._database.now(connection) if due else math.inf
+                waiting = _waiting(connection, number, tenant, limit, now)
                 declined = self._declined(connection, judge, waiting)
             if not declined:
                 return waiting
@@ -69,6 +76,65 @@ class JudgeQueue:
         }
         return self._write(judge, given, tenant)
 
+    def failed(self, judge: str, reasons: Mapping[str, str], *, tenant: str = "") -> set[str]:
+        """Note that *judge* failed at queries of `waiting`, which are set aside for a while, longer each time.
+
+        Args:
+            judge: Fingerprint of the judge, which is well.
+
+            reasons: Why, by query id as `waiting` gave it.
+
+            tenant: As for `waiting`.
+
+        Returns:
+            The queries that it has failed at again and again, for half a day or longer.
+        """
+        whys = {row_of(query): why for query, why in reasons.items()}
+        with self._database.write("observing") as connection:
+            number = ids_of(connection, schema.judges, [judge])[judge]
+            owner = id_of(connection, schema.tenants, tenant)
+            lasting = note_failures(connection, number, whys, tenant=owner, now=self._database.now(connection))
+        return {f"q{query}" for query in lasting}
+
+    def failures(self, tenant: str | None = None) -> list[tuple[str, str, int]]:
+        """Judges, why they failed the last time at queries of a tenant or (None) all, and at how many."""
+        f, j, q = schema.failures, schema.judges, schema.queries
+        count = func.count()
+        counted = select(j.c.name, f.c.why, count).join(j, j.c.id == f.c.judge).group_by(j.c.name, f.c.why)
+        with self._database.read() as connection:
+            if tenant is not None:
+                counted = counted.join(q, q.c.id == f.c.query)
+                counted = counted.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
+            rows = connection.execute(counted.order_by(count.desc(), j.c.name, f.c.why))
+            return [(judge, why, queries) for judge, why, queries in rows]
+
+    def declined(self, judge: str, day: date | None = None) -> int:
+        """How many pairs were written down on a day by UTC, today if none is named, as declined by *judge*."""
+        table = schema.answers
+        with self._database.read() as connection:
+            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            begins = datetime.combine(day or today, datetime.min.time(), UTC).timestamp()
+            counted = select(func.count()).where(
+                table.c.judge == id_of(connection, schema.judges, judge),
+                table.c.score.is_(None),
+                table.c.at >= begins,
+                table.c.at < begins + _DAY_SECONDS,
+            )
+            return int(connection.execute(counted).scalar_one())
+
+    def ask_again(self, judge: str, *, by: str, tenant: str | None = None) -> int:
+        """Let pairs wait again that *judge* declined or failed at, of a tenant or (None) all; gives how many declined.
+
+        It heals what a fault of the judge's server, or of a proxy before it, has done.
+        """
+        checked_name("judge", judge)
+        checked_name("by", by)
+        with self._database.write("forgetting") as connection:
+            number = ids_of(connection, schema.judges, [judge])[judge]
+            count = forget_refusals(connection, number, tenant)
+            write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
+        return count
+
     def answers(self, about: Sequence[Observation] = ()) -> StoredAnswers:
         """A place that keeps the paid answers of judges for all processes.
 
@@ -99,7 +165,9 @@ class JudgeQueue:
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
         with self._database.write("observing") as connection:
             owner = id_of(connection, schema.tenants, tenant)
-            return reward_rows(connection, judge, rewards, tenant=owner)
+            written = reward_rows(connection, judge, rewards, tenant=owner)
+            forget_failures(connection, ids_of(connection, schema.judges, [judge])[judge], sorted(rewards))
+            return written
 
     def _declined(
         self, connection: Connection, judge: str, observations: Iterable[Observation]
@@ -128,18 +196,27 @@ def _start_asking(connection: Connection, judge: str) -> int:
     return number
 
 
-def _waiting(connection: Connection, judge: int, tenant: str, limit: int) -> list[Observation]:
-    """The newest queries with pairs that *judge* has not answered, both texts known."""
+def _waiting(connection: Connection, judge: int, tenant: str, limit: int, now: float) -> list[Observation]:
+    """The newest queries with pairs that *judge* has not answered, both texts known.
+
+    Behind them come the queries that it failed at and that are due by *now*.
+    """
     q, p, d, r, progress = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.progress
-    newest = (
+    failures = schema.failures
+    failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
+    waiting = (
         select(q.c.id, q.c.text, q.c.task)
         .join(progress, progress.c.query == q.c.id)
         .where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
         .where(progress.c.judge == judge, progress.c.waiting > 0)
-        .order_by(progress.c.at.desc(), progress.c.query.desc())
-        .limit(limit)
     )
-    queries = connection.execute(newest).all()
+    newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
+    queries = list(connection.execute(newest.limit(limit)).all())
+    if len(queries) < limit:
+        due = (
+            waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
+        )
+        queries += connection.execute(due.limit(limit - len(queries))).all()
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for numbers in in_parts([query for query, _, _ in queries]):
         rows = connection.execute(

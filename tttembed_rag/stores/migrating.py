@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
 
-from tttembed_rag.errors import StoreError
+from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.rows import fact, ids_of, set_fact
@@ -15,7 +15,7 @@ from tttembed_rag.stores.rows import fact, ids_of, set_fact
 _SALT = "salt"
 
 
-def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -> None:
+def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True, upgrade: bool = True) -> None:
     """Make the tables of *database*, or bring them to revision *to*; nothing if they are there already.
 
     Args:
@@ -25,17 +25,27 @@ def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True) -
 
         create: False refuses to make tables where none are.
 
+        upgrade: False leaves the tables of an older package as they are, as its processes may be at work.
+
     Raises:
-        StoreError: They are of a newer package, or of another one, or there are none.
+        StoreError: They are of another package, or there are none.
+
+        StoreUnavailable: They are of a newer package, or must not be brought up from those of an older one.
     """
     if not (create or database.exists()):
         raise StoreError(f"{database.name}: expected a store, found no file")
+    database.create()
     with database.read() as connection:
         revision = _revision(connection, database.name)
     if revision == to:
         return
     if revision is None and not create:
         raise StoreError(f"{database.name}: expected a store, found an empty database")
+    if revision is not None and not upgrade:
+        raise StoreUnavailable(
+            f"{database.name}: expected a store of schema {to}, found {revision}: `tttembed migrate`, or the worker, "
+            "brings it up to date"
+        )
     with database.write("migrating") as connection:
         if _revision(connection, database.name) != to:  # no other process was faster
             _upgrade(connection, to)
@@ -61,7 +71,7 @@ def _revision(connection: Connection, name: str) -> str | None:
         return None
     revision = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
     if revision is not None and revision not in _revisions():
-        raise StoreError(
+        raise StoreUnavailable(
             f"{name}: expected a store of schema {schema.HEAD} or older, found {revision[:40]}; upgrade tttembed-rag"
         )
     return None if revision is None else str(revision)

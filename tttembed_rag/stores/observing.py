@@ -8,7 +8,7 @@ the order of their names, documents that are there already in the order of their
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -24,6 +24,8 @@ from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
+# Rows of `schema.changes` that are worth adding up.
+_MANY_CHANGES = 1000
 
 
 def forgotten_id(salt: bytes, query_id: str) -> bytes:
@@ -50,6 +52,7 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
         for doc_id, place in query.places.items()
     ]
     insert_all(connection, schema.pairs, pairs)
+    _limit_depth(connection, pairs)
     rewards = [
         (queries[key], documents[key[0], doc_id], reward)
         for key, query in batch.queries.items()
@@ -59,6 +62,25 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
         _write_rewards(connection, judges[batch.judge], rewards)
     update_progress(connection, sorted({*queries.values(), *others.values()}))
     return sum(query.seen for query in batch.queries.values())
+
+
+def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
+    """Leave `schema.MAX_DEPTH` candidates to each query of *shown* pairs: these first, then the latest of before.
+
+    The queries are locked, so nobody else adds to their pairs.
+    """
+    p, r = schema.pairs, schema.rewards
+    now: dict[int, set[int]] = defaultdict(set)
+    for pair in shown:
+        now[pair["query"]].add(pair["document"])
+    for numbers in in_parts(sorted(now)):
+        deep = select(p.c.query).where(p.c.query.in_(numbers)).group_by(p.c.query)
+        for query in connection.execute(deep.having(func.count() > schema.MAX_DEPTH)).scalars().all():
+            documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
+            earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
+            for part in in_parts(earlier[max(0, schema.MAX_DEPTH - len(now[query])) :]):
+                for table in (r, p):
+                    connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
 
 
 def reward_named(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
@@ -104,11 +126,37 @@ def reward_rows(
 
 
 def _write_rewards(connection: Connection, judge: int, rewards: Sequence[tuple[int, int, float | None]]) -> None:
-    """Write (query, document, reward) of one judge; a new reward replaces the old one."""
-    rows = [
-        {"query": query, "judge": judge, "document": document, "value": value} for query, document, value in rewards
-    ]
-    insert_all(connection, schema.rewards, rows, replace=True)
+    """Write (query, document, reward) of one judge; a new reward replaces the old one, and both count as a change.
+
+    The queries are locked: nobody else writes rewards of theirs.
+    """
+    r, q = schema.rewards, schema.queries
+    old: dict[tuple[int, int], Any] = {}
+    tenants: dict[int, int] = {}
+    owner = select(q.c.id, q.c.tenant)
+    for numbers in in_parts(sorted({query for query, _, _ in rewards})):
+        stored = select(r.c.query, r.c.document, r.c.value).where(r.c.judge == judge, r.c.query.in_(numbers))
+        old |= {(query, document): value for query, document, value in connection.execute(stored)}
+        tenants |= {row.id: row.tenant for row in connection.execute(owner.where(q.c.id.in_(numbers)))}
+    new = [row for row in rewards if row[:2] not in old or old[row[:2]] != row[2]]
+    rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in new]
+    insert_all(connection, r, rows, replace=True)
+    changed = Counter(tenants[query] for query, _, value in new if value is not None)
+    counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changed.items())]
+    insert_all(connection, schema.changes, counts)
+
+
+def fold_changes(connection: Connection) -> None:
+    """Add up the rows of `schema.changes`, so that there is one for each tenant and judge."""
+    table = schema.changes
+    if connection.execute(select(func.count()).select_from(table)).scalar_one() < _MANY_CHANGES:
+        return
+    sums = Counter[tuple[int, int]]()
+    gone = table.delete().returning(table.c.tenant, table.c.judge, table.c.rewards)
+    for tenant, judge, rewards in connection.execute(gone):
+        sums[tenant, judge] += rewards
+    rows = [{"tenant": tenant, "judge": judge, "rewards": total} for (tenant, judge), total in sorted(sums.items())]
+    insert_all(connection, table, rows)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
@@ -250,8 +298,11 @@ def _write_documents(
     table = schema.documents
     ids: dict[DocumentKey, int] = {}
     first_texts: list[int] = []
-    for tenant, owner in sorted(tenants.items()):
-        documents = {name: document for (of, name), document in sorted(batch.documents.items()) if of == tenant}
+    of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
+    for (tenant, name), document in sorted(batch.documents.items()):
+        of_tenants[tenant][name] = document
+    for tenant, documents in of_tenants.items():
+        owner = tenants[tenant]
         stored = _stored_documents(connection, owner, list(documents))
         if missing := [name for name in documents if name not in stored]:
             rows = [{"tenant": owner, "name": name, "text": documents[name].text} for name in missing]
@@ -290,6 +341,16 @@ def _write_document_vectors(
         for (document, embedder), (vector, own) in sorted(new.items())
     ]
     insert_all(connection, table, rows, replace=True)
+
+
+def forget_vectors(connection: Connection, damaged: Sequence[tuple[int, int]]) -> None:
+    """Delete vectors of documents, by document and embedder, that do not match their checksums."""
+    table = schema.document_vectors
+    for document, embedder in damaged:
+        where = (table.c.document == document) & (table.c.embedder == embedder)
+        row = connection.execute(select(table.c.vector, table.c.checksum).where(where)).first()
+        if row is not None and checksum(bytes(row.vector)) != bytes(row.checksum):  # nobody wrote it meanwhile
+            connection.execute(table.delete().where(where))
 
 
 def _stored_documents(connection: Connection, tenant: int, names: Sequence[str]) -> dict[str, tuple[int, str | None]]:

@@ -21,6 +21,10 @@ from tttembed_rag.stores.rows import id_of, in_parts
 _log = logging.getLogger(__name__)
 
 
+# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
+_FOREIGN = "(another tenant's)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which rewards are read.
@@ -51,10 +55,13 @@ class Selection:
             raise InputError(f"last: expected at least 1 query, got {self.last}")
 
 
-def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
+def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewards, list[tuple[int, int]]]:
     """The selected rewards, in an order that depends on nothing but what they are.
 
     Damaged vectors and rewards are left out, and a line in the log tells how many.
+
+    Returns:
+        The rewards, and which document's vector, of which embedder, is damaged.
 
     Raises:
         RewardError: There are none.
@@ -94,7 +101,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
     in_order = sorted(judged.names, key=judged.names.__getitem__)
     places = {document: place for place, document in enumerate(in_order)}
     pairs = [sorted((places[document], value) for document, value in judged.rewards[row.id]) for row in rows]
-    return Rewards.from_indexed(
+    rewards = Rewards.from_indexed(
         _matrix([row.vector for row in rows]),
         _matrix([judged.vectors[document] for document in in_order]),
         candidates=[[place for place, _ in of_query] for of_query in pairs],
@@ -102,7 +109,14 @@ def selected_rewards(connection: Connection, selection: Selection) -> Rewards:
         tasks=[row.task for row in rows],
         query_ids=[named_for(selection.tenant, row.tenant, row.name) for row in rows],
         judge=selection.judge,
+        doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
     )
+    return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
+
+
+def _shown_name(owned: tuple[str, str], tenant: str) -> str:
+    owner, name = owned
+    return name if owner == tenant else _FOREIGN
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
@@ -159,6 +173,16 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
         .order_by(total.desc(), j.c.name)
     )
     return [(name, int(count)) for name, count in rows]
+
+
+def count_changes(connection: Connection, selection: Selection) -> int:
+    """How many rewards of the selected judge were ever written that were new, or differed from those before."""
+    table = schema.changes
+    written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
+        table.c.judge == id_of(connection, schema.judges, selection.judge),
+        table.c.tenant.in_(owners_of(selection.tenant)),
+    )
+    return int(connection.execute(written).scalar_one())
 
 
 def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
@@ -242,12 +266,15 @@ class _Judged:
         rewards: By query, the ids of its documents with their rewards.
 
         damaged: How many vectors and rewards were left out, by what they are.
+
+        unreadable: The ids of the documents with a damaged vector.
     """
 
     names: dict[int, tuple[str, str]]
     vectors: dict[int, bytes]
     rewards: dict[int, list[tuple[int, float]]]
     damaged: dict[str, int]
+    unreadable: list[int]
 
 
 def _judged_documents(
@@ -262,7 +289,7 @@ def _judged_documents(
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         )
         stored += [(query, document, value) for query, document, value in rows]
-    sound = [row for row in stored if _is_reward(row[2])]
+    sound = _shallow(connection, [row for row in stored if _is_reward(row[2])])
     documents = sorted({document for _, document, _ in sound})
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
@@ -280,7 +307,32 @@ def _judged_documents(
         if document in vectors:
             rewards[query].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
-    return _Judged(names, vectors, dict(rewards), damaged)
+    unreadable = [document for document in documents if document not in vectors]
+    return _Judged(names, vectors, dict(rewards), damaged, unreadable)
+
+
+def _shallow(connection: Connection, rewards: Sequence[tuple[int, int, float]]) -> Sequence[tuple[int, int, float]]:
+    """The rewards (query, document, value) of `schema.MAX_DEPTH` documents of each query, the first in base order.
+
+    A store of an earlier release may hold more of a query, and the cost of a fit rises with the deepest.
+    """
+    p = schema.pairs
+    of_query: dict[int, list[int]] = defaultdict(list)
+    for query, document, _ in rewards:
+        of_query[query].append(document)
+    deep = [query for query, documents in of_query.items() if len(documents) > schema.MAX_DEPTH]
+    if not deep:
+        return rewards
+    places: dict[tuple[int, int], int] = {}
+    for numbers in in_parts(sorted(deep)):
+        rows = connection.execute(select(p.c.query, p.c.document, p.c.place).where(p.c.query.in_(numbers)))
+        places |= {(query, document): place for query, document, place in rows}
+    kept = set[tuple[int, int]]()
+    for query in deep:
+        shown = sorted((places.get((query, document), 0), -document) for document in of_query[query])
+        kept |= {(query, -document) for _, document in shown[: schema.MAX_DEPTH]}
+    only = set(deep)
+    return [row for row in rewards if row[0] not in only or row[:2] in kept]
 
 
 def _is_reward(value: Any) -> bool:

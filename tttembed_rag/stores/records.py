@@ -114,6 +114,8 @@ class Version:
         served: Offsets of it that are served.
 
         probe: JSON text that the publisher wants to find again; may be empty.
+
+        evidence: In one line, on what its offsets are served; None where an earlier release published it.
     """
 
     number: int
@@ -127,6 +129,7 @@ class Version:
     kept: int
     served: int
     probe: str
+    evidence: str | None
     _load: Callable[[int], Offsets] = field(repr=False, compare=False)
     _loaded: list[Offsets] = field(default_factory=list, repr=False, compare=False)
 

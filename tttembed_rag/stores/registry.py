@@ -23,6 +23,7 @@ from tttembed_rag.stores.versions import (
     Alias,
     Load,
     aliased,
+    evidence_of,
     go_live,
     halt_reason,
     halted_by,
@@ -102,6 +103,7 @@ class Registry:
             "probe": checked_json("probe", probe) if probe else "",
             "digest": hashlib.sha256(content).digest(),
             "content": content,
+            "evidence": cleaned(evidence_of(offsets)),
         }
         table = schema.versions
         with self._changing(tenant, lease, instead_of) as (connection, owner):

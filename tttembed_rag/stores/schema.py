@@ -27,8 +27,10 @@ from sqlalchemy import (
 
 # Bytes of UTF-8 that a name (of a tenant, task, query, document) has at most: two names fit into an index entry.
 MAX_NAME = 512
+# Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
+MAX_DEPTH = 200
 # The revision that this package reads and writes: the newest script in migrations/versions.
-HEAD = "0002"
+HEAD = "0003"
 
 metadata = MetaData()
 
@@ -60,6 +62,14 @@ tenants = Table(
     # Why it is halted and by whom; null where it is not.
     Column("halted", Text),
     Column("halted_by", Text),
+    # Tenants that are served something of their own: made-up names in requests are not among them.
+    Index(
+        "tenants_by_generation",
+        "generation",
+        "name",
+        sqlite_where=text("generation > 0"),
+        postgresql_where=text("generation > 0"),
+    ),
     sqlite_autoincrement=True,
 )
 
@@ -176,6 +186,34 @@ progress = Table(
     sqlite_with_rowid=False,
 )
 
+# How many rewards were written that were new or differed from those before: a row for each transaction, so that no
+# writer waits for another, which the worker adds up. It tells what is new, as the number of rewards does not.
+changes = Table(
+    "changes",
+    metadata,
+    _key(),
+    _of("tenants"),
+    _of("judges", cascade=False),
+    Column("rewards", BigInteger, nullable=False),
+    Index("changes_by_judge", "tenant", "judge", "rewards"),
+    sqlite_autoincrement=True,
+)
+
+# Queries that a judge failed at although it passes its probe: how often, since when, when it is asked again, and why it
+# failed the last time.
+failures = Table(
+    "failures",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
+    Column("count", Integer, nullable=False),
+    Column("first_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("why", Text, nullable=False),
+    Index("failures_by_due", "judge", "due_at", "query"),
+    sqlite_with_rowid=False,
+)
+
 # Paid answers by a keyed hash of judge and texts; they are deleted with the query they were given about.
 answers = Table(
     "answers",
@@ -219,6 +257,8 @@ versions = Table(
     Column("probe", Text, nullable=False),
     Column("digest", LargeBinary(32), nullable=False),
     Column("content", LargeBinary, nullable=False),
+    # One line on what its offsets are served on; null in versions of the first two schemas.
+    Column("evidence", Text),
     Index("versions_by_tenant", "tenant", "number"),
     sqlite_autoincrement=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -27,12 +28,15 @@ from tttembed_rag.stores.registry import Registry
 from tttembed_rag.stores.states import States
 from tttembed_rag.stores.vectors import StoredVectors
 
+_log = logging.getLogger(__name__)
 # The fact that is set in a store that keeps no texts.
 _NO_TEXTS = "no_texts"
+# Seconds that the clock of a host may be ahead of the database's.
+_AHEAD = 300.0
 
 
-def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
-    """The store at *url*, made if absent, its tables brought up to date.
+def open_store(url: str, *, texts: bool = True, create: bool = True, upgrade: bool = False) -> Store:
+    """The store at *url*, made if absent.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
@@ -41,14 +45,17 @@ def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
 
         create: False makes no store where none is.
 
-    Raises:
-        StoreError: There is something else, it comes from a newer package, or it holds texts and must not.
+        upgrade: Whether tables of an older package are brought up to date, as `tttembed migrate` and the worker do;
+            processes of the older package go on with them.
 
-        StoreUnavailable: It cannot be reached now.
+    Raises:
+        StoreError: There is something else, or it holds texts and must not.
+
+        StoreUnavailable: It cannot be reached now, comes from a newer package, or must be brought up to date first.
     """
     database = Database(url)
     try:
-        migrate(database, create=create)
+        migrate(database, create=create, upgrade=upgrade)
         return Store(database, texts=_keeps_texts(database, wanted=texts))
     except BaseException:
         database.close()
@@ -126,8 +133,10 @@ class Store(AbstractContextManager["Store"]):
         """Write served queries, all or nothing; gives how many of *served* were written.
 
         A query seen before (the same tenant, task and id) is merged: its candidates are joined, and new values
-        replace old ones. Without texts, an id that is the text itself becomes its `text_id`. Queries that were served
-        before they were forgotten, and come late, are left out.
+        replace old ones. A query keeps 200 candidates, the last ones shown before earlier ones. Without texts, an id
+        that is the text, or has blanks or letters beyond ASCII, becomes its `text_id`, and so does a task that is the
+        text. Queries that were served before they were forgotten, and come late, are left out. A time that lies ahead
+        of the database's clock counts as its present.
 
         Args:
             served: Queries with their candidates.
@@ -141,6 +150,7 @@ class Store(AbstractContextManager["Store"]):
         if not self.texts:
             batch.without_texts(self.text_id)
         with self._database.write("observing") as connection:
+            batch.not_after(self._database.now(connection) + _AHEAD)
             return observing.write_batch(connection, batch, self._salt)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
@@ -176,6 +186,8 @@ class Store(AbstractContextManager["Store"]):
     ) -> Rewards:
         """Rewards of *judge*, ready for a fit; the order in which they came does not matter.
 
+        Damaged vectors are left out; those of documents are dropped, to be written anew when they are shown again.
+
         Args:
             judge: Fingerprint of the judge.
 
@@ -195,7 +207,14 @@ class Store(AbstractContextManager["Store"]):
         """
         selection = Selection(judge=judge, tenant=tenant, embedder=embedder, last=last, since=since, before=before)
         with self._database.read() as connection:
-            return reading.selected_rewards(connection, selection)
+            rewards, damaged = reading.selected_rewards(connection, selection)
+        if damaged:
+            try:
+                with self._database.write("observing") as connection:
+                    observing.forget_vectors(connection, damaged)
+            except StoreError as exc:
+                _log.warning("damaged document vectors stay until they are read again: %s", exc)
+        return rewards
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.
@@ -237,6 +256,19 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.count_rewards(connection, selection)
 
+    def changes(self, judge: str, *, tenant: str = "") -> int:
+        """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
+
+        It rises with corrections too, which `budget` does not show.
+        """
+        with self._database.read() as connection:
+            return reading.count_changes(connection, Selection(judge=judge, tenant=tenant))
+
+    def fold_changes(self) -> None:
+        """Add up what `changes` counts; a worker does it now and then."""
+        with self._database.write("observing") as connection:
+            observing.fold_changes(connection)
+
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
 
@@ -260,6 +292,11 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return versions.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
 
+    def own_tenants(self) -> list[str]:
+        """The tenants that have been served something of their own: all others are served what the shared one is."""
+        with self._database.read() as connection:
+            return versions.own_tenants(connection)
+
     def serving(self, *, tenant: str = "") -> Serving:
         """What a process must serve to *tenant*, read in one moment."""
         checked_name("tenant", tenant, empty=True)
@@ -272,6 +309,12 @@ class Store(AbstractContextManager["Store"]):
         """Every tenant that was ever named, sorted; the shared tenant, "", among them."""
         with self._database.read() as connection:
             return sorted(connection.execute(select(schema.tenants.c.name)).scalars())
+
+    def has_tenants(self) -> bool:
+        """Whether any tenant but the shared one was ever named."""
+        with self._database.read() as connection:
+            named = select(schema.tenants.c.id).where(schema.tenants.c.name > "").limit(1)
+            return connection.execute(named).scalar() is not None
 
     def share(self, tenant: str, allowed: bool, *, by: str) -> None:
         """Allow the shared scope to learn from *tenant*, or end that; nothing flows up until it is allowed.

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Serving, Version
@@ -26,7 +27,7 @@ _v, _t, _a = schema.versions, schema.tenants, schema.aliases
 # The columns of a version without its content.
 _FACTS = (
     *(_v.c.number, _t.c.name.label("tenant"), _v.c.at, _v.c.by, _v.c.note, _v.c.embedder),
-    *(_v.c.width, _v.c.rewarded, _v.c.kept, _v.c.served, _v.c.probe),
+    *(_v.c.width, _v.c.rewarded, _v.c.kept, _v.c.served, _v.c.probe, _v.c.evidence),
 )
 # Built once, as followers ask it again and again: building a statement takes longer than answering it.
 _SERVING = (
@@ -60,6 +61,21 @@ def load_offsets(database: Database, number: int) -> Offsets:
         return Offsets.from_bytes(content, f"version {number}")
     except OffsetFileError as exc:
         raise StoreError(str(exc)) from exc
+
+
+def evidence_of(offsets: Offsets) -> str:
+    """The evidence of the shared offset that learned from most queries, and how many others are served, in one line."""
+    shared = [offset for offset in offsets.values() if offset.query_id is None]
+    if not shared:
+        return "no shared offset"
+
+    def importance(offset: Offset) -> tuple[bool, int]:
+        return offset.served, offset.n
+
+    first = max(shared, key=importance)
+    others = sum(offset.served for offset in shared) - first.served
+    more = f" (and {others} more)" if others else ""
+    return f"{first.key}: {first.evidence}{more}"
 
 
 def versions_of(tenant: int | None) -> Select[Any]:
@@ -135,6 +151,12 @@ def generations(connection: Connection, tenants: Collection[str]) -> dict[str, i
         own |= {row.name: row.generation for row in rows}
     shared = own.get("", 0)
     return {tenant: shared + own.get(tenant, 0) if tenant else shared for tenant in tenants}
+
+
+def own_tenants(connection: Connection) -> list[str]:
+    """The tenants whose generation was ever raised, the shared one apart."""
+    table = schema.tenants
+    return list(connection.execute(select(table.c.name).where(table.c.generation > 0, table.c.name != "")).scalars())
 
 
 def serving(connection: Connection, load: Load, tenant: str) -> Serving:

@@ -6,20 +6,25 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 from threading import TIMEOUT_MAX, Event, Lock, RLock, Thread, local
-from typing import Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from tttembed_rag.errors import InputError
 
 StoreT = TypeVar("StoreT")
+ResultT = TypeVar("ResultT")
+ParametersT = ParamSpec("ParametersT")
 
 _log = logging.getLogger(__name__)
 # Seconds before the next round after one that failed with an unexpected error.
 _AFTER_FAILURE = 5.0
 # Seconds that a fork waits at most for rounds in progress.
 _FORK_SECONDS = 2.0
+# Threads of all `DaemonThreads` of a process that may run at once, those that never come back among them.
+_MOST_THREADS = 256
 
 
 def checked_interval(argument: str, seconds: float) -> float:
@@ -133,6 +138,49 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """An executor with a daemon thread for each call: a call that never comes back keeps no process from ending.
+
+    The threads of a plain `ThreadPoolExecutor` are joined when the interpreter ends, whatever they wait for. The caller
+    limits how many calls run at once; calls that never come back are limited here.
+    """
+
+    _running: set[Thread] = set()  # noqa: RUF012 (one for the process)
+
+    def submit(
+        self, function: Callable[ParametersT, ResultT], /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
+    ) -> Future[ResultT]:
+        """The future of a call, which begins now.
+
+        Raises:
+            RuntimeError: Too many calls have not come back.
+        """
+        if len(self._running) >= _MOST_THREADS:
+            raise RuntimeError(f"{_MOST_THREADS} calls have not come back")
+        future: Future[ResultT] = Future()
+
+        def run() -> None:
+            try:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(function(*args, **kwargs))
+            except BaseException as exc:  # noqa: BLE001 (raised again where it is waited for)
+                future.set_exception(exc)
+            finally:
+                self._running.discard(thread)
+
+        thread = Thread(target=run, name="tttembed-call", daemon=True)
+        self._running.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._running.discard(thread)
+            raise
+        return future
+
+    def shutdown(self, wait: bool = True, **_: Any) -> None:
+        """Nothing: threads end with their calls, or with the process."""
 
 
 class Reached(Generic[StoreT]):

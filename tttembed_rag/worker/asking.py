@@ -3,17 +3,19 @@
 Every answer is kept by the store as soon as it is known, so a worker that is killed here has lost nothing and
 pays for nothing twice.
 
-A call may fail because the judge is down, or because of its query (too long, filtered). Where calls fail in a row, the
-probe of the judge is asked again, and only a judge that fails it is broken. Queries with a call that failed go behind
-all others of their tenant. Pairs that fail there again, with a judge that passes the probe right after, are declined;
-if the failure may pass (a busy server), only after `_PATIENCE` of them, of which a round makes two at most.
+A call may fail because the judge is down, because of its query (too long, filtered), or because of the operator (a
+proxy with a limit that only the probe keeps). Where calls fail in a row, the probe of the judge is asked again, and
+only a judge that fails it is broken. Queries with a call that failed are set aside in the store, with the reason, and
+asked about again later. Only where that goes on for half a day, pairs are declined, few of them a day, and only right
+after the judge has passed its probe; `JudgeQueue.ask_again` takes that back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, StoreError, TTTEmbedError
@@ -21,17 +23,18 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
 from tttembed_rag.judges.spending import Budget, Ledger, Price
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
-from tttembed_rag.judging.running import check_once, judge_all
+from tttembed_rag.judging.running import LateError, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
-# Failures of a query after which a failure that may pass counts as lasting.
-_PATIENCE = 5
+# The share of the time of a step that one call may take: those that come back in time are kept.
+_CALL_SHARE = 0.5
+# Pairs declined in a day at most: so many, or that share of the pairs answered on it.
+_DECLINED, _DECLINED_SHARE = 16, 0.02
 # The probe of a judge as a query to ask about.
 _PROBE = Observation("probe", PROBE_QUERY, [("good", PROBE_GOOD), ("bad", PROBE_BAD)])
 
@@ -43,7 +46,9 @@ class Asked:
     Attributes:
         scored: Rewards written.
 
-        refused: Pairs that failed again at a judge that passes its probe: declined, or left for another round.
+        refused: Pairs that the judge failed at although it is well: set aside, or declined.
+
+        why: The reason of one of them.
 
         stopped: Why no more is asked now; empty if more may be asked.
 
@@ -54,15 +59,17 @@ class Asked:
 
     scored: int = 0
     refused: int = 0
+    why: str = ""
     stopped: str = ""
     broken: bool = False
     more: bool = False
 
     def __add__(self, later: Asked) -> Asked:
-        return replace(later, scored=self.scored + later.scored, refused=self.refused + later.refused)
+        why = later.why or self.why
+        return replace(later, scored=self.scored + later.scored, refused=self.refused + later.refused, why=why)
 
     def __str__(self) -> str:
-        refused = f"{self.refused} pairs without an answer" if self.refused else ""
+        refused = f"{self.refused} pairs without an answer are asked about again later: {self.why}" * (self.refused > 0)
         return "; ".join(part for part in (f"{self.scored} pairs scored", refused, self.stopped) if part)
 
 
@@ -79,32 +86,6 @@ class UncachedAnswers:
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Count *answers*, and keep those that are the first."""
         self._answers.put(judge, answers)
-
-
-class Backlog:
-    """The queries that a judge failed at, by tenant: they go behind all others, the one that failed last at the end."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, dict[str, int]] = {}
-
-    def failures(self, tenant: str) -> Mapping[str, int]:
-        """How often each query of *tenant* has failed."""
-        return self._failures.get(tenant, {})
-
-    def add(self, tenant: str, queries: Iterable[str]) -> None:
-        """Count a failure of each query, and put it at the end."""
-        failures = self._failures.setdefault(tenant, {})
-        for query in dict.fromkeys(queries):
-            failures[query] = failures.pop(query, 0) + 1
-
-    def next(self, tenant: str, waiting: Sequence[Observation]) -> tuple[list[Observation], bool]:
-        """The queries to ask about next, of those that wait, and whether they have failed before."""
-        failures = self._failures.get(tenant, {})
-        if fresh := [one for one in waiting if one.query_id not in failures]:
-            return fresh[:_QUERIES], False
-        left = {one.query_id: one for one in waiting}
-        self._failures[tenant] = {query: count for query, count in failures.items() if query in left}
-        return [left[query] for query in self._failures[tenant]][:_QUERIES], True
 
 
 class Asking:
@@ -136,7 +117,6 @@ class Asking:
         self._budget, self._price = budget, price
         self._concurrency = concurrency
         self._limit = TimeLimit(judge.fingerprint, seconds)
-        self._backlog = Backlog()
 
     @property
     def fingerprint(self) -> str:
@@ -150,70 +130,73 @@ class Asking:
         """
         check()
         if self._limit.is_exceeded:
-            return Asked(stopped=f"{self.fingerprint}: still has not answered what it was asked before", broken=True)
-        failed_before = len(self._backlog.failures(tenant))
-        waiting = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES + failed_before)
-        observations, again = self._backlog.next(tenant, waiting)
+            return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
+        observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True)
         if not observations:
             return Asked()
         try:
-            return self._judge_some(observations, tenant, stop, again=again)
+            return self._judge_some(observations, tenant, stop)
         except StoreError:
             raise
         except TTTEmbedError as exc:
-            if self._limit.is_exceeded:  # one query on which it hangs may be enough, and must not come first again
-                self._backlog.add(tenant, [one.query_id for one in observations])
+            if isinstance(exc, LateError):  # one query on which it hangs may be enough, and must not come first again
+                self._set_aside(tenant, {one.query_id: str(exc) for one in observations})
             return Asked(stopped=str(exc), broken=True)
 
-    def _judge_some(self, observations: Sequence[Observation], tenant: str, stop: Event, *, again: bool) -> Asked:
+    def _judge_some(self, observations: Sequence[Observation], tenant: str, stop: Event) -> Asked:
         answers = self._queue.answers(observations)
         answered, fresh = self._parted(observations, answers)
         scored = 0
         if answered:
             scored = self._keep(judge_all(self._plan(answered, Budget()), self._judge, answers), tenant)
         if not fresh:
-            if not scored:  # they wait by mistake: nothing of them can be asked
-                self._backlog.add(tenant, [one.query_id for one in observations])
-            return Asked(scored, more=bool(scored) or not again)
+            if not scored:  # they wait by mistake
+                self._set_aside(tenant, {one.query_id: "nothing of it can be asked" for one in observations})
+            return Asked(scored, more=True)
         left = self._left()
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, stopped=f"budget: {self._budget.pairs:g} pairs of today are spent")
-        verdicts = self._limit.call(lambda: self._ask(fresh, left, answers), stop)
+        verdicts = self._limit.call(partial(self._ask, fresh, left, answers), stop)
         if verdicts is None:
             return Asked(scored, stopped=BUDGET_ENDED)
         scored += self._keep(verdicts, tenant)
         if not verdicts.failed:
             return Asked(scored, stopped=verdicts.stopped, more=not verdicts.stopped)
-        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop, again=again)
+        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop)
 
-    def _after_failures(
-        self, verdicts: Verdicts, asked: Sequence[Observation], tenant: str, stop: Event, *, again: bool
-    ) -> Asked:
-        """What comes of calls that failed: the judge is broken, or their queries go behind all others."""
+    def _after_failures(self, verdicts: Verdicts, asked: Sequence[Observation], tenant: str, stop: Event) -> Asked:
+        """What comes of calls that failed: the judge is broken, or their queries are set aside."""
         capped = verdicts.stopped == BUDGET_ENDED
-        in_a_row = bool(verdicts.stopped) and not capped
-        failures = self._backlog.failures(tenant)
-        lasting = {
-            pair
-            for pair, why in verdicts.failed.items()
-            if again and (not isinstance(why, BusyError) or failures.get(pair[0], 0) + 1 >= _PATIENCE)
-        }
-        if lasting or in_a_row:
-            passes = self._limit.call(self._passes_probe, stop)
-            if passes is None:
-                return Asked(stopped=BUDGET_ENDED)
-            if not passes:
-                return Asked(stopped=verdicts.stopped or f"{self.fingerprint}: fails the probe", broken=True)
-        self._backlog.add(tenant, [query for query, _ in verdicts.failed])
-        refused = len(verdicts.failed) if again else 0
-        if lasting and not self._decline(asked, lasting):
-            return Asked(stopped=BUDGET_ENDED)
-        stopped = BUDGET_ENDED if capped else ""
-        if again and not lasting and not verdicts.rewards:
-            stopped = stopped or "they are asked about again in the next round"
-        return Asked(refused=refused, stopped=stopped, more=not stopped)
+        probed = bool(verdicts.stopped) and not capped  # several failed in a row
+        if probed and (ended := self._unless_well(verdicts.stopped, stop)):
+            return ended
+        lasting = self._set_aside(tenant, {query: str(why) for (query, _), why in verdicts.failed.items()})
+        pairs = sorted(pair for pair in verdicts.failed if pair[0] in lasting)[: self._may_decline() if lasting else 0]
+        why = str(next(iter(verdicts.failed.values())))
+        if pairs and not probed and (ended := self._unless_well(why, stop)):
+            return ended
+        refused = len(verdicts.failed)
+        if pairs and not self._decline(asked, set(pairs)):
+            return Asked(refused=refused, why=why, stopped=BUDGET_ENDED)
+        return Asked(refused=refused, why=why, stopped=BUDGET_ENDED if capped else "", more=not capped)
 
-    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers) -> Verdicts | None:
+    def _unless_well(self, why: str, stop: Event) -> Asked | None:
+        """None where the judge passes its probe now; else why nothing more is asked."""
+        passes = self._limit.call(self._passes_probe, stop)
+        if passes is None:
+            return Asked(stopped=BUDGET_ENDED)
+        return None if passes else Asked(stopped=f"{self.fingerprint}: fails the probe; {why}", broken=True)
+
+    def _set_aside(self, tenant: str, reasons: Mapping[str, str]) -> set[str]:
+        """Ask about queries again later; gives those at which the judge has failed for long."""
+        return self._queue.failed(self.fingerprint, reasons, tenant=tenant)
+
+    def _may_decline(self) -> int:
+        """How many pairs may still be declined today: a small share of those that were answered."""
+        allowed = max(_DECLINED, int(_DECLINED_SHARE * self._queue.spent().pairs))
+        return max(0, allowed - self._queue.declined(self.fingerprint))
+
+    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers, given_up: Event) -> Verdicts | None:
         """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
         if not self._judge.knows_some:
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
@@ -222,14 +205,27 @@ class Asking:
                     return None
                 check_once(self._judge, answers, price=self._price)
                 left = self._left()
-        return judge_all(self._plan(fresh, left), self._judge, answers, concurrency=self._concurrency)
+        return judge_all(
+            self._plan(fresh, left),
+            self._judge,
+            answers,
+            concurrency=self._concurrency,
+            seconds=_CALL_SHARE * self._limit.seconds,
+            stop=given_up,
+        )
 
-    def _passes_probe(self) -> bool | None:
+    def _passes_probe(self, given_up: Event) -> bool | None:
         """Whether the judge tells good from bad now, asked as about any pair; None where that cannot be paid for."""
         left = self._left()
         if not self._affords_probe(left):
             return None
-        verdicts = judge_all(self._plan([_PROBE], left), self._judge, UncachedAnswers(self._queue.answers()))
+        verdicts = judge_all(
+            self._plan([_PROBE], left),
+            self._judge,
+            UncachedAnswers(self._queue.answers()),
+            seconds=_CALL_SHARE * self._limit.seconds,
+            stop=given_up,
+        )
         rewards = verdicts.rewards.get(_PROBE.query_id, {})
         return len(rewards) == len(_PROBE.candidates) and rewards["good"] - rewards["bad"] >= PROBE_MARGIN
 

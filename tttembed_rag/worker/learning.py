@@ -48,13 +48,14 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         return
     if probe is not None:
         yield from recognise(tenant, probe, count)
-    if (judge, count) == (tenant.memory.judge, tenant.memory.looked):
+    changes = tenant.store.changes(judge, tenant=tenant.name)
+    if (judge, count, changes) == (tenant.memory.judge, tenant.memory.looked, tenant.memory.changes):
         yield tenant.step("learned nothing", f"nothing is new, {count} rewards as before")
         return
     tenant.find_embedder(judge)
     if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
         tenant.notes.set_trial(replace(tenant.notes.trial(), queries=0, against=0, earlier=()))
-    tenant.memory = tenant.memory.counted(judge, count)
+    tenant.memory = tenant.memory.counted(judge, count, changes)
     new, needed = tenant.memory.new, tenant.needed(judge)
     if new >= needed or tenant.serves:
         try:

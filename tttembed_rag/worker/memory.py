@@ -46,6 +46,10 @@ class Memory:
         contradicted: Rewarded queries behind the version that was rolled back; 0 where none was.
 
         fresh: When rewards began to contradict that version, in Unix seconds.
+
+        changes: `Store.changes` at the last pass; below 0 where that is not known.
+
+        corrected: Rewards that were corrected since something was learned last.
     """
 
     judge: str = ""
@@ -56,27 +60,34 @@ class Memory:
     base: int = 0
     contradicted: int = 0
     fresh: float = 0.0
+    changes: int = -1
+    corrected: int = 0
 
     @property
     def new(self) -> int:
-        """Rewards that nothing was learned from yet."""
-        return self.looked - self.base - self.rewards
+        """Rewards that nothing was learned from yet, corrected ones among them."""
+        return self.looked - self.base - self.rewards + self.corrected
 
-    def counted(self, judge: str, count: int) -> Memory:
+    def counted(self, judge: str, count: int, changes: int = -1) -> Memory:
         """The memory once *judge* has given *count* rewards; from another judge than before nothing was learned.
 
         Fewer than before: some have expired, the oldest, which are those before *base*, then those learned from.
+        More *changes* than additional rewards: the others are corrections.
         """
         if judge != self.judge:
-            return replace(self, judge=judge, rewards=0, looked=count, doubted=False, base=0)
+            return replace(
+                self, judge=judge, rewards=0, looked=count, doubted=False, base=0, changes=changes, corrected=0
+            )
+        corrections = 0 if self.changes < 0 else max(0, changes - self.changes - max(0, count - self.looked))
         expired = max(0, self.looked - count)
         base = max(0, self.base - expired)
         rewards = max(0, self.rewards + self.base - base - expired)
-        return replace(self, rewards=rewards, looked=count, base=base)
+        corrected = self.corrected + corrections
+        return replace(self, rewards=rewards, looked=count, base=base, changes=changes, corrected=corrected)
 
     def learned(self) -> Memory:
         """The memory once all rewards there are were learned from."""
-        return replace(self, rewards=self.looked - self.base)
+        return replace(self, rewards=self.looked - self.base, corrected=0)
 
     def to_json(self) -> str:
         """The memory as text."""

@@ -11,10 +11,11 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from threading import Event
 from uuid import uuid4
 
-from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded, TTTEmbedError
+from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
@@ -22,6 +23,7 @@ from tttembed_rag.stores import Store
 from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
+from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import one_pass
@@ -35,6 +37,8 @@ _log = logging.getLogger(__name__)
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 # The same for a judge that broke down.
 _FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT = 30.0, 3600.0
+# The same for a tenant with an error of its own.
+_FIRST_TROUBLE, _LONGEST_TROUBLE = 60.0, 3600.0
 # Before what is new is learned from, a tenant has so many turns with the judge at most, and the last turn begins within
 # so many seconds; or as many as learning took the last time, if that is longer: judging has half of the time.
 _TURNS = 4
@@ -132,6 +136,7 @@ class Worker:
         self._judged_last: str | None = None  # the tenant that was judged for last
         self._learning = 0.0  # seconds that learning took the last time
         self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
+        self._troubles: dict[tuple[str, str], _Trouble] = {}
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
         """One pass over all tenants; gives what was done.
@@ -196,6 +201,7 @@ class Worker:
 
     def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
         """Judging and learning in turns, until nothing waits that the budget still pays for."""
+        self._store.fold_changes()
         spent_out = set[str]()
         more = True
         while more and not stop.is_set():
@@ -220,15 +226,35 @@ class Worker:
         for tenant in tenants:
             if stop.is_set():
                 return
+            if self._is_troubled("learning", tenant):
+                continue
             try:
                 yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
             except (StoreUnavailable, LeaseLost):
                 raise
             except Superseded as exc:  # by a person; looked at again in the next round
                 yield Step("learned nothing", str(exc), tenant)
-            except (TTTEmbedError, ValueError) as exc:
-                _log.exception("tenant %r was left out of this round", tenant)
-                yield Step("failed", f"{type(exc).__name__}: {exc}", tenant)
+            except Exception as exc:  # noqa: BLE001 (of one tenant, MemoryError too: the others go on)
+                yield self._troubled("learning", tenant, exc)
+            else:
+                self._troubles.pop(("learning", tenant), None)
+
+    def _is_troubled(self, doing: str, tenant: str) -> bool:
+        """Whether a tenant is left out of judging or learning for a while, after an error of its own."""
+        trouble = self._troubles.get((doing, tenant))
+        return trouble is not None and trouble.backoff.left > 0
+
+    def _troubled(self, doing: str, tenant: str, error: Exception) -> Step:
+        """Leave a tenant out for a while; the log has a new error with where it came from, once."""
+        reason = f"{type(error).__name__}: {error}"
+        trouble = self._troubles.setdefault(
+            (doing, tenant), _Trouble(Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock))
+        )
+        wait = trouble.backoff.wait()
+        if trouble.reason != reason:
+            trouble.reason = reason
+            _log.error("tenant %r is left out of %s for %.0f s", tenant, doing, wait, exc_info=error)
+        return Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant)
 
     def _judged(
         self, tenants: Sequence[str], spent_out: set[str], holding: Holding, stop: Event
@@ -244,7 +270,8 @@ class Worker:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
         wait = set(self._store.judge_queue.tenants(self._asking.fingerprint)) - spent_out
-        turns = deque((tenant, 1) for tenant in self._in_turns(sorted(wait.intersection(tenants))))
+        waiting = [one for one in sorted(wait.intersection(tenants)) if not self._is_troubled("judging", one)]
+        turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
         while turns and not broken and not stop.is_set():
@@ -253,7 +280,15 @@ class Worker:
             if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
                 break
             turns.popleft()
-            asked = self._asked(self._asking, tenant, stop, holding)
+            try:
+                asked = self._asked(self._asking, tenant, stop, holding)
+            except (StoreUnavailable, LeaseLost):
+                raise
+            except Exception as exc:  # noqa: BLE001 (as in `_learned`)
+                yield self._troubled("judging", tenant, exc)
+                spent_out.add(tenant)
+                continue
+            self._troubles.pop(("judging", tenant), None)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.scored or asked.more:
                 self._judged_last = tenant
@@ -320,8 +355,16 @@ class Backoff:
         self._next, self._until = self._first, -math.inf
 
 
+@dataclass(slots=True)
+class _Trouble:
+    """The last error of a tenant, and how long it is left out."""
+
+    backoff: Backoff
+    reason: str = ""
+
+
 def _announced(watch: Callable[[Step], None] | None, step: Step) -> Step:
-    _log.info("%s", step)
+    _log.info("%s", printable(str(step)))
     if step.action in DECISIONS:
         telemetry.decided(step.action.replace(" ", "_"))
     if watch is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -19,20 +20,24 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
 from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judges.spending import Price, Usage, metered, report_usage
+from tttembed_rag.judging.running import LateError, is_cancelled
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 # Seconds that a call may still take once the worker is told to end.
 _GRACE = 10.0
+# Calls left behind that may still be under way when another one begins.
+_MOST_LEFT = 8
 
 
 class Wary:
     """A judge with scores that are sensible or None: NaN and scores off its scale count as declined.
 
-    An error of any kind is a `JudgeError`, and so is an answer without any score for several documents: a server in
-    trouble says NaN to everything, and only `FeedbackJudge` may know nothing of a whole result list. Those pairs are
-    asked about again another day. What the answer cost counts against the budget all the same.
+    An error of any kind is a `JudgeError` (also `SystemExit`, and a `CancelledError` of its own making), and so is an
+    answer without any score for several documents: a server in trouble says NaN to everything, and only `FeedbackJudge`
+    may know nothing of a whole result list. Those pairs are asked about again another day. What the answer cost counts
+    against the budget all the same.
 
     Args:
         judge: The judge to ask.
@@ -58,32 +63,38 @@ class Wary:
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """The judge's sensible scores."""
-        with self._checked():
+        with self._checked(query, documents):
             return self._sensible(self._judge.score(query, documents), len(documents))
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, without blocking the event loop."""
-        with self._checked():
+        with self._checked(query, documents):
             return self._sensible(await self._judge.ascore(query, documents), len(documents))
 
     @contextmanager
-    def _checked(self) -> Iterator[None]:
-        """Around a call: any error is a `JudgeError`, and a failed call that was paid for is written down."""
+    def _checked(self, query: str, documents: Sequence[str]) -> Iterator[None]:
+        """Around a call: any error is a `JudgeError`, and a failed call that was paid for is written down.
+
+        A call that was left behind may be paid for all the same: its forecast is written down.
+        """
+        failed: BaseException | None = None
         with metered() as meter:
             try:
                 yield
-                failed: Exception | None = None
-            except Exception as exc:  # noqa: BLE001 (a judge may raise anything; it is told where the JudgeError is caught)
+            except (Exception, asyncio.CancelledError, SystemExit) as exc:  # noqa: BLE001 (it is told where it is caught)
                 failed = exc
         used = meter.usage
         if meter.heard:
             report_usage(used)
         if failed is None:
             return
+        late = isinstance(failed, asyncio.CancelledError) and is_cancelled()
+        if late and not meter.heard:
+            used = self.forecast(query, documents)
         if used != Usage():
             # A random address, which no pair has: the answer is worth nothing and not kept, but it was paid for.
             self._answers.put(self.fingerprint, {os.urandom(32): Paid(None, used.tokens, self._price.of(used))})
-        if isinstance(failed, JudgeError):
+        if late or isinstance(failed, JudgeError):
             raise failed
         raise JudgeError(f"{self.fingerprint}: {type(failed).__name__}: {failed}") from failed
 
@@ -113,6 +124,8 @@ def _number(score: float | None) -> float:
 class TimeLimit:
     """Makes calls in a thread, and waits for each no longer than some seconds.
 
+    A call that is late is left behind and told to stop; the next call has a thread of its own.
+
     Args:
         judge: Fingerprint of the judge, for messages.
 
@@ -120,31 +133,38 @@ class TimeLimit:
     """
 
     def __init__(self, judge: str, seconds: float) -> None:
-        self._judge, self._seconds = judge, seconds
-        self._left_behind: Thread | None = None
+        self._judge, self.seconds = judge, seconds
+        self._left_behind: list[Thread] = []
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether a call that was left behind is still under way."""
-        return self._left_behind is not None and self._left_behind.is_alive()
+        """Whether so many calls that were left behind are still under way that no other may begin."""
+        self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
+        return len(self._left_behind) >= _MOST_LEFT
 
-    def call(self, function: Callable[[], ResultT], stop: Event) -> ResultT:
+    def call(self, function: Callable[[Event], ResultT], stop: Event) -> ResultT:
         """What *function* returns or raises; once *stop* is set it has a few seconds more.
 
+        Args:
+            function: Is given an event that is set once it is left behind.
+
+            stop: Set where the worker is told to end.
+
         Raises:
-            JudgeError: It takes longer, and is left behind.
+            LateError: It takes longer, and is left behind.
         """
         box: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
+        given_up = Event()
 
         def run() -> None:
             try:
-                box.put((function(), None))
+                box.put((function(given_up), None))
             except BaseException as exc:  # noqa: BLE001 (raised again where it is waited for)
                 box.put((None, exc))
 
         thread = Thread(target=run, name="tttembed-judge", daemon=True)
         thread.start()
-        ends = time.monotonic() + self._seconds
+        ends = time.monotonic() + self.seconds
         while True:
             try:
                 result, error = box.get(timeout=0.1)
@@ -152,8 +172,9 @@ class TimeLimit:
                 if stop.is_set():
                     ends = min(ends, time.monotonic() + _GRACE)
                 if time.monotonic() >= ends:
-                    self._left_behind = thread
-                    raise JudgeError(f"{self._judge}: no answer within {self._seconds:g} s") from None
+                    given_up.set()
+                    self._left_behind.append(thread)
+                    raise LateError(f"{self._judge}: no answer within {self.seconds:g} s") from None
                 continue
             if error is not None:
                 raise error

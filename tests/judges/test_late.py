@@ -1,0 +1,151 @@
+"""Judges that never answer, or end their own call: they hold up neither a run nor the end of a process."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tttembed_rag import JudgeError, Scale
+from tttembed_rag.judges import Budget, ScoreCache
+from tttembed_rag.judges.contract import PROBE_QUERY, Blocking
+from tttembed_rag.judging import Plan, judge_all
+from tttembed_rag.observations import Observation
+
+
+class Stuck(Blocking):
+    """A judge that waits for an event at some queries."""
+
+    scale, fingerprint = Scale("probability"), "stuck@1"
+
+    def __init__(self, stuck):
+        self.free, self.asked = threading.Event(), []
+        self._stuck = stuck
+
+    def score(self, query, documents):
+        """One half, in time or later."""
+        self.asked.append(query)
+        if query in self._stuck:
+            self.free.wait(20)
+        return [0.5] * len(documents)
+
+
+def served(queries):
+    """Queries with one document each."""
+    return [Observation(f"q{q}", f"query {q}", [("d", "text")]) for q in range(queries)]
+
+
+def test_a_late_call_is_left_behind_and_all_others_are_kept():
+    """It is one failed call, with its reason."""
+    judge = Stuck({"query 1"})
+    verdicts = judge_all(Plan(served(4)), judge, ScoreCache.open(None), concurrency=1, seconds=0.2)
+    judge.free.set()
+
+    assert set(verdicts.rewards) == {"q0", "q2", "q3"}
+    assert [str(why) for why in verdicts.failed.values()] == ["stuck@1: no answer within 0.2 s"]
+
+
+def test_a_late_call_counts_against_a_cap():
+    """What it costs is not known, so its estimate counts."""
+    plan = Plan(served(4), budget=Budget(tokens=12))
+    judge = Stuck({"query 0"})
+    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, seconds=0.2)
+    judge.free.set()
+
+    assert len(judge.asked) == 2
+    assert verdicts.stopped.startswith("budget")
+
+
+def test_told_to_stop_it_makes_no_further_call():
+    """Calls under way are finished and kept."""
+    stop, judge = threading.Event(), Stuck(set())
+    verdicts = judge_all(
+        Plan(served(9)), judge, ScoreCache.open(None), concurrency=1, stop=stop, watch=lambda _: stop.set()
+    )
+
+    assert len(verdicts.rewards) == len(judge.asked) == 1
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_judge_that_cancels_its_own_call_has_failed(blocking):
+    """A library of the judge may raise `CancelledError`: the run goes on."""
+
+    class Cancelling(Stuck):
+        def score(self, query, documents):
+            if query == "query 0":
+                raise asyncio.CancelledError
+            return super().score(query, documents)
+
+        async def ascore(self, query, documents):
+            return await super().ascore(query, documents) if blocking else self.score(query, documents)
+
+    verdicts = judge_all(Plan(served(3)), Cancelling(set()), ScoreCache.open(None), concurrency=1)
+
+    assert set(verdicts.rewards) == {"q1", "q2"}
+    assert "cancelled" in str(verdicts.failed["q0", "d"])
+
+
+@pytest.mark.slow
+def test_a_process_ends_while_a_judge_hangs():
+    """Neither the interpreter's end nor that of the event loop waits for a call that never comes back."""
+    code = (
+        "import time\n"
+        "from tttembed_rag import Scale\n"
+        "from tttembed_rag.judges import ScoreCache\n"
+        "from tttembed_rag.judges.contract import Blocking\n"
+        "from tttembed_rag.judging import Plan, judge_all\n"
+        "from tttembed_rag.observations import Observation\n"
+        "class Hanging(Blocking):\n"
+        "    scale, fingerprint = Scale('probability'), 'hanging@1'\n"
+        "    def score(self, query, documents):\n"
+        "        time.sleep(600)\n"
+        "served = [Observation('q', 'query', [('d', 'text')])]\n"
+        "print(judge_all(Plan(served), Hanging(), ScoreCache.open(None), seconds=0.2).failed)"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert "no answer within 0.2 s" in done.stdout
+    assert time.monotonic() - began < 30
+
+
+class Refusing(Stuck):
+    """A judge that refuses some queries, and its probe once it is told to."""
+
+    def __init__(self, refused, well=True):
+        super().__init__(set())
+        self.refused, self.well, self.probed = refused, well, 0
+
+    def score(self, query, documents):
+        """Good before bad where it is asked for the probe."""
+        if query == PROBE_QUERY:
+            self.probed += 1
+            return [1.0, 0.0] if self.well else [0.5, 0.5]
+        if query in self.refused:
+            raise JudgeError("too long")
+        return super().score(query, documents)
+
+
+@pytest.mark.parametrize(("lenient", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
+def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(lenient, well, judged):
+    """Where that is asked for, and its probe shows it."""
+    plan = Plan(served(12))
+    order = [observation.query for observation, _ in plan.visits()]
+    judge = Refusing(set(order[:4]), well)
+    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, lenient=lenient)
+
+    assert len(verdicts.rewards) == judged
+    assert bool(verdicts.stopped) == (not judged)
+
+
+def test_a_judge_that_fails_on_and_on_is_given_up():
+    """However well it is, ten probes are enough; they count against the caps."""
+    judge = Refusing({f"query {q}" for q in range(100)})
+    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, lenient=True)
+
+    assert (judge.probed, len(verdicts.failed)) == (10, 33)
+    assert verdicts.progress.usage.tokens > 0

@@ -1,0 +1,315 @@
+"""The scope of a request in web frameworks: streams, thread pools and background tasks, over real HTTP on loopback.
+
+The ways that docs/production.md shows keep each query with its tenant; the others fail closed: nothing is recorded
+under, or served from, a tenant that the query is not of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+import pytest
+
+from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag.capture import REQUIRED, StoreLog
+from tttembed_rag.serving import Steering, current_tenant, follow
+
+starlette = pytest.importorskip("starlette", reason="starlette is not installed")
+uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+pytestmark = pytest.mark.slow
+
+BASE = [1.0, 2.0, 3.0, 4.0]
+TENANTS = ["acme", "bob", "carol"]
+
+
+def offsets_of(seed):
+    """One global offset."""
+    evidence = Evidence(4, None, None, "ungated", "made for a test")
+    return Offsets([Offset("global", np.random.default_rng(seed).normal(size=4), 0.8, 4, evidence)], width=4)
+
+
+@contextmanager
+def running(app):
+    """The URL of *app* behind a real server."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    (port,) = {one.getsockname()[1] for one in server.servers[0].sockets}
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(10)
+
+
+class Retriever:
+    """A search that serves by the live offsets and records what it served, as adapters do.
+
+    Args:
+        steering: Query vectors with their offsets.
+
+        log: Where served queries go.
+    """
+
+    def __init__(self, steering, log):
+        self.steering, self.log = steering, log
+
+    def search(self, query):
+        """Whose offsets the query was served, in words."""
+        served = self.steering.apply(BASE, query)
+        self.log.observe(query, ["a document"])
+        return WHOSE.get(tuple(served), "base")
+
+
+WHOSE = {tuple(offsets_of(seed).apply(BASE)): name for seed, name in enumerate(["shared", *TENANTS])}
+
+
+@pytest.fixture
+def retriever(store):
+    """A retriever of a store where the shared tenant and all others have offsets, and a tenant is required."""
+    for seed, tenant in enumerate(["", *TENANTS]):
+        store.publish(offsets_of(seed), by="test", tenant=tenant)
+    live = follow(store, tenants=TENANTS, tenant_required=True)
+    with StoreLog(store, tenant=REQUIRED) as log:
+        yield Retriever(Steering(live), log)
+    live.close()
+
+
+def recorded(store, retriever):
+    """The texts that were recorded, by tenant."""
+    retriever.log.flush()
+    found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+    return {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
+
+
+def asked_together(url, path):
+    """The answers to all tenants' requests at once, by tenant."""
+    with ThreadPoolExecutor(len(TENANTS)) as pool:
+        answers = pool.map(lambda tenant: httpx.get(url + path, headers={"tenant": tenant}, timeout=20), TENANTS)
+        return {tenant: (answer.status_code, answer.text) for tenant, answer in zip(TENANTS, answers, strict=True)}
+
+
+def app_of(retriever):
+    """An application with a safe way for each kind of response, and the unsafe ones."""
+    from starlette.applications import Starlette
+    from starlette.background import BackgroundTask
+    from starlette.concurrency import run_in_threadpool
+    from starlette.responses import PlainTextResponse, StreamingResponse
+    from starlette.routing import Route
+
+    pool = ThreadPoolExecutor(2)
+
+    async def plain(request):
+        with scope("chat", tenant=request.headers["tenant"]):
+            return PlainTextResponse(await run_in_threadpool(retriever.search, "plain"))
+
+    def safe_stream(request):
+        tenant = request.headers["tenant"]
+
+        def answer():
+            for number in range(3):
+                with scope("chat", tenant=tenant):  # around each step, and no `yield` inside
+                    found = retriever.search(f"safe {number}")
+                yield f"{found} "
+
+        return StreamingResponse(answer())
+
+    def unsafe_stream(request):
+        tenant = request.headers["tenant"]
+
+        def answer():
+            with scope("chat", tenant=tenant):
+                for number in range(3):
+                    yield f"{retriever.search(f'unsafe {number}')} "
+
+        return StreamingResponse(answer())
+
+    async def async_stream(request):
+        tenant = request.headers["tenant"]
+
+        async def answer():
+            for number in range(3):
+                with scope("chat", tenant=tenant):
+                    found = await run_in_threadpool(retriever.search, f"async {number}")
+                yield f"{found} "
+
+        return StreamingResponse(answer())
+
+    async def in_pool(request):
+        tenant = request.headers["tenant"]
+
+        def search():  # the pool's threads know no scope: it is opened there
+            with scope("chat", tenant=tenant):
+                return retriever.search("pool")
+
+        return PlainTextResponse(await asyncio.get_running_loop().run_in_executor(pool, search))
+
+    async def unsafe_pool(request):
+        with scope("chat", tenant=request.headers["tenant"]):
+            loop = asyncio.get_running_loop()
+            return PlainTextResponse(await loop.run_in_executor(pool, retriever.search, "unsafe pool"))
+
+    async def in_background(request):
+        tenant = request.headers["tenant"]
+
+        def later():
+            with scope("chat", tenant=tenant):
+                retriever.search("background")
+
+        return PlainTextResponse("ok", background=BackgroundTask(later))
+
+    async def tenant_now(_):
+        return PlainTextResponse(repr(current_tenant()))
+
+    ways = [plain, safe_stream, unsafe_stream, async_stream, in_pool, unsafe_pool, in_background, tenant_now]
+    return Starlette(routes=[Route(f"/{way.__name__}", way) for way in ways])
+
+
+@pytest.mark.parametrize(
+    ("way", "answer", "texts"),
+    [
+        ("plain", "{0}", ["plain"]),
+        ("safe_stream", "{0} {0} {0} ", ["safe 0", "safe 1", "safe 2"]),
+        ("async_stream", "{0} {0} {0} ", ["async 0", "async 1", "async 2"]),
+        ("in_pool", "{0}", ["pool"]),
+        ("in_background", "ok", ["background"]),
+    ],
+)
+def test_the_ways_that_are_shown_keep_each_query_with_its_tenant(store, retriever, way, answer, texts):
+    """Whichever tenants ask at once, each is served its own offsets, and its queries are recorded as its own."""
+    with running(app_of(retriever)) as url:
+        answers = asked_together(url, f"/{way}")
+
+    assert answers == {tenant: (200, answer.format(tenant)) for tenant in TENANTS}
+    assert recorded(store, retriever) == dict.fromkeys(TENANTS, texts)
+    assert retriever.log.counts.without_tenant == 0
+
+
+def test_a_block_around_a_yield_fails_closed(store, retriever):
+    """The response is whole; what lost its tenant is served base vectors and not recorded; no request inherits it."""
+    with running(app_of(retriever)) as url:
+        answers = asked_together(url, "/unsafe_stream")
+        now = {httpx.get(f"{url}/tenant_now").text for _ in range(20)}
+    kept = recorded(store, retriever)
+
+    assert [status for status, _ in answers.values()] == [200] * 3
+    assert all(set(text.split()) <= {tenant, "base"} for tenant, (_, text) in answers.items())
+    assert [len(text.split()) for _, text in answers.values()] == [3] * 3
+    assert set(kept) <= set(TENANTS)
+    assert sum(map(len, kept.values())) + retriever.log.counts.without_tenant == 9
+    assert now == {"''"}
+
+
+def test_a_pool_that_knows_no_scope_fails_closed(store, retriever):
+    """Nothing is recorded under the shared tenant, nor served from it."""
+    with running(app_of(retriever)) as url:
+        answers = asked_together(url, "/unsafe_pool")
+
+    assert answers == dict.fromkeys(TENANTS, (200, "base"))
+    assert recorded(store, retriever) == {}
+    assert retriever.log.counts.without_tenant == 3
+
+
+def test_a_dependency_of_fastapi_opens_the_scope(store, retriever):
+    """An `async` dependency runs in the request's own context, so the endpoint and its threads have the scope."""
+    fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
+
+    async def of_tenant(tenant: str = fastapi.Header()):
+        with scope("chat", tenant=tenant):
+            yield
+
+    app = fastapi.FastAPI(dependencies=[fastapi.Depends(of_tenant)])
+
+    @app.get("/sync")
+    def sync():
+        return fastapi.Response(retriever.search("sync"))
+
+    @app.get("/async")
+    async def not_sync():
+        return fastapi.Response(await asyncio.to_thread(retriever.search, "async"))
+
+    with running(app) as url:
+        answers = [asked_together(url, path) for path in ("/sync", "/async")]
+
+    assert answers == [{tenant: (200, tenant) for tenant in TENANTS}] * 2
+    assert recorded(store, retriever) == {tenant: ["async", "sync"] for tenant in TENANTS}
+
+
+class TestGenerators:
+    """Blocks that do not end in the order in which they began."""
+
+    def test_the_thread_ends_where_it_began(self):
+        """However two generators take turns, each end is that of its own block alone, and nothing is raised."""
+
+        def steps(tenant):
+            with scope("t", tenant=tenant):
+                yield current_tenant()
+            yield current_tenant()
+
+        first, second = steps("acme"), steps("bob")
+        next(first), next(second)
+        after_first = next(first)
+        after_second = next(second)
+
+        assert (after_first, after_second, current_tenant()) == ("bob", "", "")
+
+    def test_a_block_may_end_in_another_context(self):
+        """A generator that is closed elsewhere raises nothing, and leaves nothing behind."""
+        from contextvars import Context, copy_context
+
+        def steps():
+            with scope("t", tenant="acme"):
+                yield current_tenant()
+                yield current_tenant()
+
+        one = steps()
+        contexts = [copy_context() for _ in range(3)]
+        seen = [contexts[0].run(next, one), contexts[1].run(next, one)]
+        contexts[2].run(one.close)
+
+        assert seen == ["acme", ""]
+        assert [context.run(current_tenant) for context in (*contexts, Context())] == [""] * 4
+
+    async def test_a_task_that_outlives_a_block_stays_in_it(self):
+        """As a thread does: what a request starts in the background is that request's."""
+        go_on = asyncio.Event()
+        released = threading.Event()
+
+        async def later():
+            await go_on.wait()
+            return current_tenant()
+
+        def in_thread():
+            released.wait(10)
+            return current_tenant()
+
+        with scope("t", tenant="acme"):
+            task, thread = asyncio.create_task(later()), asyncio.create_task(asyncio.to_thread(in_thread))
+            await asyncio.sleep(0)
+        with scope("t", tenant="bob"):
+            go_on.set()
+            released.set()
+            kept = [await task, await thread, current_tenant()]
+
+        assert (kept, current_tenant()) == (["acme", "acme", "bob"], "")
+
+    def test_a_scope_is_opened_once(self):
+        """One block is one block: a second with the same object would hide where each ends."""
+        once = scope("t")
+        with once, pytest.raises(ValueError, match="expected one block"), once:
+            pass
+
+    def test_a_scope_decorates_a_function(self):
+        """Each call has a block of its own, also within another."""
+
+        @scope("t", tenant="acme")
+        def inner(depth):
+            return current_tenant() if not depth else inner(depth - 1)
+
+        assert (inner(3), current_tenant()) == ("acme", "")
