@@ -143,9 +143,11 @@ def _line(cell: tuple[Any, ...], mean: dict[str, Any]) -> str:
 
 
 def _share(mean: dict[str, Any]) -> str:
-    """The mean change over what direct rerank would change on the mean, in words; a dash where that is no gain."""
+    """The mean change over what direct rerank would change on the mean, in words; a dash where that is too little."""
+    from tttembed_rag.evaluate.experiment import LEAST_GAIN
+
     whole = mean["rerank_delta"]
-    return f"{mean['delta'] / whole:.0%}" if whole > 0 else "-"
+    return f"{mean['delta'] / whole:.0%}" if whole >= LEAST_GAIN else "-"
 
 
 # What is averaged over splits, and over data sets.

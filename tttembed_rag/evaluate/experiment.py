@@ -26,6 +26,8 @@ from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
+# Least gain of direct rerank in nDCG@10 that has shares: those of less are ratios of noise.
+LEAST_GAIN = 0.005
 Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 
@@ -96,7 +98,7 @@ class Row:
 
     `rerank_delta` is what direct rerank at this depth would gain if every query of the population were judged, and
     `share` is `delta` over it: of the gain of a reranker, the part that is kept at no cost per query. It is None where
-    direct rerank gains nothing.
+    direct rerank gains less than `LEAST_GAIN`.
     """
 
     dataset: str
@@ -188,7 +190,7 @@ def _cell(
                     ci_high=high,
                     harmed_fraction=float((measured < raw - 1e-12).mean()),
                     rerank_delta=rerank_delta,
-                    share=delta / rerank_delta if rerank_delta > 0 else None,
+                    share=delta / rerank_delta if rerank_delta >= LEAST_GAIN else None,
                     published=outcome.published,
                     reason=outcome.reason,
                     seconds=outcome.seconds,

@@ -53,13 +53,14 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
     return [_estimate(float(mean), drawn) for mean, drawn in zip(means, over_tasks, strict=True)]
 
 
-def task_shares(values: Float64, whole: Float64, tasks: IntArray) -> list[Estimate]:
+def task_shares(values: Float64, whole: Float64, tasks: IntArray, *, least: float) -> list[Estimate]:
     """Means over tasks of the columns of *values* (C, S, N), each over that of *whole* (S, N), which is paired to them.
 
-    It is a ratio of means, so that a task counts by how much it has to give; NaN where *whole* is not above zero.
+    It is a ratio of means, so that a task counts by how much it has to give; NaN where that of *whole* is below
+    *least* > 0.
     """
     means, over_tasks = _resampled(np.concatenate([values, whole[None]]), tasks)
-    if not means[-1] > 0:
+    if not means[-1] >= least:
         return [Estimate(np.nan, np.nan, np.nan)] * len(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         shares, drawn = means[:-1] / means[-1], over_tasks[:-1] / over_tasks[-1]

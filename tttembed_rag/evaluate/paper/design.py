@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.evaluate.experiment import LEAST_GAIN
 from tttembed_rag.evaluate.intervals import Estimate, task_means, task_shares
 from tttembed_rag.evaluate.paper.cells import Cell, Columns, content_hash
 from tttembed_rag.evaluate.paper.tables import Curve, Entry, StudyReport
@@ -31,9 +32,11 @@ INTERVALS = (
     "Changes of nDCG@10 x 100 over raw retrieval, sets weighing the same; [95 % interval] by bootstrap over queries "
     "and seeds."
 )
+# Least gain of direct rerank, nDCG@10 x 100, that has shares.
+LEAST = 100.0 * LEAST_GAIN
 SHARES = (
     "Share of the gain that direct rerank would have if each of these queries were judged, in %; on the mean of the "
-    "sets, mean gain over mean gain."
+    f"sets, mean gain over mean gain; - where direct rerank gains less than {LEAST:g}."
 )
 
 
@@ -166,7 +169,7 @@ class Design:
             reranked: (N,) what `reranked` gives.
         """
         whole = np.where(np.isfinite(values[0]), reranked, np.nan)
-        return [share.times(100.0) for share in task_shares(values, whole, self.workload.tasks)]
+        return [share.times(100.0) for share in task_shares(values, whole, self.workload.tasks, least=LEAST)]
 
     @property
     def source(self) -> str:

@@ -16,7 +16,7 @@ from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.intervals import Estimate, task_means, task_shares
 from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import INTERVALS, RERANK, Design, Study, StudyOptions, by_set, dots
+from tttembed_rag.evaluate.paper.design import INTERVALS, LEAST, RERANK, Design, Study, StudyOptions, by_set, dots
 from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Judged, Workload
 from tttembed_rag.offsets.lookup import Offsets
@@ -149,7 +149,9 @@ def _gains(results: Sequence[Columns], edit: str) -> Float64:
 
 def _row(results: Sequence[Columns], edit: str, gained: Float64, tasks: IntArray) -> list[Entry]:
     raw = np.array([[100.0 * one[f"{edit}: raw"] for one in results]])
-    shares = task_shares(gained[[METHODS.index(LOCAL), METHODS.index(SERVED)]], gained[METHODS.index(RERANK)], tasks)
+    shares = task_shares(
+        gained[[METHODS.index(LOCAL), METHODS.index(SERVED)]], gained[METHODS.index(RERANK)], tasks, least=LEAST
+    )
     plain = [Estimate(one.mean, np.nan, np.nan) for one in task_means(raw, tasks)]
     return [*plain, *task_means(gained, tasks), *(share.times(100.0) for share in shares)]
 
