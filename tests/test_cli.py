@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,11 @@ from click.testing import CliRunner, Result
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main, measuring
+from tttembed_rag.offsets import KernelMap
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+MEANS = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
+MEAN = ["mean", "of", "the", "sets"]
 SMALL = ("--vectors", "tiny", "--rewarded", "4", "--seeds", "0", "--depth", "5")
 
 
@@ -148,7 +152,7 @@ def test_json_goes_to_the_file(folder: Path, tmp_path: Path) -> None:
     result = tttembed("eval", folder, *SMALL, "--json", tmp_path / "rows.json")
 
     rows = json.loads((tmp_path / "rows.json").read_text(encoding="utf-8"))
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
     assert result.stdout.startswith("nDCG@10, mean of seeds")
 
 
@@ -161,13 +165,13 @@ def test_json_on_stdout_is_pure(folder: Path) -> None:
 
 def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     """Without --json a table shows held-out and rewarded queries, each baseline and scope once."""
-    outcomes = [["auto"], ["global"], ["global", "ungated"], ["query"], ["query", "ungated"], ["raw"], ["rerank"]]
-    outcomes += [["task"], ["task", "ungated"]]
+    outcomes = [["auto"], ["global"], ["global", "ungated"], ["local"], ["local", "ungated"], ["query"]]
+    outcomes += [["query", "ungated"], ["raw"], ["rerank"], ["task"], ["task", "ungated"]]
     expected = [[population, "4", *outcome] for population in ("heldout", "rewarded") for outcome in outcomes]
 
     lines = table_of(tttembed("eval", folder, *SMALL).stdout)
 
-    assert expected == [line[1:-6] for line in lines]
+    assert expected == [line[1:-7] for line in lines]
 
 
 def test_the_table_ends_with_a_sentence(folder: Path) -> None:
@@ -185,12 +189,14 @@ def test_the_table_ends_with_a_sentence(folder: Path) -> None:
 )
 def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -> None:
     """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
-    row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True}
+    row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True, "rerank_delta": 0.1}
+    row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1}
     cells = {("wings", "heldout", rewarded, "auto"): [row] for rewarded in (16, 64)}
 
     (line,) = measuring._conclusions(cells)
 
     assert line.startswith(f"wings: with 64 judged queries, auto {word} queries that nobody judged: ")
+    assert line.endswith(f"], {(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain.")
 
 
 def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
@@ -203,19 +209,46 @@ def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
         for row in json.loads(out.read_text(encoding="utf-8"))
         if (row["population"], row["scope"]) == ("heldout", "task")
     ]
-    mean = {key: np.mean([row[key] for row in rows]) for key in ("raw_ndcg10", "ndcg10", "delta", "harmed_fraction")}
+    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
     expected = [
         f"{mean['raw_ndcg10']:.3f}",
         f"{mean['ndcg10']:.3f}",
         f"{mean['delta']:+.3f}",
         f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['delta'] / mean['rerank_delta']:.0%}",
         f"{mean['harmed_fraction']:.1%}",
         "3/3",
     ]
 
     (line,) = [words for words in table_of(printed) if words[1:5] == ["heldout", "8", "task", "ungated"]]
 
-    assert expected == line[-6:]
+    assert expected == line[-7:]
+
+
+def test_the_table_ends_with_means_of_the_sets(folder: Path, tmp_path: Path) -> None:
+    """Of several sets each outcome has a line of means; its share is the mean gain over that of direct rerank."""
+    other, out = tmp_path / "other", tmp_path / "rows.json"
+    shutil.copytree(folder, other)
+    with np.load(other / "vectors" / "tiny.npz") as stored:
+        changed = {**stored, "queries": stored["queries"] + 0.5}
+    np.savez(other / "vectors" / "tiny.npz", **changed)
+    arguments = ("--vectors", "tiny", "--rewarded", "8", "--seeds", "0,1", "--scopes", "task", "--baselines", "raw")
+    printed = tttembed("eval", folder, other, *arguments, "--gate", "off", "--json", out).stdout
+    rows = [row for row in json.loads(out.read_text()) if (row["population"], row["scope"]) == ("heldout", "task")]
+    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
+    expected = [
+        f"{mean['raw_ndcg10']:.3f}",
+        f"{mean['ndcg10']:.3f}",
+        f"{mean['delta']:+.3f}",
+        f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['delta'] / mean['rerank_delta']:.0%}",
+        f"{mean['harmed_fraction']:.1%}",
+        "4/4",
+    ]
+
+    (line,) = [words for words in table_of(printed) if words[:7] == [*MEAN, "heldout", "8", "task"]]
+
+    assert expected == line[-7:]
 
 
 @pytest.mark.parametrize(
@@ -362,7 +395,7 @@ def test_eval_on_a_real_collection_with_real_scores() -> None:
 
     rows = json.loads(result.stdout)
     assert {row["simulated"] for row in rows} == {False}
-    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "query", "auto"}
+    assert {row["scope"] for row in rows} == {"raw", "rerank", "global", "task", "local", "query", "auto"}
     assert {row["budget"] for row in rows} == {160}
     assert all(0.5 < row["raw_ndcg10"] < 1.0 and 0.0 < row["ndcg10"] <= 1.0 for row in rows)
 
@@ -400,6 +433,8 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "reason": "steady",
         "needed": None,
         "judge": None,
+        "landmarks": None,
+        "bandwidth": None,
     }
     assert (records[1]["served"], records[1]["needed"]) == (False, 30)
     assert (records[2]["gain"], records[2]["interval"]) == (None, None)
@@ -527,6 +562,58 @@ def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query
 
     assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
     assert explained(folder, query, learned)["offset"]["key"] == key
+
+
+@pytest.fixture
+def locally(folder: Path, tmp_path: Path) -> Path:
+    """An offsets file with a local offset of the folder's task: landmarks q0 to q6, and one that the folder lacks."""
+    rng, evidence = np.random.default_rng(3), Evidence(9, 0.1, (0.02, 0.18), "published", "steady")
+    with np.load(folder / "vectors" / "tiny.npz") as stored:
+        landmarks = stored["queries"][:8] / np.linalg.norm(stored["queries"][:8], axis=1, keepdims=True)
+    names = (*(f"q{i}" for i in range(7)), "gone")
+    learned = KernelMap(landmarks, 0.2 * rng.standard_normal((8, 8)), 0.625, names)
+    path = tmp_path / "local.safetensors"
+    Offsets([Offset("local", np.zeros(8), 0.9, 9, evidence, task=folder.name, map=learned)], width=8).save(path)
+    return path
+
+
+def test_explain_names_the_queries_that_moved_it(folder: Path, locally: Path) -> None:
+    """Of a local offset each rewarded query has its share of the move along the offset; the largest come first."""
+    (offset,) = Offsets.load(locally).values()
+    with np.load(folder / "vectors" / "tiny.npz") as stored:
+        base = stored["queries"][4] / np.linalg.norm(stored["queries"][4])
+    parts = np.exp((offset.map.landmarks @ base - 1) / 0.625)[:, None] * offset.map.weights
+    shares = parts @ parts.sum(axis=0) / (parts.sum(axis=0) ** 2).sum()
+    texts = {f"q{i}": f"queries {i}" for i in range(7)} | {"gone": ""}
+    order = np.argsort(-np.abs(shares))
+    expected = [(offset.map.names[i], texts[offset.map.names[i]], pytest.approx(shares[i])) for i in order]
+
+    record = explained(folder, "q4", locally)
+    lines = tttembed("explain", folder, "q4", "--offsets", locally, "--vectors", "tiny").stdout.splitlines()
+
+    assert expected == [(one["query_id"], one["text"], one["share"]) for one in record["moved_by"]]
+    assert lines[2:8] == [
+        *(f"moved by {name}: {share.expected:+.0%}  {text}".rstrip() for name, text, share in expected[:5]),
+        f"and by 3 more: {sum(shares[order[5:]]):+.0%}",
+    ]
+
+
+def test_explain_names_no_query_where_all_are_moved_alike(folder: Path, learned: Path) -> None:
+    """A constant offset was moved by all of its rewarded queries: none is named."""
+    assert explained(folder, "q4", learned)["moved_by"] == []
+    assert "moved by" not in tttembed("explain", folder, "q4", "--offsets", learned, "--vectors", "tiny").stdout
+
+
+def test_show_tells_of_a_local_offset(folder: Path, locally: Path) -> None:
+    """Its line has its evidence, its landmarks and its bandwidth; the JSON too."""
+    (line,) = tttembed("show", locally).stdout.splitlines()
+    record = json.loads(tttembed("show", locally, "--json").stdout)
+
+    assert line == (
+        f"local:{folder.name}: 9 rewarded queries, dose 0.90, 8 landmarks, bandwidth 0.62, "
+        "published: held-out gain +0.100 [+0.020, +0.180], steady"
+    )
+    assert (record["landmarks"], record["bandwidth"], record["gain"]) == (8, 0.625, 0.1)
 
 
 def test_explain_gives_the_rewards_behind_it(folder: Path, learned: Path) -> None:

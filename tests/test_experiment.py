@@ -41,6 +41,8 @@ CONTRACT = {
     "ci_low",
     "ci_high",
     "harmed_fraction",
+    "rerank_delta",
+    "share",
     "published",
     "reason",
     "seconds",
@@ -158,7 +160,7 @@ def test_rows_are_json(rows: list[Row]) -> None:
 def test_there_is_one_row_per_cell(rows: list[Row]) -> None:
     """Each seed, budget, outcome and population is measured once; auto always has its gate."""
     outcomes = {("raw", False), ("rerank", False), ("auto", True)}
-    outcomes |= {(scope, gated) for scope in ("global", "task", "query") for gated in (True, False)}
+    outcomes |= {(scope, gated) for scope in ("global", "task", "local", "query") for gated in (True, False)}
     expected = sorted(
         (seed, rewarded, *outcome, population)
         for seed in (0, 1)
@@ -256,7 +258,12 @@ def test_scores_of_held_out_queries_change_nothing(collection: Collection) -> No
     other = replace(collection, scores=scores, _candidates={})
     plan = ExperimentPlan(rewarded=(50,), seeds=(0,), scopes=("global", "auto"))
 
-    assert timeless(list(run([collection], plan))) == timeless(list(run([other], plan)))
+    before, after = (
+        [replace(row, rerank_delta=0.0, share=None) for row in timeless(list(run([one], plan)))]
+        for one in (collection, other)
+    )
+
+    assert before == after
 
 
 def test_scores_of_rewarded_queries_change_the_offset(collection: Collection) -> None:
@@ -318,6 +325,34 @@ def test_rerank_changes_rewarded_queries_alone(rows: list[Row]) -> None:
         assert held.delta == 0.0
         assert row.delta > 0.0
         assert everyone.delta * QUERIES == pytest.approx(row.delta * row.queries)
+
+
+def test_the_share_is_of_what_reranking_those_queries_would_gain(collection: Collection, rows: list[Row]) -> None:
+    """A share of a population is its change over that of direct rerank, as if each of its queries were judged."""
+    _, held = split(collection, 0, 0.3)
+    reranked = (collection.measure_reranked(held, 10) - collection.raw)[held].mean()
+
+    for row in some(rows, seed=0, population="heldout"):
+        assert reranked == pytest.approx(row.rerank_delta)
+        assert row.delta / reranked == pytest.approx(row.share)
+    for row in some(rows, scope="rerank", population="rewarded"):
+        assert row.share == pytest.approx(1.0)
+
+
+def test_there_is_no_share_of_next_to_nothing(collection: Collection) -> None:
+    """Where direct rerank gains nothing, or less than what counts, a share of it would be a ratio of noise."""
+    plan = ExperimentPlan(rewarded=(20,), seeds=(0,), scopes=("task",), baselines=(), gates=(False,))
+    constant = {q: dict.fromkeys(docs, 0.5) for q, docs in collection.scores.items()}
+    # The judge knows the answer of one held-out query alone: direct rerank gains a little.
+    held = split(collection, 0, plan.holdout)[1]
+    known = str(collection.query_ids[next(q for q in held if 0 < collection.raw[q] < 0.9)])
+    for scores in (constant, {**constant, known: collection.scores[known]}):
+        rows = list(run([replace(collection, scores=scores, _candidates={})], plan))
+        (whole,) = {row.rerank_delta for row in rows if row.population == "all"}
+
+        assert (whole > 0) == (scores is not constant)
+        assert whole < 0.005
+        assert {row.share for row in rows if row.population == "all"} == {None}
 
 
 def test_private_offsets_change_rewarded_queries_alone(rows: list[Row]) -> None:

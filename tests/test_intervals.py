@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from tttembed_rag.evaluate.intervals import holm, mean_interval, paired_p, task_means
+from tttembed_rag.evaluate.intervals import holm, mean_interval, paired_p, task_means, task_shares
 
 TASKS = np.repeat([0, 1, 2], [5, 50, 200])
 
@@ -49,6 +49,27 @@ def test_a_column_that_was_never_measured_is_nan() -> None:
 
     assert np.isfinite(known.mean)
     assert np.isnan([unknown.mean, unknown.low, unknown.high]).all()
+
+
+def test_a_share_is_a_ratio_of_means() -> None:
+    """The mean over tasks of a column over that of the whole; half of every query is half, without any doubt."""
+    values = drawn()
+    whole = np.vstack([drawn(1, 3)[0]]) + 1.0
+    expected = task_means(values, TASKS)[1].mean / task_means(whole[None], TASKS)[0].mean
+
+    half, other = task_shares(np.stack([0.5 * whole, values[1]]), whole, TASKS, least=0.1)
+
+    assert pytest.approx((half.mean, half.low, half.high)) == (0.5, 0.5, 0.5)
+    assert expected == pytest.approx(other.mean)
+    assert other.low < other.mean < other.high
+
+
+def test_there_is_no_share_of_too_little() -> None:
+    """Where the whole is less than what counts, or was not measured, a share of it is NaN."""
+    much = drawn(1)[0]
+    for whole in (much - 5.0, np.full((3, len(TASKS)), np.nan), 0.01 * much):
+        assert np.isnan([share.mean for share in task_shares(drawn(), whole, TASKS, least=0.1)]).all()
+    assert np.isfinite([share.mean for share in task_shares(drawn(), much, TASKS, least=0.1)]).all()
 
 
 def test_columns_share_their_resamples() -> None:

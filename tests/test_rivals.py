@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 
 from tttembed_rag import Rewards, Scale
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.evaluate.paper import rivals
+from tttembed_rag.evaluate.paper import documentrivals, rivals
+from tttembed_rag.evaluate.paper.baselines import _searched
+from tttembed_rag.evaluate.paper.dart import dart
 from tttembed_rag.evaluate.paper.rivals import RIVALS
 
 DOCUMENTS, QUERIES, WIDTH = 60, 12, 8
@@ -202,7 +207,115 @@ def test_nudge_moves_the_judges_best_documents(method: str) -> None:
     alike = Collection.of(dataset, docs, queries, embedder="random", judge="likes", scores=liked, scale=Scale())
     before, rows = docs.copy(), np.arange(QUERIES - 2)
 
-    found = rivals.nudged(alike, rows, pooled_rewards([alike], [rows], 10), method=method)
+    rewards = pooled_rewards([alike], [rows], 10)
+    found = _searched(partial(documentrivals.nudge, method=method), alike, rows, rewards)
 
     assert np.array_equal(before, alike.doc_vectors)
     assert found.mean() > alike.raw.mean() + 0.2
+
+
+def test_best_documents_are_those_of_the_highest_reward(collection: Collection, rewards: Rewards) -> None:
+    """The best candidate of each query; all of them where they tie, none where no reward is above zero."""
+    scores = {q: dict(given) for q, given in collection.scores.items()}
+    scores["q2"] = dict.fromkeys(scores["q2"], 0.0)
+    scores["q9"] = dict.fromkeys(scores["q9"], 0.5)
+    other = replace(collection, scores=scores, _candidates={})
+    expected = [[int(max(scores[f"q{q}"], key=scores[f"q{q}"].get)[1:])] for q in JUDGED.tolist()]
+    expected[1], expected[2] = [], sorted(int(d[1:]) for d in scores["q9"])
+
+    found = documentrivals.best_documents(other, JUDGED, pooled_rewards([other], [JUDGED], 10))
+
+    assert expected == [sorted(rows) for rows in found]
+
+
+def test_oats_by_hand(collection: Collection) -> None:
+    """Three times .7 document + .3 mean of what it served - .1 mean of where it came first and failed; others stay."""
+    alpha, beta = 0.3, 0.1
+    queries = unit(collection.query_vectors.astype(float))
+    succeeded: dict[int, list[int]] = {}
+    failed: dict[int, list[int]] = {}
+    everyone = np.arange(QUERIES)
+    for q in range(QUERIES):
+        rows, scores = collection.candidates(q, 10)
+        best, first = int(rows[np.argmax(scores)]), int(collection.base[q, 0])
+        succeeded.setdefault(best, []).append(q)
+        if first in rows and first != best:
+            failed.setdefault(first, []).append(q)
+    expected = unit(collection.doc_vectors.astype(float))
+    for document, mine in succeeded.items():
+        vector = expected[document]
+        for _ in range(3):
+            vector = (1 - alpha) * vector + alpha * queries[mine].mean(axis=0)
+            vector = unit(vector - beta * (queries[failed[document]].mean(axis=0) if document in failed else 0))
+        expected[document] = vector
+
+    rewards = pooled_rewards([collection], [everyone], 10)
+    found = documentrivals.oats(collection, everyone, rewards)
+    waiting = documentrivals.oats(collection, everyone, rewards, least=QUERIES + 1)
+
+    assert any(document in failed for document in succeeded)
+    assert expected == pytest.approx(found, abs=1e-6)
+    assert unit(collection.doc_vectors.astype(float)) == pytest.approx(waiting, abs=1e-6)
+
+
+def test_moved_documents_are_searched_by_dot_product(collection: Collection, rewards: Rewards) -> None:
+    """A document rival is measured on every query by what it would index, longer vectors and all."""
+    longer = unit(collection.doc_vectors.astype(float))
+    relevant = {int(next(iter(docs))[1:]) for docs in collection.dataset.qrels.values()}
+    longer[sorted(relevant)] *= 100.0
+
+    found = _searched(lambda *_: longer, collection, JUDGED, rewards)
+
+    lists = np.argsort(-unit(collection.query_vectors.astype(float)) @ longer.T, axis=1)[:, :10]
+    assert collection.graded(np.arange(QUERIES), lists) == pytest.approx(found)
+    assert found.mean() > collection.raw.mean()
+
+
+def test_dart_follows_the_gradient_of_its_loss(collection: Collection, rewards: Rewards) -> None:
+    """The first query's vector is that of autograd on the margin loss over a bilinear matrix, from the identity."""
+    torch = pytest.importorskip("torch")
+    settings = {"labelled": 4, "temperature": 0.5, "margin": 1.8, "hardness": 0.2, "rate": 0.05, "ema": 0.3}
+    x = torch.from_numpy(unit(collection.query_vectors[0].astype(float)))
+    ranked = collection.base[0, :100]
+    documents = torch.from_numpy(unit(collection.doc_vectors[ranked].astype(float)))
+    positive, negative = documents[:4], documents[-4:]
+    weights = torch.outer((positive @ x / 0.5).softmax(0), (-(negative @ x) / 0.5).softmax(0))
+    wanted = 1.8 + 0.2 * (1 - documents[0] @ x)
+    matrix = torch.eye(WIDTH, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([matrix], lr=0.05, momentum=0.9)
+    for _ in range(5):
+        gap = (positive @ (matrix.T @ x))[:, None] - (negative @ (matrix.T @ x))[None]
+        loss = (weights * (wanted - gap).clamp(min=0)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    average = 0.3 * torch.eye(WIDTH, dtype=torch.float64) + 0.7 * matrix.detach()
+
+    found = dart(collection, JUDGED, rewards, **settings)
+
+    assert (average.T @ x).numpy() == pytest.approx(found[0], abs=1e-8)
+    assert not np.allclose(found[0], unit(collection.query_vectors[0].astype(float)), atol=1e-3)
+
+
+@pytest.mark.parametrize("carrying", [{"meta": 0.1, "ema": 0.0}, {"meta": 0.0, "ema": 0.5}], ids=["start", "average"])
+def test_dart_carries_over_from_query_to_query(
+    collection: Collection, rewards: Rewards, carrying: dict[str, float]
+) -> None:
+    """Later queries start from what earlier ones adapted; without that each would be moved as if it were the first."""
+    wide = {"margin": 2.0, "temperature": 0.5, "rate": 0.05}
+    carried, fresh = (
+        dart(collection, JUDGED, rewards, **wide, **each) for each in (carrying, {"meta": 0.0, "ema": 0.0})
+    )
+
+    assert not np.allclose(carried[1:], fresh[1:], atol=1e-4)
+
+
+def test_a_rival_that_reorders_keeps_to_the_first_hundred(collection: Collection, rewards: Rewards) -> None:
+    """It is measured by the order of the listed documents alone: none enters from below."""
+    few = replace(collection, base=collection.base[:, :3])
+
+    found = RIVALS["DART"].measure(few, JUDGED, rewards)
+
+    outside = [q for q in range(QUERIES) if int(next(iter(few.dataset.qrels[f"q{q}"]))[1:]) not in few.base[q]]
+    assert outside
+    assert set(found[outside].tolist()) == {0.0}

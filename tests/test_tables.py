@@ -31,9 +31,12 @@ from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
 from tttembed_rag.evaluate.paper.recovery import recovery_study
 from tttembed_rag.evaluate.paper.tables import Curve, StudyReport, Table
 from tttembed_rag.evaluate.paper.transfer import transfer_study
+from tttembed_rag.evaluate.paper.unseen import by_documents, unseen_study
 from tttembed_rag.evaluate.paper.workload import Workload
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
+# Near repeats need texts and an embedder: see `test_repeats`.
+STUDIES = [name for name in NAMES if name != "repeats"]
 
 
 def write_planted(folder: Path, seed: int) -> Path:
@@ -112,13 +115,13 @@ def column(table: Table, name: str) -> dict[Any, Any]:
 def results(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the results of every experiment."""
     out = tmp_path_factory.mktemp("results")
-    for name in NAMES:
+    for name in STUDIES:
         result = run(name, folders, out)
         assert result.exit_code == 0, result.output
     return out
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", STUDIES)
 def test_every_experiment_writes_its_files(results: Path, name: str) -> None:
     """Text, CSV, LaTeX, JSON, a plot and a manifest, each with something in it."""
     sizes = {ending: (results / f"{name}.{ending}").stat().st_size for ending in ("txt", "csv", "tex", "png")}
@@ -305,6 +308,24 @@ def test_rewards_of_held_out_queries_change_nothing(folders: list[Path], workloa
         assert np.array_equal(before["task"], after["task"], equal_nan=True)
 
 
+def test_shares_are_of_what_reranking_held_out_queries_would_gain(workload: Workload) -> None:
+    """The share of a set is the mean change of its held-out queries over that of direct rerank of them."""
+    study = transfer_study(workload, OPTIONS)
+    results = found(study)
+    *_, shares, growing = study.report(results).tables
+    everyone = [np.arange(QUERIES)] * 2
+    reranked = workload.reranked(everyone, 5) - workload.raw
+    last = results[2]["local"]
+    held = np.isfinite(last)
+    gains = [
+        ((last - workload.raw)[mine].mean(), reranked[mine].mean()) for mine in (held & (workload.tasks == 0), held)
+    ]
+
+    for name, (gain, whole) in zip(("left", "mean"), gains, strict=True):
+        assert 100 * gain / whole == pytest.approx(column(shares, "local")[name].mean)
+    assert column(growing, "local")["all 80 %"] == column(shares, "local")["mean"]
+
+
 def test_a_task_left_out_is_measured_by_the_others(workload: Workload) -> None:
     """Each query is measured in the one part that its own task rewarded nothing of: scores there change nothing."""
     left, right = workload.collections
@@ -364,6 +385,56 @@ def test_rivals_and_ours_are_on_the_same_pairs(workload: Workload) -> None:
 
     for name in (RERANK, "query", "judged Rocchio", "Qdrant feedback", "ReFIT", "IBM refinement"):
         assert np.array_equal(workload.raw[~rewarded], columns[name][~rewarded]), name
+
+
+@pytest.mark.parametrize("rewards", ["oracle", "qrels"])
+def test_no_reward_is_about_an_unseen_document(folders: list[Path], rewards: str) -> None:
+    """Queries measured have unseen relevant documents alone, rewarded ones seen ones alone; no candidate is unseen."""
+    (collection,) = opened(folders[:1], rewards).collections
+
+    seen, pool, measured_ones = by_documents(collection, 3)
+
+    relevant = [set(docs) for docs in collection.dataset.qrels.values()]
+    assert all(relevant[q] <= seen.unjudged for q in measured_ones.tolist())
+    assert all(relevant[q].isdisjoint(seen.unjudged) for q in pool.tolist())
+    assert len(pool) + len(measured_ones) == QUERIES
+    assert abs(len(measured_ones) - QUERIES / 2) <= 1
+    for q in pool.tolist():
+        candidates = collection.doc_ids[seen.candidates(q, SCORED)[0]].tolist()
+        expected = [doc for doc in collection.doc_ids[collection.candidates(q, 90)[0]] if doc not in seen.unjudged]
+        assert candidates == expected[: len(candidates)]
+        assert len(candidates) == min(SCORED, len(expected))
+
+
+def test_rewards_about_unseen_documents_change_nothing(workload: Workload) -> None:
+    """Every method gives the same on queries for unseen documents when the judge answers them with noise."""
+    few = replace(OPTIONS, breadths=(6,))
+    noisy = []
+    for collection in workload.collections:
+        seen, _, measured_ones = by_documents(collection, 0)
+        measured_ids = {f"q{q}" for q in measured_ones.tolist()}
+        scores = {
+            query: {d: 0.7 if d in seen.unjudged or query in measured_ids else value for d, value in given.items()}
+            for query, given in collection.scores.items()
+        }
+        noisy.append(replace(collection, scores=scores, _candidates={}))
+
+    (_, before), (_, after) = (found(unseen_study(w, few)) for w in (workload, Workload.of(noisy)))
+
+    for name, values in before.items():
+        assert np.array_equal(values, after[name], equal_nan=True), name
+
+
+def test_a_set_without_queries_for_unseen_documents_is_refused(workload: Workload) -> None:
+    """Where every query has relevant documents of both halves there is nothing to measure."""
+    collection = workload.collections[0]
+    everything = {query: {f"d{d}": 1.0 for d in range(DOCUMENTS)} for query in collection.scores}
+    other = replace(collection, dataset=replace(collection.dataset, qrels=everything))
+
+    with pytest.raises(
+        DataError, match=r"^left: expected queries for seen and for unseen documents alone, got 0 and 0"
+    ):
+        unseen_study(Workload.of([other]), OPTIONS)
 
 
 def test_sets_of_one_name_are_refused(workload: Workload) -> None:

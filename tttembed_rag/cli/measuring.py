@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from tttembed_rag.scales import Scale
 @click.option("--rewarded", default="16,64,200", show_default=True, type=Many(int, "N,..."), help="Queries per task.")
 @click.option("--seeds", default="0,1,2", show_default=True, type=Many(int, "N,..."), help="Splits.")
 @click.option("--holdout", default=0.3, show_default=True, help="Share of queries never rewarded.")
-@click.option("--scopes", default="global,task,query,auto", show_default=True, type=Many(str, "NAME,..."))
+@click.option("--scopes", default="global,task,local,query,auto", show_default=True, type=Many(str, "NAME,..."))
 @click.option("--baselines", default="raw,rerank", show_default=True, type=Many(str, "NAME,..."))
 @click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both", show_default=True)
 @click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd", show_default=True)
@@ -113,25 +113,50 @@ def _summary(rows: Iterable[dict[str, Any]]) -> str:
         f"nDCG@10, mean of seeds; rewards: {judge['rewards']}{' (simulated judge)' if judge['simulated'] else ''}",
         (
             f"{'data set':<24}{'queries':<10}{'rewarded':>8}  {'scope':<15}{'raw':>7}{'nDCG':>7}{'delta':>8}"
-            f"{'worst':>8}{'harmed':>8}{'published':>11}"
+            f"{'worst':>8}{'share':>7}{'harmed':>8}{'published':>11}"
         ),
     ]
-    for (dataset, population, rewarded, label), cell in sorted(cells.items()):
-        mean = {key: sum(row[key] for row in cell) / len(cell) for key in ("raw_ndcg10", "ndcg10", "delta")}
-        harmed = sum(row["harmed_fraction"] for row in cell) / len(cell)
-        published = f"{sum(row['published'] for row in cell)}/{len(cell)}"
-        lines.append(
-            f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}"
-            f"{mean['ndcg10']:>7.3f}{mean['delta']:>+8.3f}{min(row['delta'] for row in cell):>+8.3f}"
-            f"{harmed:>8.1%}{published:>11}"
-        )
+    means = {key: _mean_row(cell) for key, cell in cells.items()}
+    lines += [_line(key, mean) for key, mean in sorted(means.items(), key=lambda item: item[0])]
+    if len({dataset for dataset, *_ in cells}) > 1:
+        sets: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for (_, *rest), mean in means.items():
+            sets.setdefault(("mean of the sets", *rest), []).append(mean)
+        lines += [_line(key, _mean_row(of_sets)) for key, of_sets in sorted(sets.items(), key=lambda item: item[0])]
     return "\n".join([*lines, "", *_LEGEND, *_conclusions(cells)])
 
 
+def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of rows that weigh the same, with the worst change and how many are published."""
+    mean: dict[str, Any] = {key: sum(row[key] for row in rows) / len(rows) for key in _AVERAGED}
+    mean["worst"] = min(row.get("worst", row["delta"]) for row in rows)
+    return mean | {key: sum(row.get(key, one) for row in rows) for key, one in (("published", 0), ("splits", 1))}
+
+
+def _line(cell: tuple[Any, ...], mean: dict[str, Any]) -> str:
+    dataset, population, rewarded, label = cell
+    published = f"{mean['published']}/{mean['splits']}"
+    return (
+        f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}{mean['ndcg10']:>7.3f}"
+        f"{mean['delta']:>+8.3f}{mean['worst']:>+8.3f}{_share(mean):>7}{mean['harmed_fraction']:>8.1%}{published:>11}"
+    )
+
+
+def _share(mean: dict[str, Any]) -> str:
+    """The mean change over what direct rerank would change on the mean, in words; a dash where that is too little."""
+    from tttembed_rag.evaluate.experiment import LEAST_GAIN
+
+    whole = mean["rerank_delta"]
+    return f"{mean['delta'] / whole:.0%}" if whole >= LEAST_GAIN else "-"
+
+
+# What is averaged over splits, and over data sets.
+_AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
 # What the columns of the summary mean.
 _LEGEND = (
-    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. harmed: queries",
-    "whose nDCG@10 fell. published: splits on which something was served. heldout: queries that nobody judged.",
+    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
+    "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10",
+    "than before. published: splits on which something was served. heldout: queries that were not judged.",
 )
 
 
@@ -149,5 +174,8 @@ def _conclusions(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[str
             said.append(f"{of} serves nothing: the evidence is too weak, and nothing changes.")
             continue
         verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
-        said.append(f"{of} {verdict} queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}].")
+        change = f"{delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
+        share = _share(_mean_row(cell))
+        kept = "" if share == "-" else f", {share} of what direct rerank of these queries would gain"
+        said.append(f"{of} {verdict} queries that nobody judged: {change}{kept}.")
     return said

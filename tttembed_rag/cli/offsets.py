@@ -15,6 +15,9 @@ from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
 
+# Rewarded queries that are named in lines of their own.
+_MOVERS = 5
+
 
 @main.command()
 @click.argument("file", metavar="FILE|URL", type=PathOrURL())
@@ -55,7 +58,10 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 @click.option("--top", default=10, show_default=True, help="First results looked at, before and after.")
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
 def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options: Any) -> None:
-    """Print which documents rose and fell for one query under saved offsets, and what the judge said of them."""
+    """Print which documents rose and fell for one query under saved offsets, and what the judge said of them.
+
+    Of a local offset it names the rewarded queries that moved this one, each with its share of the move.
+    """
     from tttembed_rag.evaluate import explaining
 
     offsets = Offsets.load(file)
@@ -66,10 +72,16 @@ def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options
             "fell": [asdict(move) for move in explanation.fell],
         }
         offset = offset_facts(explanation.offset, offsets)
-        click.echo(json.dumps({"query_id": query_id, "query": explanation.text, "offset": offset} | moves))
+        movers = [asdict(mover) for mover in explanation.movers]
+        facts = {"query_id": query_id, "query": explanation.text, "offset": offset, "moved_by": movers}
+        click.echo(json.dumps(facts | moves))
         return
     say(f"{query_id}: {_shortened(explanation.text, 90)}")
     say(f"served by {offset_line(explanation.offset)}")
+    for mover in explanation.movers[:_MOVERS]:
+        say(f"moved by {mover.query_id}: {mover.share:+.0%}  {_shortened(mover.text, 60)}".rstrip())
+    if rest := explanation.movers[_MOVERS:]:
+        say(f"and by {len(rest)} more: {sum(mover.share for mover in rest):+.0%}")
     for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell)):
         for move in moves_:
             reward = "not judged" if move.reward is None else f"reward {move.reward:g}"

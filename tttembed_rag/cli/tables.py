@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from tttembed_rag.evaluate.paper.workload import Workload
 
 
-NAMES = ("budget", "transfer", "recovery", "breadth-depth", "dose", "judges", "objectives", "baselines")
+NAMES = (
+    "budget",
+    "transfer",
+    "recovery",
+    "breadth-depth",
+    "dose",
+    "judges",
+    "objectives",
+    "baselines",
+    "unseen",
+    "repeats",
+)
 
 
 @main.command()
@@ -51,6 +62,13 @@ NAMES = ("budget", "transfer", "recovery", "breadth-depth", "dose", "judges", "o
 @click.option("--specialty", help="recovery: the set specialised on.  [default: the first DIR]")
 @click.option("--specialised", help="recovery: vectors/NAME.npz of a fine-tuned encoder.  [default: a linear stand-in]")
 @click.option(
+    "--embed",
+    default="minilm",
+    show_default=True,
+    metavar="SPEC",
+    help="repeats: the model of --vectors, which embeds edited queries; SPEC as in `tttembed data --embedder`.",
+)
+@click.option(
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is already there.")
@@ -62,6 +80,7 @@ def tables(
     scales: tuple[str, ...],
     specialty: str | None,
     specialised: str | None,
+    embed: str,
     out: Path,
     *,
     fresh: bool,
@@ -84,7 +103,7 @@ def tables(
     declared = [Scale.parse(scale) for scale in (scales if len(scales) > 1 else scales * len(rewards))]
     study_options = StudyOptions(**options)
     study, workloads = _study(
-        name, folders, vectors, list(zip(rewards, declared, strict=True)), study_options, specialty, specialised
+        name, folders, vectors, list(zip(rewards, declared, strict=True)), study_options, specialty, specialised, embed
     )
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
@@ -120,6 +139,7 @@ def _study(
     options: StudyOptions,
     specialty: str | None,
     specialised: str | None,
+    embed: str,
 ) -> tuple[Study, list[Workload]]:
     """The experiment called *name*, and the workloads it is on."""
     from tttembed_rag.evaluate.collection import open_collection
@@ -131,6 +151,7 @@ def _study(
     from tttembed_rag.evaluate.paper.objectives import objectives_study
     from tttembed_rag.evaluate.paper.recovery import recovery_study
     from tttembed_rag.evaluate.paper.transfer import transfer_study
+    from tttembed_rag.evaluate.paper.unseen import unseen_study
     from tttembed_rag.evaluate.paper.workload import Workload
 
     if name == "judges":
@@ -148,6 +169,11 @@ def _study(
         tuned = opened(specialised) if specialised else None
         study = recovery_study(workload, options, specialty or workload.names[0], tuned)
         return study, [workload, *([tuned] if tuned else [])]
+    if name == "repeats":
+        from tttembed_rag.embedders import open_embedder
+        from tttembed_rag.evaluate.paper.repeats import repeats_study
+
+        return repeats_study(workload, options, open_embedder(embed)), [workload]
     simple = {
         "budget": budget_study,
         "transfer": transfer_study,
@@ -155,5 +181,6 @@ def _study(
         "dose": dose_study,
         "objectives": objectives_study,
         "baselines": baselines_study,
+        "unseen": unseen_study,
     }
     return simple[name](workload, options), [workload]

@@ -82,13 +82,16 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "reason": evidence.reason,
         "needed": evidence.needed,
         "judge": offsets.settings.get("judge"),
+        "landmarks": None if offset.map is None else len(offset.map.names),
+        "bandwidth": None if offset.map is None else offset.map.bandwidth,
     }
 
 
 def offset_line(offset: Offset) -> str:
     """An offset in one line that a person understands."""
     noun = "query" if offset.n == 1 else "queries"
-    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
+    local = "" if offset.map is None else f"{len(offset.map.names)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
+    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
 
 
 def served_now(store: Store, tenant: str) -> str:

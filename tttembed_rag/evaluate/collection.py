@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -56,6 +56,8 @@ class Collection:
         base: (M, 100) rows of documents in base order.
 
         raw: (M,) nDCG@10 of the base order.
+
+        unjudged: Ids of documents that are no candidates: no reward is about them.
     """
 
     dataset: Dataset
@@ -72,6 +74,7 @@ class Collection:
     query_ids: NDArray[np.str_]
     base: IntArray
     raw: Float64
+    unjudged: frozenset[str] = frozenset()
     _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict)
 
     @classmethod
@@ -137,7 +140,24 @@ class Collection:
         return rows, np.array(values)
 
     def _places(self, ranked: IntArray, scores: Mapping[str, float]) -> list[int]:
-        return [place for place, doc in enumerate(self.doc_ids[ranked].tolist()) if self.simulated or doc in scores]
+        return [
+            place
+            for place, doc in enumerate(self.doc_ids[ranked].tolist())
+            if (self.simulated or doc in scores) and doc not in self.unjudged
+        ]
+
+    def with_queries(self, rows: IntArray, vectors: FloatArray) -> Collection:
+        """The same with other *vectors* (m, d) of the queries *rows*, and what was said of those queries."""
+        queries, base, raw = self.query_vectors.copy(), self.base.copy(), self.raw.copy()
+        if rows.size:
+            queries[rows] = vectors
+            base[rows] = self.index.search(queries[rows], base.shape[1])[1]
+            raw[rows] = self.graded(rows, base[rows])
+        return replace(self, query_vectors=queries, base=base, raw=raw, _candidates={})
+
+    def without_judging(self, documents: frozenset[str]) -> Collection:
+        """The same where no reward is about *documents*, by id: they are skipped as candidates."""
+        return replace(self, unjudged=documents, _candidates={})
 
     def measure(self, query_vectors: FloatArray, rows: IntArray) -> Float64:
         """nDCG@10 (M,) of a new search with *query_vectors*, for *rows*; the others keep raw."""

@@ -26,6 +26,8 @@ from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
+# Least gain of direct rerank in nDCG@10 that has shares: those of less are ratios of noise.
+LEAST_GAIN = 0.005
 Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
 
 
@@ -58,7 +60,7 @@ class ExperimentPlan:
     depth: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
     holdout: float = 0.3
-    scopes: tuple[AnyScope, ...] = ("global", "task", "query", "auto")
+    scopes: tuple[AnyScope, ...] = ("global", "task", "local", "query", "auto")
     baselines: tuple[Baseline, ...] = ("raw", "rerank")
     gates: tuple[bool, ...] = (True, False)
     objective: ObjectiveName = "kd"
@@ -92,7 +94,12 @@ class ExperimentPlan:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measured cell; nDCG@10 has linear gains, the interval is a paired bootstrap over queries."""
+    """One measured cell; nDCG@10 has linear gains, the interval is a paired bootstrap over queries.
+
+    `rerank_delta` is what direct rerank at this depth would gain if every query of the population were judged, and
+    `share` is `delta` over it: of the gain of a reranker, the part that is kept at no cost per query. It is None where
+    direct rerank gains less than `LEAST_GAIN`.
+    """
 
     dataset: str
     embedder: str
@@ -115,6 +122,8 @@ class Row:
     ci_low: float
     ci_high: float
     harmed_fraction: float
+    rerank_delta: float
+    share: float | None
     published: bool
     reason: str
     seconds: float
@@ -127,6 +136,7 @@ class Row:
 def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections."""
     check_workload(workload)
+    reranked = [collection.measure_reranked(np.arange(len(collection.raw)), plan.depth) for collection in workload]
     for seed in plan.seeds:
         splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:
@@ -134,11 +144,12 @@ def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
             drawn = water_fill(sizes, sum(min(rewarded, size) for size in sizes))
             judged = [pool[rows] for (pool, _), rows in zip(splits, drawn, strict=True)]
             held = [held for _, held in splits]
-            yield from _cell(workload, plan, seed, rewarded, judged, held)
+            yield from _cell(workload, reranked, plan, seed, rewarded, judged, held)
 
 
 def _cell(
     workload: Sequence[Collection],
+    reranked: Sequence[Float64],
     plan: ExperimentPlan,
     seed: int,
     rewarded: int,
@@ -147,7 +158,7 @@ def _cell(
 ) -> Iterator[Row]:
     rewards = pooled_rewards(workload, judged, plan.depth)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
-    for collection, rewarded_rows, heldout in zip(workload, judged, held, strict=True):
+    for collection, by_judge, rewarded_rows, heldout in zip(workload, reranked, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
         populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
         budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
@@ -155,6 +166,7 @@ def _cell(
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
+                delta, rerank_delta = float((measured - raw).mean()), float((by_judge[members] - raw).mean())
                 yield Row(
                     dataset=collection.dataset.name,
                     embedder=collection.embedder,
@@ -173,10 +185,12 @@ def _cell(
                     queries=len(members),
                     ndcg10=float(measured.mean()),
                     raw_ndcg10=float(raw.mean()),
-                    delta=float((measured - raw).mean()),
+                    delta=delta,
                     ci_low=low,
                     ci_high=high,
                     harmed_fraction=float((measured < raw - 1e-12).mean()),
+                    rerank_delta=rerank_delta,
+                    share=delta / rerank_delta if rerank_delta >= LEAST_GAIN else None,
                     published=outcome.published,
                     reason=outcome.reason,
                     seconds=outcome.seconds,
@@ -249,9 +263,10 @@ def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: 
 
 
 def _reason(offsets: Offsets, task: str) -> str:
-    """The evidence of the offsets that serve *task*: of the shared one, then of a private one."""
+    """The evidence of the offsets that serve *task*, or would: of the shared one, then of a private one."""
     of_task = [offset for offset in offsets.values() if offset.task in (task, None)]
-    shared = max((o for o in of_task if o.query_id is None), key=lambda o: o.scope == "task", default=None)
+    ranks = {"global": 0, "task": 1, "local": 1}
+    shared = max((o for o in of_task if o.query_id is None), key=lambda o: (ranks[o.scope], o.served), default=None)
     private = next((offset for offset in of_task if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
     return "; ".join(parts) or "no offset for this task"

@@ -14,7 +14,7 @@ from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.checks import FloatArray, unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,23 @@ class Move:
     reward: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A rewarded query that a local offset was learned from.
+
+    Attributes:
+        query_id: Its id.
+
+        text: Its text; empty where the collection does not have it.
+
+        share: Its share of the offset of the explained query; all shares sum to 1, a negative one pulls back.
+    """
+
+    query_id: str
+    text: str
+    share: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
     """One query, the offset that served it, and the documents that moved.
@@ -58,12 +75,15 @@ class Explanation:
         offset: The offset that served it.
 
         moves: Documents among the first results before or after, best new rank first.
+
+        movers: The rewarded queries that moved it, the largest share first; empty unless the offset is local.
     """
 
     query_id: str
     text: str
     offset: Offset
     moves: tuple[Move, ...]
+    movers: tuple[Mover, ...] = ()
 
     @property
     def rose(self) -> list[Move]:
@@ -122,7 +142,17 @@ def explain(
     both = np.stack([base, offsets.apply(base, task=task or dataset.name, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
     moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top)
-    return Explanation(query_id, dataset.queries[query_id], offset, moves)
+    return Explanation(query_id, dataset.queries[query_id], offset, moves, _movers(offset, base, dataset.queries))
+
+
+def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str]) -> tuple[Mover, ...]:
+    """The rewarded queries that a local *offset* of the query vector *base* (d,) comes from, largest share first."""
+    if offset.map is None:
+        return ()
+    shares = offset.map.shares(unit(base))
+    return tuple(
+        Mover(name, texts.get(name, ""), share) for name, share in sorted(shares.items(), key=lambda one: -abs(one[1]))
+    )
 
 
 def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:

@@ -49,6 +49,26 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
 
         tasks: (N,) number of each query's task.
     """
+    means, over_tasks = _resampled(values, tasks)
+    return [_estimate(float(mean), drawn) for mean, drawn in zip(means, over_tasks, strict=True)]
+
+
+def task_shares(values: Float64, whole: Float64, tasks: IntArray, *, least: float) -> list[Estimate]:
+    """Means over tasks of the columns of *values* (C, S, N), each over that of *whole* (S, N), which is paired to them.
+
+    It is a ratio of means, so that a task counts by how much it has to give; NaN where that of *whole* is below
+    *least* > 0.
+    """
+    means, over_tasks = _resampled(np.concatenate([values, whole[None]]), tasks)
+    if not means[-1] >= least:
+        return [Estimate(np.nan, np.nan, np.nan)] * len(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares, drawn = means[:-1] / means[-1], over_tasks[:-1] / over_tasks[-1]
+    return [_estimate(float(share), one) for share, one in zip(shares, drawn, strict=True)]
+
+
+def _resampled(values: Float64, tasks: IntArray) -> tuple[Float64, Float64]:
+    """Means (C,) over tasks of *values* (C, S, N), and the same of every resample (C, R)."""
     columns, seeds, _ = values.shape
     shape = (2, columns, seeds)
     picked = np.random.default_rng(0).integers(0, seeds, (_RESAMPLES, 1, seeds))
@@ -67,9 +87,8 @@ def task_means(values: Float64, tasks: IntArray) -> list[Estimate]:
             sums, sizes = (np.take_along_axis(part, picked, 2).sum(axis=2) for part in (sums, sizes))
             resampled.append(sums / sizes)
     if not means:
-        return [Estimate(np.nan, np.nan, np.nan)] * columns
-    over_tasks = np.mean(resampled, axis=0).T
-    return [_estimate(float(mean), drawn) for mean, drawn in zip(np.mean(means, axis=0), over_tasks, strict=True)]
+        return np.full(columns, np.nan), np.full((columns, 1), np.nan)
+    return np.mean(means, axis=0), np.mean(resampled, axis=0).T
 
 
 def _estimate(mean: float, resampled: Float64) -> Estimate:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
@@ -16,42 +16,34 @@ from tttembed_rag.evaluate.paper.design import (
     FUSED,
     INTERVALS,
     RERANK,
+    SHARES,
     Design,
     Study,
     StudyOptions,
     by_set,
     curves,
 )
-from tttembed_rag.evaluate.paper.rivals import RIVALS, Entrant, nudged
+from tttembed_rag.evaluate.paper.documentrivals import DocumentRival, document_rivals
+from tttembed_rag.evaluate.paper.rivals import RIVALS
 from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
 from tttembed_rag.evaluate.paper.workload import Judged, Workload
-from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64
 
 # Rewarded queries per task, then all of them.
 BREADTHS = (4, 16, 64, 200)
-NUDGE = {"NUDGE-M (documents)": "NUDGEM", "NUDGE-N (documents)": "NUDGEN"}
 OURS = "auto"
 _SEARCHES = {"query": "2 if judged", "auto": "1, 2 if judged", RERANK: "1", FUSED: "1, 2 if judged"}
 
 
 def baselines_study(workload: Workload, options: StudyOptions) -> Study:
-    """Every rival on *workload*; NUDGE where `nudge-ft` is installed."""
+    """Every rival on *workload*; of those that move documents, the ones that are installed."""
     design = Design.of(workload, options)
-    moving_documents = list(NUDGE) if find_spec("nudge") else []
-    names = [*ALL, *RIVALS, *moving_documents]
+    names = contestants()
     breadths = design.breadths(BREADTHS)
-
-    def measure(judged: Judged) -> Columns:
-        columns = design.scopes(judged, options.depth)
-        for name, entrant in RIVALS.items():
-            columns[name] = workload.measured(partial(_moved, options.depth, entrant), judged)
-        for name in moving_documents:
-            columns[name] = workload.measured(partial(_nudged, options.depth, NUDGE[name]), judged)
-        return columns
-
     cells = [
-        design.drawn("rivals", measure, queries=workload.per_task(n), seed=seed, documents=moving_documents)
+        design.drawn("rivals", partial(measured_all, design), queries=workload.per_task(n), seed=seed, methods=names)
         for n in breadths
         for seed in options.seeds
     ]
@@ -79,7 +71,10 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
                 f"Everyone on the same pairs, by rewarded queries per set, depth {options.depth}; {design.source}",
                 ("method", *heads, "searches"),
                 tuple((name, *(row[i] for row in curve), _searches(name)) for i, name in enumerate(names)),
-                (INTERVALS, "All queries, rewarded or not. NUDGE moves documents: it needs to write to the index."),
+                (
+                    INTERVALS,
+                    "All queries, rewarded or not. (documents): it moves document vectors and writes to the index.",
+                ),
             ),
             *(
                 Table(
@@ -89,9 +84,10 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
                 )
                 for part, rows in parts.items()
             ),
+            kept(design, names, heads[:-1], list(zip(gained[:-1], judged[:-1], strict=True))),
             _tests(workload, names, heads, gained),
             *(
-                Table(f"By set, {head}", ("method", *workload.names, "mean"), _turned(by_set(workload, values), names))
+                Table(f"By set, {head}", ("method", *workload.names, "mean"), turned(by_set(workload, values), names))
                 for head, values in zip(heads, gained, strict=True)
             ),
         ]
@@ -100,7 +96,51 @@ def baselines_study(workload: Workload, options: StudyOptions) -> Study:
     return Study(tuple(cells), report)
 
 
-def _turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tuple[Entry, ...], ...]:
+def contestants() -> list[str]:
+    """Everything that is measured on the same pairs: ours, the rivals, and those of them that move documents."""
+    return [*ALL, *RIVALS, *document_rivals()]
+
+
+def measured_all(design: Design, judged: Judged) -> Columns:
+    """nDCG@10 of every query of the workload of *design* under each of `contestants`."""
+    columns = design.scopes(judged, design.options.depth)
+    for name, entrant in RIVALS.items():
+        columns[name] = design.workload.measured(partial(_measured, design.options.depth, entrant.measure), judged)
+    for name, move in document_rivals().items():
+        measure = partial(_searched, move)
+        columns[name] = design.workload.measured(partial(_measured, design.options.depth, measure), judged)
+    return columns
+
+
+def _measured(
+    depth: int, measure: Callable[[Collection, IntArray, Rewards], Float64], collection: Collection, rows: IntArray
+) -> Float64:
+    """nDCG@10 (M,) of a rival that learns from the rewards of *rows*; raw without any."""
+    return measure(collection, rows, pooled_rewards([collection], [rows], depth)) if len(rows) else collection.raw
+
+
+def _searched(move: DocumentRival, collection: Collection, rows: IntArray, rewards: Rewards) -> Float64:
+    """nDCG@10 (M,) of a search by dot product over the documents that a rival moved."""
+    scores = unit(collection.query_vectors).astype(np.float64) @ move(collection, rows, rewards).T
+    everyone = np.arange(len(collection.raw))
+    return collection.graded(everyone, np.argsort(-scores, axis=1, kind="stable")[:, :10])
+
+
+def kept(
+    design: Design, names: Sequence[str], heads: Sequence[str], parts: Sequence[tuple[Float64, NDArray[np.bool_]]]
+) -> Table:
+    """The shares of direct rerank's gain on queries without rewards; *parts* are gains and which were rewarded."""
+    reranked = design.reranked()
+    shares = [design.shares(np.where(rewarded, np.nan, values), reranked) for values, rewarded in parts]
+    return Table(
+        "Share of direct rerank's gain kept on queries without rewards",
+        ("method", *heads),
+        tuple((name, *(row[i] for row in shares)) for i, name in enumerate(names)),
+        (SHARES,),
+    )
+
+
+def turned(rows: Sequence[tuple[Entry, ...]], names: Sequence[str]) -> tuple[tuple[Entry, ...], ...]:
     """Methods as rows, sets as columns."""
     return tuple((name, *(row[i] for row in rows)) for i, name in enumerate(names, 1))
 
@@ -129,19 +169,3 @@ def _tests(workload: Workload, names: Sequence[str], heads: Sequence[str], gaine
         tuple(rows),
         (f"p: paired t test of the mean over sets, corrected by Holm for {corrected.size} comparisons.",),
     )
-
-
-def _moved(depth: int, entrant: Entrant, collection: Collection, rows: IntArray) -> Float64:
-    """nDCG@10 of a collection's queries searched with a rival's vectors."""
-    if not len(rows):
-        return collection.raw
-    rewards = pooled_rewards([collection], [rows], depth)
-    searched = np.arange(len(collection.raw)) if entrant.everyone else rows
-    return collection.measure(entrant.move(collection, rows, rewards), searched)
-
-
-def _nudged(depth: int, method: str, collection: Collection, rows: IntArray) -> Float64:
-    """nDCG@10 of a collection's queries over documents that NUDGE moved; it needs two rewarded queries."""
-    if len(rows) < 2:
-        return collection.raw
-    return nudged(collection, rows, pooled_rewards([collection], [rows], depth), method=method)

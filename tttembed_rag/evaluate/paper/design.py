@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.evaluate.intervals import Estimate, task_means
+from tttembed_rag.evaluate.experiment import LEAST_GAIN
+from tttembed_rag.evaluate.intervals import Estimate, task_means, task_shares
 from tttembed_rag.evaluate.paper.cells import Cell, Columns, content_hash
 from tttembed_rag.evaluate.paper.tables import Curve, Entry, StudyReport
 from tttembed_rag.evaluate.paper.workload import Judged, Workload
@@ -20,8 +21,8 @@ from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.rows import Float64
 
-# Everything that serves offsets, then what does not; `auto` is gated, the others are the paper's plain rule.
-PLAIN: tuple[AnyScope, ...] = ("global", "task", "query")
+# Everything that serves offsets, then what does not; `auto` is gated, the others are published without evidence.
+PLAIN: tuple[AnyScope, ...] = ("global", "task", "local", "query")
 SCOPES = (*PLAIN, "auto")
 RERANK = "direct rerank"
 # A new search with what auto serves, its judged documents then by what judge and search say together.
@@ -30,6 +31,12 @@ ALL = (*SCOPES, RERANK, FUSED)
 INTERVALS = (
     "Changes of nDCG@10 x 100 over raw retrieval, sets weighing the same; [95 % interval] by bootstrap over queries "
     "and seeds."
+)
+# Least gain of direct rerank, nDCG@10 x 100, that has shares.
+LEAST = 100.0 * LEAST_GAIN
+SHARES = (
+    "Share of the gain that direct rerank would have if each of these queries were judged, in %; on the mean of the "
+    f"sets, mean gain over mean gain; - where direct rerank gains less than {LEAST:g}."
 )
 
 
@@ -148,6 +155,22 @@ class Design:
         """The means of those gains over tasks: for each cell one estimate per column."""
         return [task_means(values, self.workload.tasks) for values in self.gains(results, columns)]
 
+    def reranked(self) -> Float64:
+        """(N,) change of nDCG@10 x 100 that direct rerank would make if every query were judged."""
+        everyone = [np.arange(len(collection.raw)) for collection in self.workload.collections]
+        return 100.0 * (self.workload.reranked(everyone, self.options.depth) - self.workload.raw)
+
+    def shares(self, values: Float64, reranked: Float64) -> list[Estimate]:
+        """Of the gain that direct rerank would have on the same queries, the part that each of *values* keeps, in %.
+
+        Args:
+            values: Changes (C, S, N), NaN where a query is not of the population.
+
+            reranked: (N,) what `reranked` gives.
+        """
+        whole = np.where(np.isfinite(values[0]), reranked, np.nan)
+        return [share.times(100.0) for share in task_shares(values, whole, self.workload.tasks, least=LEAST)]
+
     @property
     def source(self) -> str:
         """The judge, the embedder and the size of the workload, for the title of a table."""
@@ -168,6 +191,15 @@ def by_set(workload: Workload, values: Float64) -> list[tuple[Entry, ...]]:
         of_set = workload.tasks == number
         rows.append((name, *task_means(values[:, :, of_set], workload.tasks[of_set])))
     return [*rows, ("mean", *task_means(values, workload.tasks))]
+
+
+def shares_by_set(design: Design, values: Float64) -> list[tuple[Entry, ...]]:
+    """A row for each set and one for their mean: the shares of direct rerank's gain of the columns (C, S, N), in %."""
+    tasks, reranked = design.workload.tasks, design.reranked()
+    rows: list[tuple[Entry, ...]] = []
+    for number, name in enumerate(design.workload.names):
+        rows.append((name, *design.shares(np.where(tasks == number, values, np.nan), reranked)))
+    return [*rows, ("mean", *design.shares(values, reranked))]
 
 
 def curves(columns: Sequence[str], x: Sequence[float], rows: Sequence[Sequence[Estimate]]) -> tuple[Curve, ...]:

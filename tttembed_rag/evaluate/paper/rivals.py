@@ -7,17 +7,15 @@ documents and queries are compared as unit vectors, as the search does.
 
 from __future__ import annotations
 
-import contextlib
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import require
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.measures import dcg, ndcg
+from tttembed_rag.evaluate.paper.dart import ORDERED, dart
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import log_softmax, softmax
 from tttembed_rag.fitting.scopes import scope_weights
@@ -186,30 +184,6 @@ def adapter(rewards: Rewards, *, ridge: float = 0.3, iterations: int = 100) -> F
     return np.eye(width) + np.asarray(minimum.x, dtype=np.float64).reshape(width, width)
 
 
-def nudged(collection: Collection, rows: IntArray, rewards: Rewards, *, method: str) -> Float64:
-    """nDCG@10 (M,) over documents moved by NUDGE-M or NUDGE-N (Zeighami et al. 2025): documents, not queries.
-
-    The best candidates of each rewarded query are its labels, where one is relevant at all; a fifth of the queries
-    validates. Moved documents are compared by dot product, as its authors demand. It writes to the index, which
-    rules it out where the index may not be rebuilt.
-    """
-    nudge: Any = require("nudge", "bench")
-    pairs = zip(rows.tolist(), rewards.depths.tolist(), strict=True)
-    judged = (collection.candidates(query, depth) for query, depth in pairs)
-    best = [documents[(scores == scores.max()) & (scores > 0)].tolist() for documents, scores in judged]
-    labels = [documents for documents in best if documents]
-    everybody = unit(collection.query_vectors)
-    if len(labels) < 2:
-        return collection.raw
-    fifth = max(1, len(labels) // 5)
-    queries = everybody[rows][[bool(documents) for documents in best]]
-    parts = [{"q_embs": queries[s], "q_ans_indx": labels[s]} for s in (slice(fifth, None), slice(fifth))]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        documents = getattr(nudge, method)().finetune_embeddings(unit(collection.doc_vectors), *parts)
-    scores = everybody.astype(np.float32) @ np.asarray(documents, dtype=np.float32).T
-    return collection.graded(np.arange(len(collection.raw)), np.argsort(-scores, axis=1, kind="stable")[:, :10])
-
-
 @dataclass(frozen=True, slots=True)
 class Entrant:
     """A rival as a table names it.
@@ -220,16 +194,31 @@ class Entrant:
         everyone: Whether it moves unjudged queries too.
 
         searches: Searches per query it needs.
+
+        reorders: Whether it orders the first hundred documents again instead of searching with its vectors.
     """
 
     move: Rival
     everyone: bool
     searches: str
+    reorders: bool = False
+
+    def measure(self, collection: Collection, rows: IntArray, rewards: Rewards) -> Float64:
+        """nDCG@10 (M,) of the queries of *collection*, of which *rows* have *rewards*."""
+        moved = self.move(collection, rows, rewards)
+        everyone = np.arange(len(collection.raw))
+        if not self.reorders:
+            return collection.measure(moved, everyone if self.everyone else rows)
+        listed = collection.base[:, :ORDERED]
+        similar = np.einsum("qd,qkd->qk", unit(moved), unit(collection.doc_vectors)[listed], optimize=True)
+        order = np.argsort(-similar, axis=1, kind="stable")
+        return collection.graded(everyone, np.take_along_axis(listed, order, 1))
 
 
 RIVALS: Mapping[str, Entrant] = {
     "average PRF": Entrant(average_prf, everyone=True, searches="2"),
     "Rocchio PRF": Entrant(rocchio_prf, everyone=True, searches="2"),
+    "DART": Entrant(dart, everyone=True, searches="1", reorders=True),
     "judged Rocchio": Entrant(judged_rocchio, everyone=False, searches="2 if judged"),
     "Qdrant feedback": Entrant(feedback_query, everyone=False, searches="2 if judged"),
     "ReFIT": Entrant(refit, everyone=False, searches="2 if judged"),
