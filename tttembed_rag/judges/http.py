@@ -193,9 +193,9 @@ class HttpJudge(Blocking):
         self._timeout = timeout
         weakref.finalize(self, self._client.close)
         self._ask = (patience or Patience()).caller()
-        self._model = model
+        self.model = model
         self._instruction = instruction
-        self._longest = longest_document
+        self.longest_document = longest_document
         self.documents_per_call = self._shape.at_once
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
@@ -213,7 +213,7 @@ class HttpJudge(Blocking):
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
         scores: Scores = []
         for start in range(0, len(screened.texts), size):
@@ -223,8 +223,12 @@ class HttpJudge(Blocking):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
-        read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
+        read = sum(estimated_tokens(query, text[: self.longest_document]) for text in documents)
         return Usage(-(-len(documents) // self._shape.at_once), read)
+
+    def request(self, query: str, documents: list[str]) -> dict[str, Any]:
+        """The JSON that is sent to ask about *documents*, which are read as they are."""
+        return self._shape.request(self.model, self._instruction, readable(query, _LONGEST_QUERY), documents)
 
     def _fitting(self, query: str, documents: list[str]) -> Scores:
         """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
@@ -256,7 +260,7 @@ class HttpJudge(Blocking):
         return response.status_code, response.headers, bytes(content)
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        status, headers, content = self._post(self._shape.request(self._model, self._instruction, query, documents))
+        status, headers, content = self._post(self.request(query, documents))
         shown = readable(content[:4_000].decode("utf-8", "replace"), 200).replace("\n", " ")
         reason = f"{self._name}: expected an answer, got {status} {shown}"
         if status == _TOO_LARGE:
@@ -285,6 +289,11 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
             raise JudgeError(f"{url}: expected a number as score, got {score!r}")
         scores[place] = score
     return scores
+
+
+def score_of_one(name: str, items: Any) -> float | None:
+    """The score in the *items* of an answer about one document; *name* is the judge's, for errors."""
+    return _by_index(name, [(item["index"], item.get("score")) for item in items], 1)[0]
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:
