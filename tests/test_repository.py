@@ -32,6 +32,7 @@ LAYERS = (
     ("errors",),
     ("system",),
     ("vectors", "scales"),
+    ("parquet",),
     ("rewards",),
     ("observations", "offsets"),
     ("fitting",),

@@ -283,6 +283,49 @@ def test_an_answer_without_a_verdict_is_declined_and_not_paid_again(proven):
     assert [collected.answers, one.verdicts().unjudged, one.verdicts().rewards] == [3, 3, {}]
 
 
+@pytest.mark.parametrize(
+    ("reason", "parts", "unjudged"),
+    [
+        ("STOP", [{"text": "hm\nScore: 1", "thought": True}, {"text": "Good.\n"}, {"text": "Score: 5"}], 0),
+        ("STOP", [{"text": "Score: 1", "thought": True}], 1),
+        ("MAX_TOKENS", [{"text": "Score: 5"}], 1),
+        ("SAFETY", [], 1),
+        (None, None, 1),
+    ],
+)
+def test_what_gemini_thinks_is_no_answer(proven, reason, parts, unjudged):
+    """Nor is what was cut off or refused; all of them are paid for, and known."""
+    one = proven(SPECS[1])
+    (request, *_) = requests_in(*one.write().files)
+    result = result_of(request)
+    (candidate,) = result["response"]["candidates"]
+    candidate.update(finishReason=reason, content={"parts": parts} if parts is not None else None)
+    collected = one.read(result)
+
+    assert [collected.answers, one.verdicts().unjudged] == [1, unjudged]
+    assert [list(scored.values()) for scored in one.verdicts().rewards.values()] == ([] if unjudged else [[1.0]])
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        {"error": {"code": "invalid_request", "message": "no such model"}},
+        {"error": {"message": "late"}, "response": {"status_code": 200, "body": {"choices": [{"message": {}}]}}},
+        {"response": {"status_code": 429, "body": {"error": {"message": "slow down"}}}},
+        {"response": {"status_code": 500, "body": None}},
+        {"response": None},
+        {},
+    ],
+)
+def test_a_request_that_failed_is_no_answer(proven, failure):
+    """Whatever the service says of it, its pair may be asked about again."""
+    one = proven()
+    (request, *_) = requests_in(*one.write().files)
+    collected = one.read({"custom_id": request["custom_id"], **failure})
+
+    assert [collected.answers, sum(collected.failures.values()), one.write().requests] == [0, 1, 1]
+
+
 ID = "00" * 32
 HOSTILE = [
     b"",
@@ -302,9 +345,12 @@ def test_hostile_lines_change_nothing(proven):
     """Damaged lines, other people's lines and made-up ids lie among real ones, which alone are kept."""
     one = proven()
     requests = requests_in(*one.write().files)
+    hidden = json.dumps(result_of(requests[0])).encode().rjust(20 * 2**20)  # too long to be read
+    first = one.read(hidden, result_of(requests[1]))
     collected = one.read(*HOSTILE, *map(result_of, requests), b"x" * (9 * 2**20), *HOSTILE)
 
-    assert [collected.answers, collected.strangers] == [24, 2]
+    assert [first.answers, dict(first.failures)] == [1, {"not a line of results": 1}]
+    assert [collected.answers, collected.known, collected.strangers] == [23, 1, 2]
     assert dict(collected.failures) == {"not a line of results": 11, "not an address of a pair": 6}
     assert one.verdicts().progress.cached == 24
 
@@ -338,8 +384,12 @@ def test_a_score_off_the_scale_is_none(proven, score):
     result = result_of(requests[0])
     result["response"]["body"]["data"][0]["score"] = score
     collected = one.read(result)
+    is_number = type(score) is float
 
-    assert [collected.answers, sum(collected.failures.values())] == [0, 1]
+    assert collected.answers == 0
+    assert dict(collected.failures) == {
+        "a score off the scale probability" if is_number else "an answer of another form": 1
+    }
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, "many", None, 1.5, True])
@@ -463,6 +513,25 @@ def test_requests_that_wait_are_not_overwritten(proven, tmp_path):
 
     assert (tmp_path / "requests3-2.jsonl").read_text() == "sent tomorrow"
     assert [one.write().requests, list(tmp_path.glob(".*"))] == [4, []]  # 20 stand in the first file
+
+
+def test_a_file_that_is_not_finished_is_not_there(proven, tmp_path, monkeypatch):
+    """Whatever ends the writing: no draft stays, and nothing is noted as asked."""
+    one = proven()
+    line = one.judge.line
+
+    def interrupted(pair, query, document):
+        if query.startswith("word3"):
+            raise KeyboardInterrupt
+        return line(pair, query, document)
+
+    monkeypatch.setattr(one.judge, "line", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        one.write()
+    monkeypatch.undo()
+
+    assert [path.name for path in tmp_path.iterdir() if "requests3" in path.name] == []
+    assert one.write().requests == 24
 
 
 def test_a_document_without_text_is_not_asked_about(proven):
