@@ -1,10 +1,10 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each creates .venv itself.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INTEGRATIONS := integrations/langchain-tttembed integrations/llama-index-embeddings-tttembed
+INTEGRATIONS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo test test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -47,6 +47,12 @@ check: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/mypy integrations/langchain-tttembed/langchain_tttembed
 	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
+	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
+
+docs: .venv/dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python docs/generate.py
+	$(BIN)/zensical build --clean --strict
 
 bench: .venv/dev
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'

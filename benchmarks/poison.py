@@ -1,6 +1,6 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
-    python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [--sets a,b] [--embedders minilm,lsa]
+    python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 10 minutes on two cores.
@@ -24,6 +24,7 @@ from harm import HERE, HOLDOUT, QRELS, Bench, bench, judged
 
 from tttembed_rag import Offsets, Rewards, fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
+from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker
 
@@ -241,7 +242,7 @@ def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[
     """Fakes at one question that many ask: does the target enter the first three of others' near queries?"""
     for (name, ground), (accounts, fakes_each) in product(grounds(), ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))):
         rng = np.random.default_rng(ground.seed)
-        cosines = ground.unit[ground.held] @ ground.unit[ground.held].T
+        cosines = ground.unit[ground.held] @ ground.unit[ground.pool[:200]].T
         for centre in ground.held[np.argsort(-(cosines > 0.7).sum(axis=1))[:4]]:
             near = ground.held[ground.unit[ground.held] @ ground.unit[centre] > 0.7]
             target = int(rng.choice(ground.bench.collection.base[centre][10:50]))
@@ -256,6 +257,7 @@ def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[
                 "accounts": accounts,
                 "fakes": accounts * fakes_each,
                 "near": len(near),
+                "honest near": int((ground.unit[ground.pool[:200]] @ ground.unit[centre] > 0.7).sum()),
                 "first three raw": float(raw),
                 "first three": float(first),
             }
@@ -318,9 +320,47 @@ def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: floa
     return Served(name, collection.query_vectors[row], candidates, task=collection.dataset.name, at=1.7e9 + turn)
 
 
-PARTS = {"clean": clean, "blind": blind, "sources": sources, "head": head, "loop": loop}
+def audit(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """A hundred trusted labels: is what a true judge earns kept, and what a wrong one does withheld?"""
+    for (name, ground), judge, count in product(grounds(), ("labels", "words in common", "half inverted"), (64, 200)):
+        rewards = ground.rewards(count, "qrels+.15")
+        truth = ground.rewards(count, "qrels").values
+        if judge == "words in common":
+            rewards = replace(rewards, values=styles(ground, rewards)[judge])
+        if judge == "half inverted":
+            half = np.repeat(np.arange(len(rewards)) % 2 == 0, rewards.depths)
+            rewards = replace(rewards, values=np.where(half, 1 - rewards.values, rewards.values))
+        of_pair = {
+            (query, document): float(label)
+            for query, document, label in zip(
+                np.repeat(rewards.query_ids, rewards.depths).tolist(),
+                rewards.doc_ids[rewards.candidates].tolist(),
+                truth,
+                strict=True,
+            )
+        }
+        plain = fit(rewards)
+        labels = {pair: of_pair[pair] for pair in audit_sample(rewards, plain, 100)}
+        found = fit(rewards, audit=labels) if labels else plain
+        rows = ground.pool[:count]
+        rewarded = [ground.bench.under(offsets, rows) - ground.bench.ndcg(rows, 0.0) for offsets in (plain, found)]
+        yield {
+            "judge": judge,
+            "collection": name,
+            "rewarded": count,
+            "labels": len(labels),
+            "change unaudited": ground.change(plain),
+            "change": ground.change(found),
+            "rewarded unaudited": float(rewarded[0].mean()),
+            "rewarded audited": float(rewarded[1].mean()),
+            "rewarded harmed": bool(rewarded[1].mean() < -0.01),
+        }
+
+
+PARTS = {"audit": audit, "clean": clean, "blind": blind, "sources": sources, "head": head, "loop": loop}
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {
+    "audit": ("judge",),
     "clean": ("rewarded",),
     "blind": ("style",),
     "sources": ("kind", "accounts", "share"),

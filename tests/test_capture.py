@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, RewardError, fit, scope
+from tttembed_rag import DataError, InputError, RewardError, fit, scope
 from tttembed_rag.capture import Known, RewardLog, TextVectors
 from tttembed_rag.judges import Budget, RubricJudge
 
@@ -272,3 +272,33 @@ def test_captured_rewards_can_be_fitted():
         log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
 
     assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]
+
+
+def test_a_log_survives_its_process(tmp_path):
+    """What was shown, judged, waits and was known is in the file, and is learned from as before."""
+    log = RewardLog("judge", scale="rubric:0,5", capacity=7)
+    log.record("q", ["a", "b", "c"], [5, None, 1], task="billing", known=Known([1.0, 2.0]))
+    log.observe("r", ["a"])
+    log.save(tmp_path / "log.jsonl")
+    loaded = RewardLog.load(tmp_path / "log.jsonl")
+    loaded.record("s", ["a", "b"], [5, 0], task="billing", known=Known([2.0, 1.0]))
+
+    rewards = loaded.rewards(lambda _: [0.0, 1.0], lambda texts: [[len(text), 1.0] for text in texts])
+    assert (loaded.judge, str(loaded.scale), len(loaded), loaded.waiting) == ("judge", "rubric:0,5", 3, 2)
+    assert rewards.values.tolist() == [1.0, 0.2, 1.0, 0.0]
+    assert rewards.query_vectors.tolist() == [[1.0, 2.0], [2.0, 1.0]]
+
+
+@pytest.mark.parametrize("content", ["", "{}\n", '{"judge": 1}\nnothing\n'])
+def test_another_file_is_no_log(tmp_path, content):
+    """In one line that names it."""
+    (tmp_path / "other.jsonl").write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=r"other\.jsonl: expected a file that RewardLog\.save wrote"):
+        RewardLog.load(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize(("query", "document"), [(None, "a"), ("q", None), ("q", {"text": "a"})])
+def test_what_is_no_text_is_refused(query, document):
+    """In one line, by whoever logs it."""
+    with pytest.raises(InputError, match=r"^query, documents: expected texts, got (NoneType|dict)$"):
+        RewardLog("judge").record(query, [document], [0.5])

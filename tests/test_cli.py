@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.cli import main
+from tttembed_rag.cli import main, measuring
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SMALL = ("--vectors", "tiny", "--rewarded", "4", "--seeds", "0", "--depth", "5")
@@ -64,8 +64,8 @@ def tttembed(*arguments: object) -> Result:
 
 
 def table_of(printed: str) -> list[list[str]]:
-    """The lines below the column titles, as words."""
-    return [line.split() for line in printed.splitlines()[2:]]
+    """The lines below the column titles, as words; an empty line ends the table."""
+    return [line.split() for line in printed.partition("\n\n")[0].splitlines()[2:]]
 
 
 # As a program
@@ -168,6 +168,29 @@ def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     lines = table_of(tttembed("eval", folder, *SMALL).stdout)
 
     assert expected == [line[1:-6] for line in lines]
+
+
+def test_the_table_ends_with_a_sentence(folder: Path) -> None:
+    """Below it stands what the columns mean, and what `auto` did to queries that nobody judged."""
+    *_, conclusion = tttembed("eval", folder, *SMALL).stdout.splitlines()
+
+    assert (
+        conclusion
+        == "small: with 4 judged queries, auto serves nothing: the evidence is too weak, and nothing changes."
+    )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"), [(0.01, 0.05, "helps"), (-0.02, 0.06, "changes little for"), (-0.05, -0.01, "harms")]
+)
+def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -> None:
+    """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
+    row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True}
+    cells = {("wings", "heldout", rewarded, "auto"): [row] for rewarded in (16, 64)}
+
+    (line,) = measuring._conclusions(cells)
+
+    assert line.startswith(f"wings: with 64 judged queries, auto {word} queries that nobody judged: ")
 
 
 def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
@@ -500,7 +523,7 @@ def test_explain_tells_ranks_and_scores(folder: Path, learned: Path, query: str)
 def test_explain_names_the_offset_that_served(folder: Path, learned: Path, query: str, key: str) -> None:
     """A query is explained by its private offset, else by its task's, with the line that show prints of it."""
     lines = tttembed("explain", folder, query, "--offsets", learned, "--vectors", "tiny").stdout.splitlines()
-    (shown,) = (line for line in tttembed("show", learned).stdout.splitlines() if line.startswith(f"{key}:"))
+    (shown,) = (line for line in tttembed("show", learned, "--all").stdout.splitlines() if line.startswith(f"{key}:"))
 
     assert lines[:2] == [f"{query}: queries {query[1:]}", f"served by {shown}"]
     assert explained(folder, query, learned)["offset"]["key"] == key

@@ -1,4 +1,4 @@
-"""What the README and the guides in docs/ show is run: their Python, and their command lines.
+"""What the README and the pages in docs/ show is run: their Python, and their command lines.
 
 A block of the README stands for itself; a guide is one story, whose blocks run in order in one folder.
 Commands may name folders that only exist at the reader's: each is made from random vectors where
@@ -11,9 +11,11 @@ import json
 import re
 import runpy
 import shlex
+import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -24,10 +26,14 @@ from click.testing import CliRunner
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 
 REPO = Path(__file__).resolve().parents[1]
+generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
 README = REPO / "README.md"
-GUIDES = sorted((REPO / "docs").glob("*.md"))
+GUIDES = sorted((REPO / "docs").rglob("*.md"))
+# Of a guide, its path below docs/.
+NAMES = [str(guide.relative_to(REPO / "docs")) for guide in GUIDES]
 TEXT = README.read_text(encoding="utf-8")
 
 
@@ -45,19 +51,29 @@ def commands(first: int, code: str) -> Iterator[tuple[int, str]]:
             yield number, match[1].strip()
 
 
-def run_python(first: int, code: str, folder: Path) -> None:
-    """Runs a block of Python as a script in *folder*, its lines numbered as in the document."""
+def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Runs a block of Python as a script in *folder*, its lines numbered as in the document; gives its names.
+
+    Args:
+        first: Line of the document that it begins at.
+
+        code: The block.
+
+        folder: Where it runs.
+
+        names: Those of the blocks before it.
+    """
     script = folder / "block.py"
     script.write_text("\n" * (first - 1) + code, encoding="utf-8")
-    runpy.run_path(str(script), run_name="__main__")
+    return runpy.run_path(str(script), init_globals=names, run_name="__main__")
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed; the demo on its whole built-in corpus is only parsed."""
+    """Runs a command as printed; a server, and the demo on its whole built-in corpus, are only parsed."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
-    if name == "demo" and parameters["data"] is None:
+    if name == "serve" or (name == "demo" and parameters["data"] is None):
         return
     provide(parameters)
 
@@ -66,6 +82,7 @@ def run_command(line: str) -> None:
     assert result.exit_code == 0, result.output
 
 
+VOTES = (("guide", 1), ("forum thread", -1), ("manual", -1))
 SHELLS = ("console", "sh", "bash", "shell")
 PYTHON = [(first, code) for first, language, code in blocks(TEXT) if language == "python"]
 COMMANDS = [
@@ -116,9 +133,13 @@ def provide(parameters: dict[str, Any]) -> None:
     judge = judge[0] if isinstance(judge, tuple) else judge
     named = (parameters.get(name) for name in ("folder", "data", "source"))
     for folder in (*parameters.get("folders", ()), *named):
-        if isinstance(folder, Path) and not folder.exists():
+        if isinstance(folder, Path) and not folder.exists() and not folder.suffix:
             write_folder(folder, vectors, judge)
     kind, _, path = (parameters.get("spec") or "").partition(":")
+    path = path.partition("?")[0]
+    if isinstance(source := parameters.get("source"), Path) and source.suffix == ".csv":
+        votes = [f"how does topic {q} work,topic {q} {what},{vote}" for q in range(9) for what, vote in VOTES]
+        source.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")
     if kind == "feedback" and not Path(path).exists():
         Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
     if isinstance(file := parameters.get("file"), Path) and not file.exists():
@@ -143,6 +164,31 @@ def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest
     run_python(*block, tmp_path)
 
 
+def test_the_first_example_shows_a_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the README says that its example prints is what it prints."""
+    monkeypatch.chdir(tmp_path)
+    run_python(*PYTHON[0], tmp_path)
+
+    assert capsys.readouterr().out.splitlines() == ["manual on taxes", "guide with examples on taxes"]
+    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+
+
+@pytest.mark.parametrize("tutorial", ["langchain", "llama-index"])
+def test_tutorials_show_a_difference(
+    tutorial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first document of a query that nobody judged is another one once the offsets are published."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for first, _, code in blocks((REPO / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")):
+        names = {key: value for key, value in run_python(first, code, tmp_path, names).items() if key[:2] != "__"}
+
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
 def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,19 +202,24 @@ def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+@pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
 def test_guides_run(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks of a guide, Python and commands, run one after another in one folder."""
     monkeypatch.chdir(tmp_path)
 
+    names: dict[str, Any] = {}
     for first, language, code in blocks(guide.read_text(encoding="utf-8")):
         if language == "python":
-            run_python(first, code, tmp_path)
+            names = {
+                name: value
+                for name, value in run_python(first, code, tmp_path, names).items()
+                if not name.startswith("__")
+            }
         for _, line in commands(first, code) if language in SHELLS else ():
             run_command(line)
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=lambda document: document.stem)
+@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
 def test_options_exist(document: Path) -> None:
     """Every option that the prose shows in code is one of the command's."""
     known = {
@@ -185,9 +236,43 @@ def test_options_exist(document: Path) -> None:
     assert shown - known == set()
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=lambda document: document.stem)
+@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
 def test_commands_in_the_prose_exist(document: Path) -> None:
     """Every `tttembed NAME` that the prose shows in code is a command."""
     shown = set(re.findall(r"`tttembed ([a-z]+)", document.read_text(encoding="utf-8")))
 
     assert shown - main.commands.keys() == set()
+
+
+@pytest.mark.parametrize("name", sorted(generated.pages()))
+def test_generated_pages_are_up_to_date(name: str) -> None:
+    """A page that follows from the code says what the code says: `python docs/generate.py` writes it."""
+    assert generated.pages()[name] == (REPO / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_every_verdict_has_a_page() -> None:
+    """A code of the gate can be looked up, and no page is left of one that is gone."""
+    codes = {PUBLISHED, *(question.code for question in QUESTIONS)}
+
+    assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
+
+
+def test_the_readme_is_read_in_one_sitting() -> None:
+    """At most 100 lines; everything else stands in docs/."""
+    assert len(TEXT.splitlines()) <= 100
+
+
+@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+def test_links_lead_somewhere(document: Path) -> None:
+    """Every relative link of a page is to a file that is there."""
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", document.read_text(encoding="utf-8"))
+
+    assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def test_every_page_is_in_the_site() -> None:
+    """The navigation names all pages but those of single verdicts, which their index lists."""
+    site = tomllib.loads((REPO / "zensical.toml").read_text(encoding="utf-8"))
+    named = set(re.findall(r"[\w/.-]+\.md", json.dumps(site["project"]["nav"])))
+
+    assert {name for name in NAMES if not name.startswith("verdicts/TTT-")} == named

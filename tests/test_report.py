@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from markupsafe import escape
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.judges import Paid
 from tttembed_rag.report import StoreReport, drawing, gather, page_of
 from tttembed_rag.report.drawing import Mark
+from tttembed_rag.report.moving import effect_of
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.database import Database
 from tttembed_rag.worker import Worker
@@ -194,7 +196,7 @@ def test_the_evidence_is_that_of_the_live_version(url: str, report: StoreReport,
     assert f"{shared[0].n} {shared[0].alpha:.2f} {evidence.reason}" in told
     assert "by worker" in told
     assert f"Since then: {report.live.trial}." in told
-    assert "on 40 queries it was not learned from" in report.live.trial
+    assert "on 40 queries that came after the version they test" in report.live.trial
 
 
 def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
@@ -666,3 +668,33 @@ def test_bad_input_is_one_line(url: str, tmp_path: Path, arguments: list[str], r
     assert reason in line
     assert "secret" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_queries_that_nobody_judged_are_shown_first() -> None:
+    """An offset says little by what it does to queries that it learned from; the page says which are which."""
+    rng = np.random.default_rng(0)
+    vector = rng.normal(size=8)
+    evidence = Evidence(9, None, None, "ungated", "made for a test")
+    offsets = Offsets([Offset("task", vector, 0.9, 9, evidence, task="t")], width=8)
+    recent = [
+        Served(
+            f"q{number}",
+            rng.normal(size=8),
+            [Candidate(f"d{i}", rng.normal(size=8), f"text {i}", 0.5 if number < 8 else None) for i in range(10)],
+            task="t",
+        )
+        for number in range(12)
+    ]
+
+    effect = effect_of(offsets, recent, "judge", owner="")
+
+    assert [example.judged for example in effect.examples] == [False] * 4 + [True]
+
+
+def test_texts_come_before_ids(report: StoreReport) -> None:
+    """A list of documents is read by their texts; an id stands behind, quietly."""
+    moves = [move for example in report.effect.examples for move in (*example.rose, *example.fell) if move.text]
+    html = page_of(report)
+
+    assert moves
+    assert [move.document for move in moves if f'{escape(move.text)} <span class="quiet">' not in html] == []

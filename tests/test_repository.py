@@ -24,14 +24,15 @@ REPO = Path(__file__).resolve().parents[1]
 PACKAGE = REPO / "tttembed_rag"
 LANGCHAIN = REPO / "integrations" / "langchain-tttembed"
 LLAMA_INDEX = REPO / "integrations" / "llama-index-embeddings-tttembed"
-DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX)
+HAYSTACK = REPO / "integrations" / "tttembed-haystack"
+DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX, HAYSTACK)
 
 # What a line names imports from the lines above it alone. A folder is one entry, whose modules may import each other;
 # `__init__` is what `import tttembed_rag` runs. CONTRIBUTING prints this table.
 LAYERS = (
     ("errors",),
     ("system",),
-    ("vectors", "scales"),
+    ("vectors", "scales", "feedback"),
     ("parquet",),
     ("rewards",),
     ("observations", "offsets"),
@@ -44,7 +45,8 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
-    ("evaluate", "testing"),
+    ("hosts", "proxy"),
+    ("evaluate", "testing", "tools"),
     ("mteb", "report"),
     ("demo",),
     ("cli",),
@@ -138,7 +140,7 @@ def test_adapters_import_public_names_alone() -> None:
     """The adapters take from tttembed_rag, and from its modules that list public names, nothing else."""
     taken = [
         (name, names)
-        for folder in (LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index")
+        for folder in (LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index", HAYSTACK / "src")
         for module in modules(folder)
         for name, names in imports(module)
         if name.partition(".")[0] == "tttembed_rag"
@@ -199,7 +201,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_only_the_command_prints() -> None:
     """No module of the package or of an adapter calls print(); the command line uses click."""
-    sources = [PACKAGE, LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index"]
+    sources = [PACKAGE, LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index", HAYSTACK / "src"]
     printing = [
         str(module.relative_to(REPO))
         for folder in sources
@@ -220,7 +222,7 @@ def project(distribution: Path) -> dict[str, object]:
     return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-@pytest.mark.parametrize("adapter", [LANGCHAIN, LLAMA_INDEX], ids=lambda path: path.name)
+@pytest.mark.parametrize("adapter", [LANGCHAIN, LLAMA_INDEX, HAYSTACK], ids=lambda path: path.name)
 def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
     """An adapter has the package's version and requires exactly that version of it."""
     (pinned,) = [line for line in project(adapter)["dependencies"] if line.startswith("tttembed-rag")]
@@ -231,7 +233,7 @@ def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The three wheels, built once from copies of the sources, by distribution."""
+    """The four wheels, built once from copies of the sources, by distribution."""
     sources, built = tmp_path_factory.mktemp("sources"), {}
     for file in tracked_files():
         target = sources / file.relative_to(REPO)
@@ -249,7 +251,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def unpacked(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The contents of the three wheels in one folder, as an installer lays them out."""
+    """The contents of the four wheels in one folder, as an installer lays them out."""
     folder = tmp_path_factory.mktemp("unpacked")
     for wheel in wheels.values():
         with zipfile.ZipFile(wheel) as archive:
@@ -269,6 +271,7 @@ def listed(wheel: Path) -> set[str]:
         ("tttembed-rag", PACKAGE),
         (LANGCHAIN.name, LANGCHAIN / "langchain_tttembed"),
         (LLAMA_INDEX.name, LLAMA_INDEX / "llama_index"),
+        (HAYSTACK.name, HAYSTACK / "src" / "haystack_integrations"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -285,12 +288,15 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
         "tttembed_rag/demo/report.html.jinja",
+        "tttembed_rag/demo/tools.html.jinja",
         "tttembed_rag/report/report.html.jinja",
         "tttembed_rag/report/style.css",
         "langchain_tttembed/py.typed",
         "llama_index/embeddings/tttembed/py.typed",
         "llama_index/postprocessor/tttembed/py.typed",
         "llama_index/retrievers/tttembed/py.typed",
+        "haystack_integrations/components/connectors/tttembed/py.typed",
+        "haystack_integrations/components/embedders/tttembed/py.typed",
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
@@ -328,6 +334,7 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "langchain_tttembed.embeddings",
         "langchain_tttembed.judges",
         "langchain_tttembed.retrievers",
+        "langchain_tttembed.tools",
         "llama_index.embeddings.tttembed",
         "llama_index.embeddings.tttembed.base",
         "llama_index.postprocessor.tttembed",
@@ -336,6 +343,9 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "llama_index.postprocessor.tttembed.judges",
         "llama_index.retrievers.tttembed",
         "llama_index.retrievers.tttembed.base",
+        "llama_index.retrievers.tttembed.tools",
+        "haystack_integrations.components.connectors.tttembed.recorder",
+        "haystack_integrations.components.embedders.tttembed.text_embedder",
     ],
 )
 def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], unpacked: Path, module: str) -> None:
@@ -351,7 +361,9 @@ def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -
         "sys.path.insert(0, sys.argv[1])\n"
         "origins = {}\n"
         "parts = ('embeddings', 'postprocessor', 'retrievers')\n"
-        "for top in ('tttembed_rag', 'langchain_tttembed', *(f'llama_index.{part}.tttembed' for part in parts)):\n"
+        "haystack = (f'haystack_integrations.components.{part}.tttembed' for part in ('connectors', 'embedders'))\n"
+        "llama = (f'llama_index.{part}.tttembed' for part in parts)\n"
+        "for top in ('tttembed_rag', 'langchain_tttembed', *llama, *haystack):\n"
         "    package = importlib.import_module(top)\n"
         "    origins[top] = package.__file__\n"
         "    for found in pkgutil.walk_packages(package.__path__, top + '.'):\n"

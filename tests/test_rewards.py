@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import InputError, RewardError, Rewards, Scale, VectorError
+from tttembed_rag import InputError, RewardError, Rewards, Scale, VectorError, fit
 
 N, K, U, D = 3, 4, 7, 5
 
@@ -451,3 +451,76 @@ class TestBadNames:
             InputError, match=r"^query_ids: expected ids unique within a task, got 'x' twice in task 'a'$"
         ):
             Rewards.from_arrays(**columns(), tasks=["b", "a", "a"], query_ids=["x", "x", "x"])
+
+
+class TestSources:
+    """Who gave a reward, and what documents are called."""
+
+    def test_are_kept(self):
+        """Sources and names stay with their rows, also where queries or documents are taken out."""
+        names = [f"doc {row}" for row in range(U)]
+        rewards = Rewards.from_indexed(**indexed(sources=["ann", "", "bob"], doc_ids=names))
+        some = rewards.take(np.array([2, 1]))
+
+        assert rewards.sources.tolist() == ["ann", "", "bob"]
+        assert some.sources.tolist() == ["bob", ""]
+        assert some.doc_ids[some.candidates].tolist() == ["doc 6", "doc 2", "doc 3"]
+
+    def test_without_them(self):
+        """The declared judge gave the rewards, and documents are numbered."""
+        rewards = Rewards.from_indexed(**indexed())
+
+        assert rewards.sources.tolist() == [""] * N
+        assert rewards.doc_ids[rewards.candidates].tolist() == ["0", "1", "2", "2", "3", "6"]
+
+    def test_several_may_reward_one_query(self):
+        """A query id may come again from another source, but not from the same one."""
+        ids = ["q", "q", "r"]
+
+        assert len(Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "bob", "ann"]))) == 3
+        with pytest.raises(InputError, match=r"got 'q' twice in task 'default' from source 'ann'$"):
+            Rewards.from_indexed(**indexed(query_ids=ids, sources=["ann", "ann", "bob"]))
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"sources": ["ann"]}, "sources: expected one per query, 3 in query_vectors, got 1"),
+            ({"sources": "ann"}, "sources: expected one per query, 3 in query_vectors, got the string 'ann'"),
+            ({"sources": ["ann", None, "bob"]}, "sources: expected strings, got None at row 1"),
+            ({"doc_ids": ["a"]}, "doc_ids: expected one per document, 7 in doc_vectors, got 1"),
+            ({"doc_ids": [""] * U}, "doc_ids: expected non-empty strings, got '' at row 0"),
+        ],
+    )
+    def test_bad_ones(self, changes, message):
+        """One line says what is wrong."""
+        with pytest.raises(InputError, match=f"^{re.escape(message)}$"):
+            Rewards.from_indexed(**indexed(**changes))
+
+
+class TestBounded:
+    """At most so many candidates of each query."""
+
+    def test_keeps_the_best_and_the_nearest(self):
+        """Half of them have the largest rewards, the others the largest similarity; shorter lists stay whole."""
+        rng = np.random.default_rng(0)
+        queries, documents, scores = rng.normal(size=(2, D)), rng.normal(size=(40, D)), rng.uniform(size=40)
+        whole = Rewards.from_indexed(queries, documents, [np.arange(40), [3, 4]], [scores, [0.1, 0.9]])
+        kept = whole.bounded(10)
+        first = kept.candidates[:10]
+        near = documents @ queries[0] / np.linalg.norm(documents, axis=1)
+        best = np.argsort(-scores)[:5]
+        rest = [row for row in np.argsort(-near).tolist() if row not in best][:5]
+
+        assert sorted(first.tolist()) == sorted([*best.tolist(), *rest])
+        assert kept.depths.tolist() == [10, 2]
+        assert whole.bounded(40) is whole
+
+    def test_a_deep_query_is_bounded_in_a_fit(self):
+        """A query of a thousand candidates is learned from by two hundred of them."""
+        rng = np.random.default_rng(0)
+        queries, documents = rng.normal(size=(12, D)), rng.normal(size=(1000, D))
+        rows = [np.arange(1000), *(rng.permutation(1000)[:8] for _ in range(11))]
+        rewards = Rewards.from_indexed(queries, documents, rows, [rng.uniform(size=len(row)) for row in rows])
+        deep, bounded = (fit(some, scope="global", gate=False)["global"] for some in (rewards, rewards.bounded(200)))
+
+        assert_array_equal(deep.vector, bounded.vector)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, current_scope, scope
-from tttembed_rag.serving import Steering, current_tenant, resolve_scope
+from tttembed_rag.serving import Published, Snapshot, Steering, current_tenant, resolve_scope
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -115,8 +115,52 @@ class TestResolution:
 
     def test_a_wrong_scope_is_refused(self, offsets):
         """Neither text nor function nor None."""
-        with pytest.raises(InputError, match=r"^scope: expected a task key, a function, a router or None, got list$"):
+        with pytest.raises(InputError, match=r"^scope: expected a task key, wrapped embeddings, .*, got list$"):
             Steering(offsets, ["task1"])
+
+    def test_a_wrapper_names_the_task_of_another(self, offsets):
+        """A log that is given the wrapper files a query under the task that the wrapper asks for."""
+        fixed = Steering(offsets, "task1")
+        asked = Steering(offsets, lambda query: query[:5])
+
+        assert resolve_scope(fixed, "task2 of a query") == "task1"
+        assert resolve_scope(asked, "task2 of a query") == "task2"
+        with scope("task3"):
+            assert (resolve_scope(fixed, "q"), resolve_scope(asked, "task2")) == ("task1", "task3")
+
+
+class TestUnknownTasks:
+    """A task that nothing was learned for is most often one that was logged under another name."""
+
+    def test_it_is_named_once(self, offsets, caplog):
+        """One line names the task that was asked for, and those that there are."""
+        steering = Steering(offsets, "Task1")
+
+        assert [steering.apply(BASE, "q") for _ in range(3)] == [BASE] * 3
+        [message] = caplog.messages
+        assert message.startswith("task 'Task1': base vectors are served: the offsets hold nothing of it, but of 'task")
+
+    def test_a_wrapper_without_a_scope_asks_for_the_default_task(self, offsets, caplog):
+        """What was learned of named tasks serves nobody who names none, and the log says so."""
+        Steering(offsets).apply(BASE, "q")
+
+        assert ["task 'default'" in message for message in caplog.messages] == [True]
+
+    def test_a_task_on_which_the_gate_abstained_is_known(self, caplog):
+        """It is served base vectors for a reason that its evidence gives, not for a wrong name."""
+        evidence = Evidence(4, None, None, "abstained", "made for a test")
+        held = Offsets([Offset("task", np.zeros(WIDTH), 0.0, 4, evidence, task="task1")], width=WIDTH)
+
+        assert Steering(held, "task1").apply(BASE, "q") == BASE
+        assert caplog.messages == []
+
+    def test_very_many_tasks_are_not_all_named(self, offsets, caplog):
+        """A function that makes tasks of texts fills no log."""
+        steering = Steering(offsets, lambda query: query)
+        for number in range(100):
+            steering.apply(BASE, f"query {number}")
+
+        assert len(caplog.messages) == 20
 
 
 class TestSteering:
@@ -302,3 +346,25 @@ class TestTenants:
 
         expected = [owned[f"tenant{number % 32}"].apply(BASE, task="task1") for number in range(200)]
         assert served == [(one, one) for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("learned_for", "wrapped", "said"),
+    [
+        ("", "mine", ["version 3 does not say for which embedding model"]),
+        ("mine", "", ["version 3 was learned for mine"]),
+        ("mine", "mine", []),
+        ("", "", []),
+    ],
+)
+def test_offsets_of_an_unknown_model_are_said_once(offsets, caplog, learned_for, wrapped, said):
+    """Where one of both models is known, nobody can tell whether they are the same: they are served, and one line."""
+
+    class Versioned(Published):
+        def snapshot(self, tenant):
+            return Snapshot(offsets, None, 3, embedder=learned_for)
+
+    live = LiveOffsets.of(Versioned({}), embedder=wrapped)
+
+    assert [live.current for _ in range(3)] == [offsets] * 3
+    assert [message.split(",")[0].split(" it was")[0] for message in caplog.messages] == said

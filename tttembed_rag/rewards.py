@@ -8,16 +8,19 @@ are kept beside them, so nothing is copied only to be normalised.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.feedback import columns_of
 from tttembed_rag.parquet import read_folder, write_folder
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray, checked_norms
 from tttembed_rag.vectors.columns import (
     check_candidates,
@@ -39,7 +42,11 @@ from tttembed_rag.vectors.rows import UnitRows
 DEFAULT_TASK = "default"
 
 
-@dataclass(frozen=True, eq=False)  # no slots: what is worked out once is kept
+# What a file of rewards holds, and what follows from it: the norms.
+_SAVED = ("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids", "sources", "doc_ids")
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
 class Rewards:
     """Rewards in [0, 1] for candidates of n queries over u unique documents, width d.
 
@@ -195,6 +202,59 @@ class Rewards:
         )
 
     @classmethod
+    def from_texts(
+        cls,
+        feedback: Iterable[Sequence[Any]],
+        *,
+        embed_query: Callable[[str], ArrayLike],
+        embed_documents: Callable[[list[str]], ArrayLike | Sequence[ArrayLike]],
+        scale: Scale | str = "probability",
+        judge: str = "unnamed",
+    ) -> Rewards:
+        """Rewards of texts, with the vectors that an embedding model gives them; a query's id is its text.
+
+        Args:
+            feedback: Rows (query, document, reward[, task[, source]]); an empty task is the default one, an empty
+                source the declared judge. Of several rewards of one pair by one source the mean counts.
+
+            embed_query: Text to *base* query vector (d,): the model itself, never a wrapper that adds offsets.
+
+            embed_documents: Texts to document vectors, of the model the index was built with; asked once.
+
+            scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
+
+            judge: Fingerprint of the judge.
+        """
+        columns = columns_of(feedback, DEFAULT_TASK, embed_query, embed_documents)
+        return cls.from_indexed(**columns, scale=scale, judge=judge)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write one ``.npz`` file, whole or not at all."""
+        write_arrays(path, {name: getattr(self, name) for name in _SAVED} | {"judge": np.array(self.judge)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Rewards:
+        """Read a file that `save` wrote; everything in it is checked again, and nothing executed.
+
+        Raises:
+            DataError: The file is something else, or damaged.
+        """
+        saved = read_arrays(path, (*_SAVED, "judge"), "a file that Rewards.save wrote")
+        queries, documents, starts, candidates, values, tasks, ids, sources, doc_ids, judge = saved
+        rows, rewards = (np.split(column, starts[1:-1]) for column in (candidates, values))
+        return cls.from_indexed(
+            queries,
+            documents,
+            rows,
+            rewards,
+            tasks.tolist(),
+            ids.tolist(),
+            judge=str(judge),
+            sources=sources.tolist(),
+            doc_ids=doc_ids.tolist(),
+        )
+
+    @classmethod
     def from_parquet(cls, folder: str | os.PathLike[str], *, scale: Scale | str = "probability") -> Rewards:
         """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs pyarrow.
 
@@ -296,6 +356,10 @@ class Rewards:
         """Number of rewarded queries."""
         return len(self.query_vectors)
 
+    def __repr__(self) -> str:
+        tasks = len(np.unique(self.tasks))
+        return f"Rewards({len(self)} queries of {tasks} tasks, {self.budget} pairs, width {self.width}, {self.judge})"
+
     @property
     def width(self) -> int:
         """Width d of the vectors."""
@@ -365,6 +429,22 @@ class Rewards:
             sources=self.sources[rows],
             doc_ids=self.doc_ids[used],
         )
+
+    def bounded(self, most: int) -> Rewards:
+        """The rewards with at most *most* candidates of each query: half of them its best, half of them its nearest.
+
+        One query of thousands of candidates would cost more than all others, and say no more than its best ones and
+        those that the retriever takes for them.
+        """
+        kept = np.ones(self.budget, dtype=bool)
+        for query in np.flatnonzero(self.depths > most).tolist():
+            pairs = np.arange(self.starts[query], self.starts[query + 1])
+            near = self.documents.rows(self.candidates[pairs]).unit @ self.queries.rows(np.array([query])).unit[0]
+            best = pairs[np.argsort(-self.values[pairs], kind="stable")][: most // 2]
+            rest = pairs[np.argsort(-near, kind="stable")]
+            kept[pairs] = False
+            kept[best] = kept[rest[~np.isin(rest, best)][: most - len(best)]] = True
+        return self.only(kept)
 
     def only(self, pairs: NDArray[np.bool_]) -> Rewards:
         """The rewards of some *pairs* (N,), with the queries that keep one.

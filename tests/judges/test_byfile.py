@@ -555,12 +555,14 @@ def test_no_reader_of_lines_splits_a_request(proven):
 
 
 def test_the_request_of_a_batch_is_the_live_one(serve, monkeypatch):
-    """Gemini and the scorer get in a file what they get one by one; the fingerprints agree, so answers are shared."""
+    """A service gets in a file what it gets one by one; the fingerprints agree, so answers are shared."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
+    chat = serve(lambda *_: (200, {}, {"choices": [{"message": {"content": "Score: 4"}}]}))
     reply = {"candidates": [{"content": {"parts": [{"text": "Score: 4"}]}, "finishReason": "STOP"}]}
     gemini = serve(lambda *_: (200, {}, reply))
     scorer = serve(lambda *_: (200, {}, {"data": [{"index": 0, "score": 0.5}]}))
     for spec, server, field in (
+        (f"openai:m?url={chat.url}/v1&temperature=0.5", chat, "body"),
         (f"gemini:gemini-3.5-flash?url={gemini.url}", gemini, "request"),
         (f"http+vllm-score:{scorer.url.removeprefix('http:')}?model=m", scorer, "body"),
     ):
@@ -571,6 +573,14 @@ def test_the_request_of_a_batch_is_the_live_one(serve, monkeypatch):
         assert by_file.fingerprint == live.fingerprint
         asked = json.dumps(server.asked[0][2]).replace("thinking_level", "thinkingLevel")  # the service takes both
         assert request[field] == json.loads(asked)
+
+
+def test_openai_has_the_same_name_both_ways(monkeypatch):
+    """Without an address, where only one by one a key is needed."""
+    by_file = open_by_file("openai:gpt-5-mini")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+
+    assert open_judge("openai:gpt-5-mini", queries={}, documents={}).fingerprint == by_file.fingerprint
 
 
 def test_answers_of_both_ways_are_one(proven, serve, tmp_path):

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.judges import ScoreCache
+from tttembed_rag.judges.feedback import SIGNALS
 
 
 def tttembed(*arguments):
@@ -179,8 +180,37 @@ def test_judges_a_log_with_feedback(tmp_path):
     result = tttembed("judge", log, "--judge", f"feedback:{clicks}")
 
     assert result.exit_code == 0, result.output
-    assert rows(tmp_path / "scores" / "clicks.csv.tsv") == [["7", "b", "0.75"]]
+    assert rows(tmp_path / "scores" / "clicks.tsv") == [["7", "b", "0.75"]]
     assert "1 without a score" in result.stdout
+
+
+def test_thumbs_down_written_as_zero_are_refused(folder):
+    """A file of votes 1 and 0 is not read as one of votes that were taken back."""
+    (folder / "fb.csv").write_text(
+        "query_id,doc_id,signal,value\nq1,d1,thumb,1\nq2,d2,thumb,0\nq3,d3,thumb,0\n", encoding="utf-8"
+    )
+    result = tttembed("judge", folder, "--judge", f"feedback:{folder / 'fb.csv'}")
+
+    assert result.exit_code == 2
+    assert "2 of 3 thumbs are 0" in result.stderr
+    assert not list((folder / "scores").glob("*.tsv"))
+
+
+def test_feedback_without_labels(folder):
+    """Votes need no labels of the collection."""
+    (folder / "qrels" / "test.tsv").unlink()
+    (folder / "fb.csv").write_text("query_id,doc_id,signal,value\nq1,d1,thumb,1\n", encoding="utf-8")
+    result = tttembed("judge", folder, "--judge", f"feedback:{folder / 'fb.csv'}", "--depth", "30")
+
+    assert result.exit_code == 0, result.output
+    assert rows(folder / "scores" / "fb.tsv") == [["q1", "d1", "0.75"]]
+
+
+def test_every_signal_is_explained():
+    """The help says which signals there are and what their values mean."""
+    printed = " ".join(tttembed("judge", "--help").stdout.split())
+
+    assert [signal for signal in SIGNALS if f"{signal} (" not in printed] == []
 
 
 def test_the_cache_lies_beside_the_scores(folder, cohere):

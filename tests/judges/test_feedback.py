@@ -60,7 +60,44 @@ class TestBehaviour:
 
     def test_a_thumb_taken_back_is_no_feedback(self):
         """Zero is neither up nor down."""
-        assert Feedback.of([event("thumb", 0.0)]).scores == {}
+        up = Event("q", "other", "thumb", 1.0)
+
+        assert Feedback.of([event("thumb", 0.0), up]).scores == {("q", "other"): 0.75}
+
+    def test_thumbs_taken_back_are_counted(self, caplog):
+        """A value of 0 is easily taken for a thumb down: one line says how many there are, and what is one."""
+        Feedback.of([event("thumb", 0.0), event("thumb", 1.0), event("thumb", -1.0)])
+
+        assert caplog.messages == [
+            "value: 1 of 3 thumbs are 0, a thumb taken back, which says nothing; a thumb down is -1"
+        ]
+
+    def test_thumbs_that_are_mostly_taken_back_are_refused(self):
+        """Somebody writes thumbs down as 0."""
+        votes = [event("thumb", 0.0)] * 3 + [event("thumb", 1.0)] * 2
+
+        with pytest.raises(InputError, match=r"^value: 3 of 5 thumbs are 0, .*; expected -1 for a thumb down$"):
+            Feedback.of(votes)
+
+    def test_what_a_value_means_stands_in_the_refusal(self):
+        """A wrong value is answered with the meaning of the right ones."""
+        with pytest.raises(InputError, match=r"^value: expected for thumb 1 up, -1 down, 0 taken back, got 5$"):
+            event("thumb", 5.0)
+
+    def test_ids_that_match_nothing_are_refused(self):
+        """Feedback about another collection scores nothing; the message shows what it names."""
+        feedback = Feedback.of([event()])
+
+        with pytest.raises(DataError, match=r"^feedback: 1 of 1 pairs name .*query 'q' with document 'd'.*"):
+            feedback.judge({"other": "text"}, {"d": "text"})
+
+    def test_a_few_unknown_ids_are_counted(self, caplog):
+        """Documents come and go: the rest is used, and one line counts what is left out."""
+        feedback = Feedback.of([event(), Event("q", "gone", "click", 1.0), Event("q", "e", "click", 1.0)])
+        judge = feedback.judge({"q": "query"}, {"d": "D", "e": "E"})
+
+        assert judge.score("query", ["D", "E"]) == [0.75, 0.75]
+        assert ["feedback: 1 of 3 pairs" in message for message in caplog.messages] == [True]
 
     @pytest.mark.parametrize(
         ("signal", "value", "position", "name"),

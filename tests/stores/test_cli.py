@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
+from tttembed_rag.cli.telling import with_origin
 from tttembed_rag.judges import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store, schema
@@ -41,7 +42,7 @@ def file(url: str, tmp_path: Path) -> Path:
     """What they teach, saved."""
     path = tmp_path / "offsets.safetensors"
     with open_store(url) as store:
-        learned(store).save(path)
+        with_origin(learned(store), embedder="model-a").save(path)
     return path
 
 
@@ -103,12 +104,17 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
     assert before.offsets.settings == after.offsets.settings
 
 
-def test_publish_is_told_the_embedding_model(url: str, file: Path) -> None:
-    """Where the file does not say it."""
-    run("publish", file, "--store", url, "--embedder", "model-a")
-
+def test_publish_asks_for_the_embedding_model(url: str, tmp_path: Path) -> None:
+    """A file that does not say it is published with a name alone: offsets of one model are noise to another."""
+    file = tmp_path / "unnamed.safetensors"
     with open_store(url) as store:
+        learned(store).save(file)
+        refused = run("publish", file, "--store", url)
+        run("publish", file, "--store", url, "--embedder", "model-a")
+
         assert [version.embedder for version in store.versions()] == ["model-a"]
+    assert refused.exit_code == 2
+    assert "--embedder: expected the name of the model whose vectors" in refused.output
 
 
 def test_fit_keeps_the_embedding_model_for_publish(sqlite_url: str, tmp_path: Path) -> None:
@@ -377,7 +383,8 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
         offsets.save(file)
         store.publish(offsets, by=escape)
 
-    said = "".join(run(*arguments).output for arguments in (["show", file], ["show", url], ["audit", "--store", url]))
+    shown = (["show", file, "--all"], ["show", url, "--all"], ["audit", "--store", url])
+    said = "".join(run(*arguments).output for arguments in shown)
 
     assert "query:t0/acme:?q0: 1 rewarded query" in said
     assert "query:t0/?]0;mine?: 1 rewarded query" in said
@@ -413,7 +420,13 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
     line = {"query_id": "7", "query": "how?", "task": "billing", "candidates": [{"id": "a", "text": "so"}]}
     log.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
-    assert run("import", log, "--store", sqlite_url).output == f"1 queries of {log}\n"
+    assert run("import", log, "--store", sqlite_url).output.splitlines() == [
+        f"1 queries of {log}",
+        (
+            "1 of 1 queries and 1 of 1 documents have no vector: nothing is learned from those until --embed SPEC "
+            "gives them some"
+        ),
+    ]
     with open_store(sqlite_url) as store:
         assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
 
@@ -454,7 +467,7 @@ def test_import_writes_in_parts(url: str, tmp_path: Path) -> None:
         for number in range(1201)
     ]
     log.write_text("\n".join(lines), encoding="utf-8")
-    twice = [run("import", log, "--store", url).output for _ in range(2)]
+    twice = [run("import", log, "--store", url).stdout for _ in range(2)]
 
     assert twice == [f"1201 queries of {log}\n"] * 2
     with open_store(url) as store:

@@ -47,6 +47,11 @@ class Call(NamedTuple):
         return getsizeof(self.query) + sum(map(getsizeof, self.documents)) + self.known_size
 
     @property
+    def lacks_vectors(self) -> bool:
+        """Whether its query has no vector yet: texts take far longer to embed than to write."""
+        return self.known.vector is None
+
+    @property
     def known_size(self) -> int:
         """Bytes of the vectors that its caller knew."""
         rows = self.known.document_vectors
@@ -121,6 +126,11 @@ class Preparation:
         self._embed_documents = embed_documents
         self._query_vectors, self._document_vectors = TextVectors(), vectors
         self._pairs = pairs
+
+    @property
+    def embeds(self) -> bool:
+        """Whether texts may have to be embedded, which can take seconds for a few queries."""
+        return self._embed_queries is not None or self._embed_documents is not None
 
     def renew(self) -> None:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""

@@ -6,6 +6,8 @@ that has them, remembered by content, or embedded again.
 
 from __future__ import annotations
 
+import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.capture.log import Known, check_judge, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import DataError, InputError, RewardError
 from tttembed_rag.judges.cache import ScoreCache
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
@@ -26,6 +28,7 @@ from tttembed_rag.observations import Observation
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.system.files import write_whole
 
 __all__ = ["RewardLog"]
 
@@ -200,6 +203,35 @@ class RewardLog:
             judge=self.judge,
         )
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all of it to a file of JSON lines, whole or not at all."""
+        with self._lock:
+            head = {"judge": self.judge, "scale": str(self.scale), "tenant": self.tenant, "capacity": self._capacity}
+            vectors = {query: vector.tolist() for query, vector in self._query_vectors.items()}
+            lines = [
+                {"task": task, "query": query, "documents": list(shown.items()), "vector": vectors.get(query)}
+                for (task, query), shown in self._served.items()
+            ]
+        write_whole(path, "".join(json.dumps(line) + "\n" for line in [head, *lines]).encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RewardLog:
+        """Read a file that `save` wrote.
+
+        Raises:
+            DataError: The file is something else.
+        """
+        try:
+            head, *lines = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+            log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
+            for line in lines:
+                given = [reward for _, reward in line["documents"] if reward is not None]
+                Scale().to_unit(np.array(given, dtype=np.float64))  # refuses what is no reward
+                log._add(line["query"], map(tuple, line["documents"]), line["task"], Known(line["vector"]))
+        except (AttributeError, KeyError, OSError, TypeError, ValueError) as exc:
+            raise DataError(f"{path}: expected a file that RewardLog.save wrote ({exc})") from exc
+        return log
+
     def _note(
         self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None, known: Known | None
     ) -> None:
@@ -213,7 +245,11 @@ class RewardLog:
         task: str | None,
         known: Known | None = None,
     ) -> None:
-        shown = [(text, reward) for text, reward in documents if text.strip()]
+        shown = [(text, reward) for text, reward in documents]
+        wrong = [text for text in (query, *(text for text, _ in shown)) if not isinstance(text, str)]
+        if wrong:
+            raise InputError(f"query, documents: expected texts, got {type(wrong[0]).__name__}")
+        shown = [(text, reward) for text, reward in shown if text.strip()]
         if not query.strip() or not shown:  # there is no meaning to learn from
             return
         vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import struct
 import time
 import zlib
@@ -23,6 +24,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import REQUIRED, AnyTenant, check_tenant, current_query_id, said_tenant
+from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
 __all__ = ["Captured", "StoreLog"]
@@ -101,6 +103,7 @@ class StoreLog:
 
     Raises:
         InputError: An option is out of its range, or there is no such scale.
+        StoreError: The URL can never be that of a store.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class StoreLog:
             raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
         if tenant is not REQUIRED:
             check_tenant(tenant)
+        check_url(store)
         self.judge, declared = (judge, scale) if isinstance(judge, str) else (judge.fingerprint, judge.scale)
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self._tenant = tenant
@@ -183,9 +187,14 @@ class StoreLog:
         """Wait until everything noted so far is written or refused; gives whether it is after *timeout* seconds."""
         return self._writer.flush(timeout)
 
-    def close(self, timeout: float = 30.0) -> None:
-        """Write what waits, at most *timeout* seconds, and end; later calls are dropped."""
-        self._writer.close(timeout)
+    def close(self, timeout: float | None = None) -> None:
+        """Write what waits, and end; later calls are dropped. What could not be written is counted and logged.
+
+        Args:
+            timeout: Seconds that it may take, beyond the embedding that is in progress; None is as long as queries are
+                being written, and gives up after 30 s in which none was.
+        """
+        self._writer.close(math.inf if timeout is None else timeout)
 
     def __enter__(self) -> Self:
         return self

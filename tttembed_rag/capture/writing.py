@@ -29,10 +29,16 @@ _BATCH = 200
 _BATCH_BYTES = 16 * 2**20
 # Transactions that must go well before larger ones are tried, after some took too long.
 _WELL = 20
+# The same where texts may have to be embedded first: so that some are written every few seconds.
+_EMBEDDED_BATCH = 4
 # Seconds between two looks at an empty queue; the shortest and the longest wait for a store that is away.
 _PAUSE, _RETRY, _LONGEST_RETRY = 0.2, 0.1, 5.0
-# Seconds that all writers together may take at exit.
-_EXIT_SECONDS = 5.0
+# Seconds without a written query after which a store is given up, when a log is closed.
+_PATIENCE = 30.0
+# Seconds that all writers together may take at exit: without a written query, and in all.
+_EXIT_PATIENCE, _EXIT_SECONDS = 5.0, 30.0
+# Seconds in which a round in progress ends: a thread in native code aborts the process when the interpreter ends.
+_LAST_ROUND = 60.0
 
 
 class ObservingStore(Protocol):
@@ -160,14 +166,24 @@ class Writer:
         with self._progress:
             return self._progress.wait_for(lambda: self._done >= until, timeout)
 
-    def close(self, timeout: float) -> None:
-        """Write what waits, at most *timeout* seconds, and end."""
+    def close(self, timeout: float, patience: float = _PATIENCE) -> None:
+        """Write what waits, and end.
+
+        Args:
+            timeout: Seconds that it may take.
+
+            patience: Seconds without a query that came to an end after which the rest is given up.
+        """
         until = time.monotonic() + timeout
         self._closed = True
-        self.flush(timeout)
-        self._ending = True
+        drained, done = False, -1
+        while not drained and self._done > done:
+            done = self._done
+            drained = self.flush(min(patience, max(0.0, until - time.monotonic())))
+        self._ending, self._given_up = True, not drained
         self._loop.wake()
-        self._loop.join(max(0.0, until - time.monotonic()))
+        last_round = _LAST_ROUND if self._preparation.embeds else 0.0
+        self._loop.join(max(min(patience, until - time.monotonic()), last_round))
         if lost := self.queued:
             _log.error("%d served queries were not written: %s", lost, self.outage.error or "the time was over")
             self._settle("failed", lost)
@@ -192,7 +208,7 @@ class Writer:
         self._accepted, self._done = telemetry.Tally(), 0
         self._progress = Condition()
         self._retry = _RETRY
-        self._ending = False
+        self._ending = self._given_up = False
         # Whether the store is known to have tenants; they are never forgotten as such.
         self._has_tenants = False
 
@@ -216,7 +232,7 @@ class Writer:
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
             return None if self._ending else self._retry
         self._retry = _RETRY
-        if self._queue:
+        if self._queue and not self._given_up:
             return 0.0
         return None if self._ending else _PAUSE
 
@@ -225,11 +241,13 @@ class Writer:
         if not self._queue:
             return []
         self._has_tenants = self._has_tenants or store.has_tenants()
-        calls, size = list[Call](), 0
-        while self._queue and len(calls) < _BATCH and size < _BATCH_BYTES:
+        most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
+        calls, size, lacking = list[Call](), 0, 0
+        while self._queue and len(calls) < _BATCH and lacking < most and size < _BATCH_BYTES:
             call, own = self._queue.popleft()
             calls.append(call)
             size += own
+            lacking += call.lacks_vectors
         with self._weighing:
             self._held -= size
         if self._has_tenants:
@@ -299,7 +317,7 @@ _writers: WeakSet[Writer] = WeakSet()
 def _close_all() -> None:
     until = time.monotonic() + _EXIT_SECONDS
     for writer in list(_writers):
-        writer.close(max(0.0, until - time.monotonic()))
+        writer.close(max(0.0, until - time.monotonic()), _EXIT_PATIENCE)
 
 
 atexit.register(_close_all)

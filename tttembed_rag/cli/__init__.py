@@ -1,6 +1,37 @@
 """The `tttembed` command: bad input ends with exit code 2 and one line of reason."""
 
-from tttembed_rag.cli import data, judge, measuring, offsets, report, store, tables, worker
+from tttembed_rag.cli import (
+    data,
+    embedding,
+    judge,
+    judgments,
+    learning,
+    measuring,
+    offsets,
+    report,
+    serve,
+    spans,
+    store,
+    tables,
+    tools,
+    worker,
+)
 from tttembed_rag.cli.group import main
 
-__all__ = ["data", "judge", "main", "measuring", "offsets", "report", "store", "tables", "worker"]
+__all__ = [
+    "data",
+    "embedding",
+    "judge",
+    "judgments",
+    "learning",
+    "main",
+    "measuring",
+    "offsets",
+    "report",
+    "serve",
+    "spans",
+    "store",
+    "tables",
+    "tools",
+    "worker",
+]

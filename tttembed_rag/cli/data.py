@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from tttembed_rag.cli.group import main
+from tttembed_rag.cli.progress import working
 from tttembed_rag.system.files import write_whole
 
 # The file that names the source of a folder's collection; written before the texts.
@@ -62,7 +62,7 @@ def data(
         _check_same(folder, Path(name), choices)
     else:
         _fetch(name, folder, choices)
-    dataset = load_beir(folder)
+    dataset = load_beir(folder, labels=False)
     record: dict[str, str | int] = {
         "folder": str(folder),
         "documents": len(dataset.documents),
@@ -72,12 +72,12 @@ def data(
         embedder = open_embedder(spec)
         cache_file = cache_path or folder / "vectors" / ".known.sqlite"
         cache_file.parent.mkdir(parents=True, exist_ok=True)
-        length, hidden = len(dataset.documents) + len(dataset.queries), not sys.stderr.isatty()
+        length = len(dataset.documents) + len(dataset.queries)
         with (
             closing(VectorCache.open(cache_file)) as cache,
-            click.progressbar(length=length, label="embed", file=sys.stderr, hidden=hidden) as bar,
+            working(length, "embed") as bar,
         ):
-            cached = CachedEmbedder(embedder, cache, watch=bar.update)
+            cached = CachedEmbedder(embedder, cache, at_once=128, watch=bar.update)
             documents = cached.embed_documents(list(dataset.documents.values()))
             queries = cached.embed_queries(list(dataset.queries.values()))
         written = write_vectors(
@@ -87,7 +87,8 @@ def data(
     if as_json:
         click.echo(json.dumps(record))
         return
-    click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries with labels")
+    labelled = " with labels" if dataset.qrels else ""
+    click.echo(f"{folder}: {record['documents']} documents, {record['queries']} queries{labelled}")
     if spec is not None:
         click.echo(f"{record['vectors']}: {record['dimensions']} dimensions of {record['embedder']}")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +15,11 @@ import click
 
 from tttembed_rag.cli.batch import ByFile, by_file, run_by_file
 from tttembed_rag.cli.group import Many, counted, main
+from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
     from tttembed_rag.judging.plan import Progress, Verdicts
+    from tttembed_rag.observations import Observation
 
 
 @main.command()
@@ -66,6 +68,10 @@ def judge(
     gemini:MODEL, http+SHAPE://HOST or https+SHAPE://HOST (cohere, jina, vllm, vllm-score, tei, sglang,
     decision, gemini-decision) or feedback:FILE (CSV, TREC qrels, OpenSearch JSON); options follow as ?name=value&...
 
+    The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position and time. Signals:
+    thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success
+    (1 the document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
+
     By file, at the price of a batch: SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME.
     --write-batch writes what a batch service takes, the judge's probe first; --read-batch takes what it gave.
 
@@ -93,11 +99,7 @@ def judge(
         cache_file = _cache_path(cache_path, target, dry_run=dry_run)
         run_by_file(batch, spec, plan, cache_file, target, dry_run=dry_run, probe=not no_probe, as_json=as_json)
         return
-    scorer = open_judge(
-        spec,
-        queries={observation.query_id: observation.query for observation in served},
-        documents={document: text for observation in served for document, text in observation.candidates},
-    )
+    scorer = open_judge(spec, **_texts(source, served))
     with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
         probe = not no_probe and not isinstance(scorer, FeedbackJudge)
         ahead = forecast(plan, scorer, cache, probe=probe)
@@ -106,25 +108,41 @@ def judge(
             return
         if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
             check_once(scorer, cache, price=plan.price)
-        hidden, started = not sys.stderr.isatty(), time.monotonic()
-        with click.progressbar(
-            length=max(1, ahead.pairs), label="judge", file=sys.stderr, hidden=hidden, item_show_func=lambda text: text
-        ) as bar:
+        started = time.monotonic()
+        with working(ahead.pairs, "judge") as bar:
 
             def watch(now: Progress) -> None:
                 rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
 
-            verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
+            try:
+                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
+            except KeyboardInterrupt:
+                click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
+                raise click.exceptions.Exit(130) from None
     write_scores(target, verdicts)
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
     if verdicts.stopped not in ("", BUDGET_ENDED):
         raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
 
 
+def _texts(source: Path, served: Sequence[Observation]) -> dict[str, Mapping[str, str]]:
+    """The texts of queries and documents by their ids: of the whole collection, not of its candidates alone."""
+    from tttembed_rag.evaluate.files import load_beir
+
+    if source.is_dir():
+        dataset = load_beir(source, labels=False)
+        return {"queries": dataset.queries, "documents": dataset.documents}
+    documents = {document: text for observation in served for document, text in observation.candidates}
+    return {"queries": {observation.query_id: observation.query for observation in served}, "documents": documents}
+
+
 def _default_target(source: Path, spec: str) -> Path:
     """The default file of rewards: scores/JUDGE.tsv in the folder, or beside the log."""
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2])
+    name = spec.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    if spec.startswith("feedback:"):
+        name = name.removesuffix(Path(name).suffix)
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", name)
     return (source if source.is_dir() else source.parent) / "scores" / f"{name.strip('-.') or 'judge'}.tsv"
 
 

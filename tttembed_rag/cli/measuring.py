@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import click
 
 from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 
 
@@ -55,9 +55,7 @@ def evaluate(
     ]
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(workload) * outcomes * 3
-    hidden = not sys.stderr.isatty()
-    with click.progressbar(run(workload, settings), total, label="eval", file=sys.stderr, hidden=hidden) as bar:
-        rows = [row.as_dict() for row in bar]
+    rows = [row.as_dict() for row in watched(run(workload, settings), total, "eval")]
     if json_path is not None:
         write_json(json_path, rows)
     if json_path is None or str(json_path) != "-":
@@ -83,15 +81,22 @@ def demo(
     out: Path,
     json_path: Path | None,
 ) -> None:
-    """Watch a frozen embedding model get better at a real retrieval job from rewards alone."""
+    """Watch a frozen embedding model get better at a real retrieval job from rewards alone.
+
+    An agent's search over the callables of the standard library, or (with --data) any BEIR folder.
+    """
     from tttembed_rag.demo.run import run_demo
+    from tttembed_rag.demo.tools import run_tool_demo
 
     if data is None and (vectors or rewards != "qrels"):
         raise click.UsageError("--vectors and --rewards need a folder: --data DIR")
     check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
-    rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
+    if data is None:
+        rows = run_tool_demo(seeds, out, say)
+    else:
+        rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
     if json_path is not None:
         write_json(json_path, rows)
 
@@ -120,4 +125,29 @@ def _summary(rows: Iterable[dict[str, Any]]) -> str:
             f"{mean['ndcg10']:>7.3f}{mean['delta']:>+8.3f}{min(row['delta'] for row in cell):>+8.3f}"
             f"{harmed:>8.1%}{published:>11}"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_LEGEND, *_conclusions(cells)])
+
+
+# What the columns of the summary mean.
+_LEGEND = (
+    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. harmed: queries",
+    "whose nDCG@10 fell. published: splits on which something was served. heldout: queries that nobody judged.",
+)
+
+
+def _conclusions(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[str]:
+    """A sentence for each data set: what `auto` did to queries that nobody judged, with most judged queries."""
+    most: dict[str, tuple[int, list[dict[str, Any]]]] = {}
+    for (dataset, population, rewarded, label), cell in cells.items():
+        if (population, label) == ("heldout", "auto") and rewarded >= most.get(dataset, (0, []))[0]:
+            most[dataset] = rewarded, cell
+    said = []
+    for dataset, (rewarded, cell) in sorted(most.items()):
+        low, delta, high = (sum(row[key] for row in cell) / len(cell) for key in ("ci_low", "delta", "ci_high"))
+        of = f"{dataset}: with {rewarded} judged queries, auto"
+        if not any(row["published"] for row in cell):
+            said.append(f"{of} serves nothing: the evidence is too weak, and nothing changes.")
+            continue
+        verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
+        said.append(f"{of} {verdict} queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}].")
+    return said

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 # Tenants that one line names at most.
 _NAMED = 10
-# Queries that are imported in one transaction: others write in between.
-_AT_ONCE = 500
 
 
 @main.command()
@@ -41,7 +39,7 @@ _AT_ONCE = 500
 @of_tenant
 @click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
 @click.option(
-    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from, where it does not say so."
+    "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from; needed where it says none."
 )
 @on_record
 @as_objects
@@ -57,6 +55,13 @@ def publish(
     offsets = without_origin(offsets)
     if embedder and learned_from not in ("", embedder):
         raise click.UsageError(f"--embedder: expected that of {file}, {learned_from!r}, got {embedder!r}")
+    if not (embedder or learned_from):
+        if not sys.stdin.isatty():
+            raise click.UsageError(
+                f"--embedder: expected the name of the model whose vectors {file} was learned from, which the file "
+                "does not say: offsets of one model are noise to another"
+            )
+        embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
         alias: Alias = "candidate" if candidate else "live"
         version = store.publish(
@@ -253,42 +258,6 @@ def migrate(url: str) -> None:
     """
     with opened(url, upgrade=True) as store:
         say(f"{store.name}: up to date")
-
-
-@main.command("import")
-@click.argument("log", metavar="LOG", type=click.Path(path_type=Path))
-@in_store
-@of_tenant
-@as_objects
-def import_(log: Path, url: str, tenant: str, *, as_json: bool) -> None:
-    """Put the served queries of LOG, JSON lines as `judge` reads them, into a store, where they wait for a judge.
-
-    All of LOG is checked first; if it ends on the way, run it again: what is there is merged.
-    """
-    from tttembed_rag.judging.files import read_log
-    from tttembed_rag.stores import Candidate, Served
-    from tttembed_rag.stores.rows import in_parts
-
-    served = [
-        Served(
-            one.query_id,
-            None,
-            [Candidate(name, text=text) for name, text in one.candidates],
-            one.query,
-            one.task,
-            tenant,
-        )
-        for one in read_log(log)
-    ]
-    written, hidden = 0, not sys.stderr.isatty()
-    with (
-        opened(url, create=True) as store,
-        click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar,
-    ):
-        for part in in_parts(served, _AT_ONCE):
-            written += store.observe(part)
-            bar.update(len(part))
-    click.echo(json.dumps({"queries": written}) if as_json else f"{written} queries of {log}")
 
 
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:

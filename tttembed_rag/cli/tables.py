@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, main
+from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
 
@@ -88,12 +88,8 @@ def tables(
     )
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
-        hidden = not sys.stderr.isatty()
-        bar = click.progressbar(
-            measured(study.cells, store, fresh=fresh), len(study.cells), label=name, file=sys.stderr, hidden=hidden
-        )
-        with bar as cells:
-            report = study.report(list(cells))
+        cells = watched(measured(study.cells, store, fresh=fresh), len(study.cells), name)
+        report = study.report(list(cells))
     settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(study_options)}
     manifest = {
         "experiment": name,

@@ -10,6 +10,7 @@ import click
 
 from tttembed_rag.cli.group import say
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store, Version
@@ -32,6 +33,62 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
             f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
             f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
         )
+
+
+def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
+    """Print the judge that gave the rewards, a line for each task, and how many private offsets there are.
+
+    The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
+
+    Args:
+        offsets: What was learned.
+
+        everything: Print a line for every offset instead.
+
+        as_json: One JSON object for every offset, and nothing else.
+    """
+    if not as_json and (judge := offsets.settings.get("judge")) is not None:
+        say(f"rewards: {judge}")
+    if everything or as_json:
+        for offset in offsets.values():
+            say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
+        return
+    shared: dict[str | None, list[Offset]] = {}
+    private: dict[str | None, list[Offset]] = {}
+    for offset in offsets.values():
+        (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
+    for of_task in shared.values():
+        for offset in [offset for offset in of_task if offset.served] or of_task[:1]:
+            say(offset_line(offset))
+    for task, own in private.items():
+        if len(own) == 1:
+            say(offset_line(own[0]))
+            continue
+        served = sum(offset.served for offset in own)
+        say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
+
+
+def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
+    """One of *offsets* as a JSON object, without its vector."""
+    evidence = offset.evidence
+    return {
+        "key": offset.key,
+        "served": offset.served,
+        "alpha": offset.alpha,
+        "n": offset.n,
+        "gain": evidence.gain,
+        "interval": evidence.interval,
+        "verdict": evidence.verdict,
+        "reason": evidence.reason,
+        "needed": evidence.needed,
+        "judge": offsets.settings.get("judge"),
+    }
+
+
+def offset_line(offset: Offset) -> str:
+    """An offset in one line that a person understands."""
+    noun = "query" if offset.n == 1 else "queries"
+    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {offset.evidence}"
 
 
 def served_now(store: Store, tenant: str) -> str:

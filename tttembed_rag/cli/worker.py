@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, get_args
 
 import click
 
+from tttembed_rag.cli.embedding import check_has_vectors, embedded_by, fill
 from tttembed_rag.cli.group import counted, main, say
 from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
+    from tttembed_rag.stores import Store
     from tttembed_rag.worker import Step
 
 
+_log = logging.getLogger(__name__)
 # Actions of steps that are printed once where they are the same every round.
 _QUIET = ("learned nothing", "standby")
 
@@ -40,6 +47,7 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--min-new", default=50, show_default=True, help="New rewards that are worth a fit (and a tenth of all).")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
+@embedded_by("texts of the store that have no vector, before each round")
 @counted("--concurrency", 8, "Calls of the judge in flight at once.")
 @click.option(
     "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."
@@ -57,6 +65,7 @@ def worker(
     min_new: int,
     last: int,
     embedder: str | None,
+    embed: str | None,
     concurrency: int,
     lease: float,
     *,
@@ -80,6 +89,10 @@ def worker(
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
     with open_store(url, upgrade=True) as store:
+        if embed is not None:
+            embedder = fill(store, embed, embedder or "", only_without_any=True)[0]
+        elif judge is not None:
+            check_has_vectors(store, "judging")
         worker = Worker(
             store,
             judge,
@@ -103,13 +116,38 @@ def worker(
         try:
             if once:
                 worker.round(stop=stop, watch=printed)
-            else:
+            elif embed is None:
                 worker.run(every=every, stop=stop, watch=printed)
+            else:
+                with _kept_filled(store, embed, embedder or "", every):
+                    worker.run(every=every, stop=stop, watch=printed)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
     if once and printed.failed:
         raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _kept_filled(store: Store, spec: str, name: str, every: float) -> Iterator[None]:
+    """A block in which new texts get vectors every so many seconds, in a thread that has ended when it is left."""
+    ended = Event()
+
+    def keep() -> None:
+        failures = FailureLog(_log)
+        while not ended.wait(every):
+            try:
+                fill(store, spec, name, only_without_any=True)
+            except Exception:  # noqa: BLE001 - of a store or a model: the next time may succeed
+                failures.exception("new texts were not embedded")
+
+    thread = Thread(target=keep, name="tttembed-embed", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _open(spec: str) -> tuple[Judge, bool]:

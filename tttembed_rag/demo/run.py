@@ -1,8 +1,6 @@
-"""The main job, shown: a frozen embedding model gets better at a real retrieval task from rewards.
+"""A frozen embedding model gets better at a retrieval task of yours from rewards: a BEIR folder, shown.
 
-Agent tool retrieval: the tools are the public callables of this machine's standard library, the
-queries are how-to requests in a person's words. Half of the requests may be rewarded, by task
-success: the callable that people finally used. The other half is only measured.
+Half of the queries may be rewarded, the other half is only measured.
 """
 
 from __future__ import annotations
@@ -31,16 +29,15 @@ from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
 
 _EMBEDDER = "all-MiniLM-L6-v2"
-# Tokens read of a text. A callable's purpose stands in its first lines; reading no further halves the wait.
+# Tokens read of a text.
 _TEXT_TOKENS = 128
-_CARD_TOKENS = 64
 # Task success is known for every listed callable at no cost, so the whole list is rewarded.
 _DEPTH = 30
 _HOLDOUT = 0.5
 
 
 def run_demo(
-    data: Path | None,
+    data: Path,
     vectors: str | None,
     rewards: str,
     scale: Scale,
@@ -51,7 +48,7 @@ def run_demo(
     """Run the demo, say it line by line, and return its rows.
 
     Args:
-        data: A BEIR folder instead of the standard library.
+        data: A BEIR folder.
 
         vectors: Its stored vectors; None embeds its texts.
 
@@ -122,23 +119,18 @@ def standard_library() -> Dataset:
     return Dataset("python-standard-library", callables.texts, queries, qrels)
 
 
-def _collection(
-    data: Path | None, vectors: str | None, rewards: str, scale: Scale, say: Callable[[str], None]
-) -> Collection:
-    dataset = load_beir(data) if data else standard_library()
-    scores = load_scores(data, rewards) if data and rewards != QRELS else None
+def _collection(data: Path, vectors: str | None, rewards: str, scale: Scale, say: Callable[[str], None]) -> Collection:
+    dataset = load_beir(data)
+    scores = load_scores(data, rewards) if rewards != QRELS else None
     if scores is not None:
         dataset = dataset.only(scores)
-    if data and vectors:
+    if vectors:
         docs, queries = load_vectors(data, vectors, dataset)
     else:
         say(f"Embedding {len(dataset.documents)} documents with {_EMBEDDER} ...")
-        reader, asker = (
-            minilm(max_tokens=tokens, progress=sys.stderr.isatty())
-            for tokens in (_TEXT_TOKENS if data else _CARD_TOKENS, _TEXT_TOKENS)
-        )
-        docs = reader.embed_documents(list(dataset.documents.values()))
-        queries = asker.embed_queries(list(dataset.queries.values()))
+        model = minilm(max_tokens=_TEXT_TOKENS, progress=sys.stderr.isatty())
+        docs = model.embed_documents(list(dataset.documents.values()))
+        queries = model.embed_queries(list(dataset.queries.values()))
     embedder = vectors or _EMBEDDER
     return Collection.of(dataset, docs, queries, embedder=embedder, judge=rewards, scores=scores, scale=scale)
 

@@ -2,7 +2,7 @@
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder, unit_vectors
-from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 from tttembed_rag.embedders.gemini import GeminiEmbedder
 from tttembed_rag.embedders.local import (
     LocalEmbedder,
@@ -12,13 +12,16 @@ from tttembed_rag.embedders.local import (
     qwen3_embedding,
     sentence_transformer,
 )
+from tttembed_rag.embedders.service import EmbeddingService
 from tttembed_rag.embedders.specs import name_of, open_embedder
 from tttembed_rag.embedders.truncated import Truncated
 
 __all__ = [
     "CachedEmbedder",
     "Embedder",
+    "EmbeddingService",
     "FrameworkEmbedder",
+    "FunctionEmbedder",
     "GeminiEmbedder",
     "LocalEmbedder",
     "Truncated",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tttembed_rag.embedders.contract import unit_vectors
@@ -45,6 +45,28 @@ class FrameworkEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents."""
         return unit_vectors(self.fingerprint, self._documents(list(texts)), len(texts))
+
+
+class FunctionEmbedder:
+    """The vectors of a function from texts to vectors, the same for queries and documents, at unit length.
+
+    Args:
+        embed: Texts to vectors (len(texts), d).
+
+        name: Its name; the fingerprint says nothing else of it.
+    """
+
+    def __init__(self, embed: Callable[[list[str]], Any], *, name: str) -> None:
+        self._embed = embed
+        self.fingerprint = f"python:{name}"
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries."""
+        return self.embed_documents(texts)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents."""
+        return unit_vectors(self.fingerprint, self._embed(list(texts)) if texts else [], len(texts))
 
 
 def _has(model: Any, *names: str) -> bool:

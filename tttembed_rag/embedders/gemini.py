@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tttembed_rag.embedders.batches import requests
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
 from tttembed_rag.models.fingerprints import fingerprint_of
@@ -16,9 +17,8 @@ from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 
-# The most that the service takes in a request: texts, and characters (about 20,000 tokens of 3).
+# The most texts that the service takes in a request.
 _AT_ONCE = 100
-_CHARACTERS_AT_ONCE = 60_000
 
 QUERY_PREFIX = "task: search result | query: "
 DOCUMENT_PREFIX = "title: none | text: "
@@ -122,7 +122,7 @@ class GeminiEmbedder:
         )
         prefixed = [prompt + text for text in texts] if self._by_prefix else texts
         try:
-            parts = [self._ask(partial(self._answer, group, config)) for group in _requests(prefixed)]
+            parts = [self._ask(partial(self._answer, group, config)) for group in requests(prefixed, _AT_ONCE)]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
             raise EmbedderError(str(exc)) from exc
         return np.concatenate(parts) if parts else unit_vectors(self._model, [], 0)
@@ -133,17 +133,3 @@ class GeminiEmbedder:
         with failures_of(self._model):
             answer = self._client.models.embed_content(model=self._model, contents=contents, config=config)
         return unit_vectors(self._model, [item.values or [] for item in answer.embeddings or []], len(texts))
-
-
-def _requests(texts: Sequence[str]) -> Iterator[list[str]]:
-    """*texts* in groups that a request may hold."""
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        if group and (len(group) == _AT_ONCE or size + len(text) > _CHARACTERS_AT_ONCE):
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    if group:
-        yield group

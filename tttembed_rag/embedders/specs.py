@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
-from types import FunctionType
+from inspect import isfunction
 from typing import Any
 
 from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
 from tttembed_rag.embedders.truncated import Truncated
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.local import short_name
+from tttembed_rag.models.named import load_named
 from tttembed_rag.models.options import Options
 
 KINDS = (
-    "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, gemini:MODEL, model2vec:MODEL, "
-    "python:MODULE:NAME or minilm"
+    "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, model2vec:MODEL, openai:MODEL, cohere:MODEL, "
+    "voyage:MODEL, gemini:MODEL, python:MODULE:NAME or minilm"
 )
 
 
@@ -24,9 +25,10 @@ def open_embedder(spec: str) -> Embedder:
     """The embedder that *spec* names.
 
     `sentence-transformers:MODEL`, `qwen3:MODEL`, `embeddinggemma:MODEL`, `model2vec:MODEL` (names of a hub,
-    or folders), `gemini:MODEL`, `python:MODULE:NAME` (an embedding object of LangChain, LlamaIndex or this
-    package, or a function that makes one) or `minilm`; options follow as in an address:
-    `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`.
+    or folders), `openai:MODEL` (any service that speaks its embeddings, by `?url=`), `cohere:MODEL`, `voyage:MODEL`,
+    `gemini:MODEL`, `python:MODULE:NAME` (a function from texts to vectors, an embedding object of LangChain,
+    LlamaIndex or this package, or a class or function that makes one) or `minilm`; options follow as in an address:
+    `qwen3:Qwen/Qwen3-Embedding-0.6B?dimensions=256&batch=8`, `openai:nomic-embed-text?url=http://127.0.0.1:11434/v1`.
 
     Args:
         spec: The text.
@@ -42,9 +44,15 @@ def open_embedder(spec: str) -> Embedder:
     if (kind == "minilm") == bool(target.strip("/")):
         raise InputError(f"embedder: expected {KINDS}, got {spec!r}")
     dimensions = options.whole("dimensions", 0) or None
-    embedder = _gemini(target, dimensions, options) if kind == "gemini" else _here(spec, kind, target, options)
+    if kind in PROTOCOLS:
+        embedder = _service(kind, target, dimensions, options)
+    elif kind == "gemini":
+        embedder = _gemini(target, dimensions, options)
+    else:
+        embedder = _here(spec, kind, target, options)
+        embedder = embedder if dimensions is None else Truncated(embedder, dimensions)
     options.check_all_used()
-    return embedder if dimensions is None or kind == "gemini" else Truncated(embedder, dimensions)
+    return embedder
 
 
 def name_of(spec: str) -> str:
@@ -64,6 +72,19 @@ def _gemini(model: str, dimensions: int | None, options: Options) -> Embedder:
         dimensions=dimensions,
         query_prefix=options.take("query_prefix", QUERY_PREFIX),
         base_url=options.take("url", "") or None,
+        patience=options.patience(),
+    )
+
+
+def _service(protocol: str, model: str, dimensions: int | None, options: Options) -> Embedder:
+    return EmbeddingService(
+        protocol,
+        model,
+        url=options.take("url", "") or None,
+        key=options.key(PROTOCOLS[protocol].key),
+        dimensions=dimensions,
+        query_prefix=options.take("query_prefix", ""),
+        document_prefix=options.take("document_prefix", ""),
         patience=options.patience(),
     )
 
@@ -90,13 +111,10 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
 
 
 def _object(spec: str, target: str) -> Embedder:
-    """The embedding object under a name in a module, or the one that a class or function of that name makes."""
-    from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+    """The embedding object under a name in a module, or one that asks the function from texts to vectors there."""
+    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 
-    module, _, name = target.partition(":")
-    try:
-        named = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise InputError(f"embedder: expected an importable MODULE:NAME in {spec!r} ({exc})") from exc
-    model = named() if isinstance(named, type | FunctionType) else named
+    model = load_named("embedder", spec, target)
+    if isfunction(model):
+        return FunctionEmbedder(model, name=target)
     return model if isinstance(model, Embedder) else FrameworkEmbedder(model)

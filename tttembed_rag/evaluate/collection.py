@@ -197,14 +197,20 @@ def label_scale(dataset: Dataset) -> Scale:
 
 
 def open_collection(
-    folder: Path, *, vectors: str, rewards: str, scale: Scale, index: Literal["flat", "hnsw"] = "flat"
+    folder: Path,
+    *,
+    vectors: str,
+    rewards: str,
+    scale: Scale,
+    index: Literal["flat", "hnsw"] = "flat",
+    labels: bool = True,
 ) -> Collection:
     """The collection in a BEIR *folder* with its stored vectors and rewards.
 
     Queries without a score of the judge are left out, so that rewarded and held-out queries come from one
-    population also where a judge saw the first few hundred queries alone.
+    population also where a judge saw the first few hundred queries alone. Without *labels* nothing is graded.
     """
-    dataset = load_beir(folder)
+    dataset = load_beir(folder, labels=labels or rewards == QRELS)
     scores = None if rewards == QRELS else load_scores(folder, rewards)
     if scores is not None:
         dataset = dataset.only(scores)

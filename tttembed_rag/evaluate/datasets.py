@@ -22,7 +22,7 @@ class Dataset:
 
         documents: Text by document id.
 
-        queries: Text by query id, only queries that have labels.
+        queries: Text by query id, only queries that have labels where there are any.
 
         qrels: Grades by query id and document id; absent pairs are not relevant.
     """
@@ -37,4 +37,4 @@ class Dataset:
         kept = {query: text for query, text in self.queries.items() if query in queries}
         if not kept:
             raise DataError(f"{self.name}: expected scores for its labelled queries, found none in common")
-        return replace(self, queries=kept, qrels={query: self.qrels[query] for query in kept})
+        return replace(self, queries=kept, qrels={query: self.qrels[query] for query in kept if query in self.qrels})

@@ -110,9 +110,9 @@ def explain(
     """
     if top < 1:
         raise InputError(f"top: expected at least 1, got {top}")
-    dataset = load_beir(folder)
+    dataset = load_beir(folder, labels=False)
     if query_id not in dataset.queries:
-        raise DataError(f"{folder}: expected a query with labels, got {query_id!r}")
+        raise DataError(f"{folder}: expected a query{' with labels' if dataset.qrels else ''}, got {query_id!r}")
     docs, queries = load_vectors(folder, vectors, dataset)
     if offsets.width != docs.shape[1]:
         raise InputError(f"offsets: expected the width of vectors/{vectors}.npz, {docs.shape[1]}, got {offsets.width}")

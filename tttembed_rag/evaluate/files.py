@@ -17,8 +17,16 @@ from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
 
-def load_beir(folder: Path, split: str = "test") -> Dataset:
-    """The collection in a BEIR *folder*; documents are title and text, joined."""
+def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Dataset:
+    """The collection in a BEIR *folder*; documents are title and text, joined.
+
+    Args:
+        folder: With corpus.jsonl, queries.jsonl and, for the labels, qrels.
+
+        split: The file of labels.
+
+        labels: Whether labels are needed; without them, and without their file, all queries are read.
+    """
     if not folder.is_dir():
         raise DataError(f"{folder}: expected a BEIR folder, found none")
     documents = {
@@ -26,7 +34,10 @@ def load_beir(folder: Path, split: str = "test") -> Dataset:
         for record in _json_lines(folder / "corpus.jsonl")
     }
     texts = {record["_id"]: record.get("text") or "" for record in _json_lines(folder / "queries.jsonl")}
-    qrels = _judgments(folder / "qrels" / f"{split}.tsv")
+    file = folder / "qrels" / f"{split}.tsv"
+    if not (labels or file.exists()):
+        return Dataset(folder.resolve().name, documents, texts, {})
+    qrels = _judgments(file)
     if unknown := next((q for q in qrels if q not in texts), None):
         raise DataError(f"{folder}: query {unknown!r} of qrels/{split}.tsv is not in queries.jsonl")
     return Dataset(folder.resolve().name, documents, {q: texts[q] for q in qrels}, qrels)
@@ -113,6 +124,12 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
             raise
         raise DataError(f"{path}: expected arrays doc_ids, docs, query_ids, queries ({exc})") from exc
     return documents, queries
+
+
+def embedder_of(folder: Path, name: str) -> str:
+    """Fingerprint of the model that made stored vectors; their name where the file does not say."""
+    with np.load(folder / "vectors" / f"{name}.npz", allow_pickle=False) as stored:
+        return str(stored["fingerprint"]) if "fingerprint" in stored else name
 
 
 def load_scores(folder: Path, name: str) -> Judgments:

@@ -22,7 +22,7 @@ def observe(source: Path, *, vectors: str, depth: int) -> list[Observation]:
     """
     if not source.is_dir():
         return read_log(source)
-    dataset = load_beir(source)
+    dataset = load_beir(source, labels=False)
     docs, queries = load_vectors(source, vectors, dataset)
     base = FaissIndex.from_vectors(docs).search(queries, depth)[1]
     documents = list(dataset.documents.items())

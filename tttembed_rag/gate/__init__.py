@@ -1,5 +1,6 @@
 """The gate: held-out rewards decide which offset is served, and whether any is."""
 
+from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.deciding import fit
 
-__all__ = ["fit"]
+__all__ = ["audit_sample", "fit"]

@@ -11,6 +11,7 @@ from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
+from tttembed_rag.gate.audit import Audited, Labels, audited
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import Signal, signal_of
@@ -31,11 +32,14 @@ class Case:
         recipe: How its offsets are learned, as `gated` makes it.
 
         source_voices: How many voices a source has near any query, at most.
+
+        labels: Trusted labels of some judged pairs; None where nobody audits.
     """
 
     given: Rewards
     recipe: Recipe
     source_voices: float = 1.0
+    labels: Labels | None = None
 
     @cached_property
     def heard(self) -> Voices:
@@ -114,6 +118,10 @@ class Case:
     def _base_losses(self) -> Float64:
         """(n,) losses of the base vectors."""
         return self._loss(np.ones(len(self.rewards)), self.grid.base).losses
+
+    def audited(self, offsets: FloatArray) -> Audited | None:
+        """What the trusted labels say of *offsets* (n, d); None where there are none."""
+        return audited(self.rewards, self.voices, offsets, self.labels) if self.labels else None
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""

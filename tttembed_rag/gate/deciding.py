@@ -17,6 +17,7 @@ import numpy as np
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task
+from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
@@ -30,6 +31,7 @@ from tttembed_rag.gate.proposals import (
 )
 from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
+    AUDITED,
     BACKWARDS,
     BLIND,
     ECHO,
@@ -40,6 +42,7 @@ from tttembed_rag.gate.thresholds import (
     LEAST_HEADROOM,
     LEVEL,
     MIN_TASKS,
+    MOST_CANDIDATES,
     NDCG_ERROR,
     NDCG_PER_NAT,
     NDCG_SHARE,
@@ -76,11 +79,13 @@ def fit(
     device: Device = "auto",
     warm_start: Mapping[str, Offset] | None = None,
     source_voices: float = 1.0,
+    audit: Labels | None = None,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
     Args:
-        rewards: Judged candidates of the rewarded queries.
+        rewards: Judged candidates of the rewarded queries; where one query has more than `MOST_CANDIDATES`, its best
+            and its nearest are learned from.
 
         scope: ``global`` (one offset for all), ``task`` (one per task), ``local`` (one per task that depends on where
             the query lies), ``query`` (one per rewarded query), or ``auto``: per task the best supported of none, task
@@ -109,6 +114,9 @@ def fit(
 
         source_voices: How many voices each of the rewards' ``sources`` has near any query, > 0; the gate alone asks.
 
+        audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
+            random, make the gate independent of the judge. The gate alone asks.
+
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a constant
         and a local one per task, of which at most one is served, the private ones that are served, and, from
@@ -126,19 +134,22 @@ def fit(
         warm_start=warm_start,
     )
     check_scope(scope)
+    rewards = rewards.bounded(MOST_CANDIDATES)
     if gate:
         if not source_voices > 0:
             raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
+        check_labels(audit)
         recipe = gated(recipe, rewards)
-        return collect(list(_decided(rewards, scope, recipe, source_voices)), rewards, recipe, scope)
+        everything = Case(rewards, recipe, source_voices, audit)
+        return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     if scope == "auto":
         raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     return fit_scope(rewards, scope, recipe)
 
 
-def _decided(rewards: Rewards, scope: AnyScope, recipe: Recipe, source_voices: float) -> Iterator[Offset]:
+def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
     """The offsets of *scope*, published or not."""
-    everything = Case(rewards, recipe, source_voices)
+    rewards = everything.given
     tasks = np.unique(rewards.tasks).tolist()
     if scope == "global":
         yield from _shared(everything, None, {"global": lambda case: propose_constant(case, None)}, None)[1]
@@ -180,7 +191,7 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
     if unbelieved is None:
         served = next((offset for offset in shared if offset.served), None)
         case, withheld = _unexposed(case, served)
-        evidence = replace(believed_evidence(case, "the judge is believed"), withheld=withheld)
+        evidence = replace(believed_evidence(case), withheld=withheld)
         offsets = private_around(case, served, evidence)
         if scope == "query" or any(offset.served for offset in offsets):
             yield from offsets
@@ -249,8 +260,11 @@ def _compared(case: Case, proposing: Proposing) -> tuple[Proposal | None, list[E
             verdicts[i] = _withheld(proposal, verdict, SURPASSED, other=best.name)
         elif not _falls_without_strongest(case, list(proposing.values())[i]):
             verdicts[i] = _withheld(proposal, verdict, ONE_SOURCE)
+        elif (found := case.audited(proposal.held_out)) is not None and not found.confirms():
+            verdicts[i] = _withheld(proposal, verdict, AUDITED, found=str(found))
         else:
             best = proposal
+            verdicts[i] = verdict if found is None else replace(verdict, reason=f"{verdict.reason}; {found}")
     return best, verdicts
 
 

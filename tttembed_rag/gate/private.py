@@ -8,7 +8,7 @@ import numpy as np
 
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.thresholds import ALONE, PUBLISHED
+from tttembed_rag.gate.thresholds import ALONE, AUDITED, PUBLISHED, Question
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -25,10 +25,16 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
     """
     rewards, (optima, solution) = case.rewards, case.optima
     moves = private_moves(case, served)
+    if (found := case.audited(moves)) is not None:
+        evidence = replace(evidence, reason=f"{evidence.reason}; {found}")
+        if not found.confirms():
+            evidence = _withheld(evidence, AUDITED, found=str(found))
+            names = rewards.query_ids.tolist()
+            return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in names]
     vectors = (moves / case.recipe.dose(1)).astype(optima.dtype)
     offsets = private_offsets(rewards, vectors, solution, case.recipe, evidence)
     return [
-        offset if backed else nothing(case, "query", offset.task, _unbacked(evidence), offset.query_id)
+        offset if backed else nothing(case, "query", offset.task, _withheld(evidence, ALONE), offset.query_id)
         for offset, backed in zip(offsets, case.heard.backed.tolist(), strict=True)
     ]
 
@@ -49,13 +55,14 @@ def private_moves(case: Case, served: Offset | None) -> FloatArray:
     return np.asarray(around + case.recipe.dose(1) * (optima - around))
 
 
-def _unbacked(evidence: Evidence) -> Evidence:
-    return replace(evidence, verdict="abstained", reason=f"private offsets: {ALONE.answer}", code=ALONE.code)
+def _withheld(evidence: Evidence, question: Question, **said: str) -> Evidence:
+    reason = f"private offsets: {question.answer.format(**said)}"
+    return replace(evidence, verdict="abstained", reason=reason, code=question.code)
 
 
-def believed_evidence(case: Case, why: str) -> Evidence:
-    """The evidence of private offsets whose judge is believed, and *why*."""
-    reason = f"private offsets, {_counted(case)}: {why}"
+def believed_evidence(case: Case) -> Evidence:
+    """The evidence of private offsets whose judge is believed."""
+    reason = f"private offsets, {_counted(case)}: the judge is believed"
     return Evidence(case.questions, None, None, "published", reason, code=PUBLISHED)
 
 

@@ -24,6 +24,10 @@ VARIES = 0.25
 # How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
 # true judges on development is .02 (seal-tools).
 LEAST_HEADROOM = 0.005
+# One-sided level at which trusted labels must confirm an offset. With a hundred of them, judged queries keep all that a
+# true judge earns them, and none loses by a judge that counts words in common; at .35 one in eight does
+# (`benchmarks/poison.py audit`, metatool with MiniLM and LSA).
+AUDIT_LEVEL = 0.2
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
@@ -48,6 +52,8 @@ EXPOSURE_ROUNDS = 4
 TEACHER_STEP = 2.5
 STUDENT_STEP = 2.0
 RIDGE_STEP = 10**0.5
+# Candidates of a query that are learned from. The grid of all candidates is as wide as its deepest query.
+MOST_CANDIDATES = 200
 # Teacher temperatures, at least, between the best and the worst candidate of a query: a judge with tiny numbers says
 # as much as one that uses its scale.
 SHARPNESS = 5.0
@@ -185,6 +191,14 @@ ECHO = Question(
     "the judge repeats the retriever's order, so there is nothing to learn from it",
     "Check that rewards are the judge's own, and not made from places or similarities.",
 )
+AUDITED = Question(
+    "TTT-G14",
+    "Do trusted labels confirm the gain?",
+    "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, has a "
+    f"lower bound above zero at one-sided level {AUDIT_LEVEL:g}.",
+    "trusted labels do not confirm it: {found}",
+    "Label more of the pairs that `tttembed audit-sample` draws; mend the judge.",
+)
 QUESTIONS = (
     FEW,
     EQUAL,
@@ -199,4 +213,5 @@ QUESTIONS = (
     ONE_SOURCE,
     ALONE,
     ECHO,
+    AUDITED,
 )

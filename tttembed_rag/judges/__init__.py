@@ -3,7 +3,8 @@
 from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, rewards_of
+from tttembed_rag.judges.chatservice import ChatService
+from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.feedback import Event, Feedback
@@ -23,6 +24,7 @@ __all__ = [
     "Budget",
     "CalibratedJudge",
     "Calibration",
+    "ChatService",
     "CrossEncoderJudge",
     "EnsembleJudge",
     "Event",
@@ -43,6 +45,7 @@ __all__ = [
     "Usage",
     "YesNoJudge",
     "check_judge",
+    "checked_judge",
     "fingerprint_of",
     "open_by_file",
     "open_judge",

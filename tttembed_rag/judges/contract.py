@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import JudgeError
+from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.spending import Usage, estimated_tokens
 from tttembed_rag.scales import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.
 Scores = list[float | None]
+
+ResultT = TypeVar("ResultT")
 
 # Documents in a call to a judge that names no number.
 _AT_ONCE = 32
@@ -73,6 +77,34 @@ class Blocking(ABC):
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, in a thread."""
         return await asyncio.to_thread(self.score, query, documents)
+
+
+def checked_judge(judge: Any) -> Any:
+    """*judge* as it came, or an InputError that names what it lacks."""
+    lacking = [name for name in ("scale", "fingerprint", "score", "ascore") if not hasattr(judge, name)]
+    if lacking:
+        hint = "; make one of a function from prompt to answer with RubricJudge" if callable(judge) else ""
+        raise InputError(
+            f"judge: expected an object with score, ascore, scale and fingerprint, got {type(judge).__name__} without "
+            f"{', '.join(lacking)}{hint}"
+        )
+    return judge
+
+
+def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> list[ResultT]:
+    """The results of *calls* in order, at most *concurrency* of them at once in threads; the first error is raised.
+
+    Calls that have not begun when one fails are not made. Usage is reported to the meter around this call.
+    """
+    if len(calls) < 2 or concurrency < 2:
+        return [call() for call in calls]
+    with ThreadPoolExecutor(min(concurrency, len(calls)), "tttembed-judge") as pool:
+        futures = [pool.submit(copy_context().run, call) for call in calls]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,16 @@ from tttembed_rag.judges.spending import Usage
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.scales import Scale
 
-SIGNALS = ("thumb", "click", "success", "judgment")
+_log = logging.getLogger(__name__)
+# The signals, and what their values mean.
+SIGNALS = {
+    "thumb": "1 up, -1 down, 0 taken back",
+    "click": "1 clicked, 0 shown and not clicked; weighed by its position, from 1",
+    "success": "1 the document served the task, 0 it did not",
+    "judgment": "a grade on the declared scale",
+}
 _BEIR_HEADER = ["query-id", "corpus-id", "score"]
+_QUEPID = {"query", "docid", "rating"}
 _COLUMNS = ("query_id", "doc_id", "signal", "value")
 
 
@@ -38,7 +47,7 @@ class Event:
 
         signal: ``thumb``, ``click``, ``success`` or ``judgment``.
 
-        value: 1 or 0 (for a thumb also -1); the grade of a judgment.
+        value: As `SIGNALS` says: of a thumb 1 is up, -1 down, 0 taken back; else 1 or 0, or the grade of a judgment.
 
         position: Place at which the document was shown, from 1; only clicks need it.
 
@@ -57,7 +66,7 @@ class Event:
             raise InputError(f"signal: expected {', '.join(SIGNALS)}, got {self.signal!r}")
         allowed = (-1.0, 0.0, 1.0) if self.signal == "thumb" else (0.0, 1.0)
         if not math.isfinite(self.value) or (self.signal != "judgment" and self.value not in allowed):
-            raise InputError(f"value: expected {' or '.join(f'{v:g}' for v in allowed)}, got {self.value:g}")
+            raise InputError(f"value: expected for {self.signal} {SIGNALS[self.signal]}, got {self.value:g}")
         if self.position < 1:
             raise InputError(f"position: expected 1 or more, got {self.position}")
         if self.seconds is not None and not math.isfinite(self.seconds):
@@ -106,6 +115,7 @@ class Feedback:
         if not (half_life_days > 0 and attention >= 0 and prior >= 0):
             raise InputError("feedback: expected half_life_days > 0, attention >= 0 and prior >= 0")
         imported = judged == {True}
+        _check_thumbs(events)
         if imported and scale is None:
             raise InputError("scale: expected one for judgments, such as rubric:0,3, got none")
         newest = max((event.seconds for event in events if event.seconds is not None), default=0.0)
@@ -134,17 +144,34 @@ class Feedback:
     def read(
         cls, path: Path, *, scale: Scale | None = None, half_life_days: float = math.inf, attention: float = 1.0
     ) -> Feedback:
-        """The feedback in a file: events as CSV, TREC qrels, or an OpenSearch judgment list as JSON."""
+        """The feedback in a file: events or Quepid's ratings as CSV, TREC qrels, or OpenSearch judgments as JSON."""
         return cls.of(list(read_events(path)), scale=scale, half_life_days=half_life_days, attention=attention)
 
     def judge(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> FeedbackJudge:
         """A judge that scores these pairs and declines all others.
 
+        Pairs of unknown queries and documents are left out; one line in the log counts them.
+
         Args:
             queries: Text by id; feedback may name a query by either.
 
             documents: Text by id.
+
+        Raises:
+            DataError: Most pairs are of unknown queries or documents.
         """
+        texts = frozenset(queries.values())
+        lost = [pair for pair in self.scores if not ((pair[0] in queries or pair[0] in texts) and pair[1] in documents)]
+        if lost:
+            query, document = lost[0]
+            line = (
+                f"feedback: {len(lost)} of {len(self.scores)} pairs name a query or a document that is not among the "
+                f"{len(queries)} queries and {len(documents)} documents, such as query {query!r:.80} with document "
+                f"{document!r:.80}"
+            )
+            if 2 * len(lost) > len(self.scores):
+                raise DataError(f"{line}: expected the ids of both")
+            _log.warning("%s: they are left out", line)
         table: dict[tuple[str, str], list[float]] = {}
         for (query, document), score in self.scores.items():
             if document in documents:
@@ -177,8 +204,22 @@ class FeedbackJudge(Blocking):
         return [self._table.get((query, text)) for text in documents]
 
 
+def _check_thumbs(events: Sequence[Event]) -> None:
+    """Say how many thumbs are 0, which says nothing; refuse them where most are."""
+    thumbs = [event.value for event in events if event.signal == "thumb"]
+    silent = thumbs.count(0.0)
+    if not silent:
+        return
+    line = f"value: {silent} of {len(thumbs)} thumbs are 0, a thumb taken back, which says nothing"
+    if 2 * silent > len(thumbs):
+        raise InputError(f"{line}; expected -1 for a thumb down")
+    _log.warning("%s; a thumb down is -1", line)
+
+
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a file, read by its ending: ``.json``, ``.csv``, and qrels of TREC or BEIR under any other.
+
+    A CSV file has the columns of events, or those of Quepid's ratings: query, docid, rating.
 
     Raises:
         DataError: Not such a file; the message names the line.
@@ -197,15 +238,30 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def _csv(path: Path, text: str) -> Iterator[Event]:
     rows = csv.DictReader(io.StringIO(text, newline=""))
+    if (titles := {name.strip().lower(): name for name in rows.fieldnames or ()}).keys() >= _QUEPID:
+        yield from _quepid(path, rows, titles)
+        return
     if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
         raise DataError(f"{path}:1: expected a header with {', '.join(_COLUMNS)}, lacks {', '.join(missing)}")
     for row in rows:
         try:
             position, when = int(row.get("position") or 1), row.get("time")
-            value, seconds = float(row["value"]), _seconds(when) if when else None
+            value, seconds = float(row["value"]), seconds_of(when) if when else None
             yield Event(row["query_id"], row["doc_id"], row["signal"], value, position, seconds)
         except (TypeError, ValueError) as exc:
             raise DataError(f"{path}:{rows.line_num}: expected an event ({exc})") from exc
+
+
+def _quepid(path: Path, rows: csv.DictReader[str], titles: Mapping[str, str]) -> Iterator[Event]:
+    """Ratings as Quepid exports and imports them; a document without a rating was not judged."""
+    query, document, rating = (titles[name] for name in ("query", "docid", "rating"))
+    for row in rows:
+        if not (row[rating] or "").strip():
+            continue
+        try:
+            yield Event(row[query], row[document], "judgment", float(row[rating]))
+        except (TypeError, ValueError) as exc:
+            raise DataError(f"{path}:{rows.line_num}: expected query, docid and rating ({exc})") from exc
 
 
 def _qrels(path: Path, text: str) -> Iterator[Event]:
@@ -235,7 +291,7 @@ def _opensearch(path: Path, text: str) -> Iterator[Event]:
         raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
     """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
     try:
         return float(text)

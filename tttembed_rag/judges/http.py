@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import time
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.judges.spending import MOST_USED, Usage, estimated_tokens, report_usage
+from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
-from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
+from tttembed_rag.models.retrying import Patience
 from tttembed_rag.scales import Scale
 
-# Hosts that a key may be sent to over plain HTTP.
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# Requests in flight at once within one call.
+_AT_ONCE = 8
 # Characters of a query that are sent.
 _LONGEST_QUERY = 4_000
-# Bytes of an answer, uncompressed, that are read at most; and of an error, which is shown.
-_LONGEST_ANSWER = 8 * 2**20
 # Characters of a document that is not halved any more for a server that refuses its size.
 _SHORT_DOCUMENT = 1_000
-# A request that is too large for the server, or for a proxy before it.
-_TOO_LARGE = 413
 
 _log = logging.getLogger(__name__)
-
-
-class _TooLargeError(JudgeError):
-    """A request that a server refuses for its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,24 +164,9 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        try:
-            parts = urlsplit(url)
-        except ValueError as exc:
-            raise InputError("url: expected http(s)://HOST, got another text") from exc
-        # What may hold a secret, before the @ and after the question mark, is in no error and no log.
-        self._name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
-            raise InputError(f"url: expected http(s)://HOST without a password, got {self._name!r}")
-        if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-            raise InputError(f"url: expected https where a key is sent, got {self._name!r}")
-        self._httpx = require("httpx", EXTRA)
-        self._url = url if parts.path.strip("/") else url.rstrip("/") + self._shape.path
-        token = f"Bearer {key}" if self._shape.header == "authorization" else f"{key}"
-        headers = {"accept-encoding": "identity"} | ({self._shape.header: token} if key else {})
-        self._client = self._httpx.Client(timeout=timeout, headers=headers, follow_redirects=False)
-        self._timeout = timeout
-        weakref.finalize(self, self._client.close)
-        self._ask = (patience or Patience()).caller()
+        self._endpoint = Endpoint(
+            url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
+        )
         self.model = model
         self._instruction = instruction
         self.longest_document = longest_document
@@ -200,8 +174,8 @@ class HttpJudge(Blocking):
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
-            model or parts.netloc,
-            url=self._url,
+            model or self._endpoint.address,
+            url=self._endpoint.url,
             scale=str(self.scale),
             instruction=instruction,
             cut=longest_document,
@@ -215,11 +189,9 @@ class HttpJudge(Blocking):
         """
         screened = Screened.of(documents, self.longest_document)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
-        scores: Scores = []
-        for start in range(0, len(screened.texts), size):
-            batch = screened.texts[start : start + size]
-            scores += self._fitting(asked, batch)
-        return screened.spread(scores, self.scale)
+        batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
+        answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
+        return screened.spread([score for scores in answers for score in scores], self.scale)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
@@ -233,8 +205,8 @@ class HttpJudge(Blocking):
     def _fitting(self, query: str, documents: list[str]) -> Scores:
         """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
         try:
-            return self._ask(partial(self._scores, query, documents))
-        except _TooLargeError as exc:
+            return self._scores(query, documents)
+        except TooLargeError as exc:
             half = len(documents) // 2
             if half:
                 return self._fitting(query, documents[:half]) + self._fitting(query, documents[half:])
@@ -244,38 +216,18 @@ class HttpJudge(Blocking):
             _log.warning("%s; a document of %d characters is cut in half", exc, len(text))
             return self._fitting(query, [text[: len(text) // 2]])
 
-    def _post(self, body: dict[str, Any]) -> tuple[int, Any, bytes]:
-        """Status, headers and content of an answer that is whole, not too long, and in time."""
-        ends, content = time.monotonic() + self._timeout, bytearray()
-        try:
-            with self._client.stream("POST", self._url, json=body) as response:
-                for part in response.iter_bytes():
-                    content += part
-                    if len(content) > _LONGEST_ANSWER:
-                        raise JudgeError(f"{self._name}: expected at most {_LONGEST_ANSWER} bytes, got more")
-                    if time.monotonic() > ends:
-                        raise BusyError(f"{self._name}: expected a whole answer within {self._timeout:g} s, got a part")
-        except self._httpx.RequestError as exc:
-            raise BusyError(f"{self._name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        return response.status_code, response.headers, bytes(content)
-
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        status, headers, content = self._post(self.request(query, documents))
-        shown = readable(content[:4_000].decode("utf-8", "replace"), 200).replace("\n", " ")
-        reason = f"{self._name}: expected an answer, got {status} {shown}"
-        if status == _TOO_LARGE:
-            raise _TooLargeError(reason)
-        check_status(status, headers, reason)
-        try:
-            answer = json.loads(content)
-            items = [
-                (item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)
-            ]
-            used = _used(answer, self.forecast(query, documents))
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as exc:
-            raise JudgeError(f"{self._name}: expected an index and a score per document, got {shown}") from exc
+        items, used = self._endpoint.ask(
+            self.request(query, documents),
+            partial(self._read, query, documents),
+            expected="an index and a score per document",
+        )
         report_usage(used)
-        return _by_index(self._name, items, len(documents))
+        return _by_index(self._endpoint.name, items, len(documents))
+
+    def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
+        items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
+        return items, _used(answer, self.forecast(query, documents))
 
 
 def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:

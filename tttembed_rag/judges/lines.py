@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
+from tttembed_rag.judges.chatservice import OUTPUT_TOKENS as OPENAI_TOKENS
 from tttembed_rag.judges.contract import Blocking, Scores, rewards_of
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
@@ -28,8 +29,6 @@ from tttembed_rag.models.options import Options, without_secrets
 FILE_KINDS = "openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME"
 # What a service takes for a request in a batch, as a share of the price of a single request.
 HALF = 0.5
-# Tokens of an answer of OpenAI's chat.
-_OPENAI_TOKENS = 1024
 # Characters of a service's own words that are shown.
 _SHOWN = 120
 # An address as it is written: the 32 bytes of a pair's key.
@@ -201,7 +200,7 @@ def _never(_: str) -> str | None:
 
 def _openai(model: str, options: Options) -> _Chat:
     url, temperature = options.take("url", ""), options.number("temperature", nan)
-    tokens = options.whole("tokens", _OPENAI_TOKENS)
+    tokens = options.whole("tokens", OPENAI_TOKENS)
     host = urlsplit(url).netloc.rpartition("@")[2]
     # The newer name is refused by older servers, and the older one by OpenAI's newer models.
     limit = "max_tokens" if host and "azure.com" not in host else "max_completion_tokens"

@@ -11,10 +11,11 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
-from tttembed_rag.judges.contract import Scores
+from tttembed_rag.judges.contract import Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
@@ -111,17 +112,21 @@ class RubricJudge:
         )
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
-        """One grade per document; None where the answer has no verdict. Not inside a running event loop if async."""
+        """One grade per document, several prompts at once in threads; None where the answer has no verdict.
+
+        Not inside a running event loop if the model is async.
+        """
         if self._async:
             return asyncio.run(self.ascore(query, documents))
         screened = Screened.of(documents, self._longest)
-        grades = []
-        for text in screened.texts:
-            prompt = self.prompt(query, text)
-            with self._accounted(prompt) as answers:
-                answers.append(self._complete(prompt))
-            grades.append(grade_of(answers[0]))
+        grades = side_by_side([partial(self._grade, query, text) for text in screened.texts], self._concurrency)
         return screened.spread(grades, self.scale)
+
+    def _grade(self, query: str, text: str) -> float | None:
+        prompt = self.prompt(query, text)
+        with self._accounted(prompt) as answers:
+            answers.append(self._complete(prompt))
+        return grade_of(answers[0])
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, several prompts at once; a plain function runs in threads."""

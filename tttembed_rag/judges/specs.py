@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from inspect import isfunction
+from math import nan
 from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.models.fingerprints import INSTRUCTION
+from tttembed_rag.models.named import load_named
 from tttembed_rag.models.options import Options, without_secrets
 from tttembed_rag.scales import Scale
 
 # Kinds of judges that cost nothing: models on this machine, and feedback of users.
 FREE = ("yesno", "cross-encoder", "rubric", "feedback")
-KINDS = "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, gemini:MODEL, http+SHAPE://HOST, feedback:FILE"
+KINDS = (
+    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, http+SHAPE://HOST, "
+    "python:MODULE:NAME or feedback:FILE"
+)
 
 
 def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Judge:
     """The judge that *spec* names.
 
-    `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `gemini:MODEL`,
-    `http+SHAPE://HOST[:PORT][/PATH]` or `https+SHAPE://...`, `feedback:FILE`; options follow as in an
-    address: `cross-encoder:PATH?scale=logit&device=cuda`.
+    `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `openai:MODEL` (any service that speaks
+    its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, `http+SHAPE://HOST[:PORT][/PATH]` or
+    `https+SHAPE://...`, `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt
+    to answer), `feedback:FILE`; options follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
 
     Args:
         spec: The text.
@@ -78,7 +84,9 @@ def _open(
         return feedback.judge(queries, documents)
     if transport in ("http", "https") and shape:
         return _http(f"{transport}:{target}", shape, options)
-    if kind in ("rubric", "gemini"):
+    if kind == "python":
+        return _python(spec, target, options)
+    if kind in ("rubric", "gemini", "openai", "anthropic"):
         return _rubric(kind, target, options)
     raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
 
@@ -99,26 +107,56 @@ def _rubric(kind: str, model: str, options: Options) -> Judge:
             longest_document=longest,
             output_tokens=OUTPUT_TOKENS,
         )
+    if kind in ("openai", "anthropic"):
+        from tttembed_rag.judges.chatservice import OUTPUT_TOKENS as SERVICE_TOKENS
+        from tttembed_rag.judges.chatservice import ChatService
+
+        tokens = options.whole("tokens", SERVICE_TOKENS)
+        service = ChatService(
+            kind,
+            model,
+            url=options.take("url", "") or None,
+            key=options.key(f"{kind.upper()}_API_KEY"),
+            tokens=tokens,
+            temperature=options.number("temperature", nan),
+            patience=options.patience(),
+        )
+        return RubricJudge(
+            service,
+            model=service.name,
+            settings=service.settings,
+            instruction=instruction,
+            longest_document=longest,
+            output_tokens=tokens,
+        )
     from tttembed_rag.judges.chat import LocalChat
 
     chat = LocalChat.from_pretrained(model, **options.machine(batches=False))
     return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, longest_document=longest)
 
 
+def _python(spec: str, target: str, options: Options) -> Judge:
+    """The judge under a name in a module, or one that grades by the function from prompt to answer of that name."""
+    from tttembed_rag.judges.rubric import RubricJudge
+
+    named = load_named("judge", spec, target)
+    if isfunction(named):
+        return RubricJudge(named, model=f"python:{target}", instruction=options.take("instruction", INSTRUCTION))
+    judge: Judge = checked_judge(named)
+    return judge
+
+
 def _http(url: str, shape: str, options: Options) -> Judge:
     from tttembed_rag.judges.http import SHAPES, HttpJudge
 
     protocol = SHAPES.get(shape)
-    key_name = options.take("key", "")
-    if key_name and key_name not in os.environ:
-        raise InputError("judge: expected key=NAME with an environment variable that is set, found none of that name")
-    key_name = key_name or (protocol.key if protocol else None) or ""
+    key = options.key(protocol.key if protocol else None)
     return HttpJudge(
         url,
         shape,
         model=options.take("model", "") or None,
         scale=options.take("scale", "") or None,
-        key=os.environ.get(key_name) if key_name else None,
+        key=key,
         instruction=options.take("instruction", INSTRUCTION),
         longest_document=options.whole("characters", 32_000),
         patience=options.patience(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -51,6 +52,15 @@ class Options:
         if not (value >= 0 and value.is_integer()):
             raise InputError(f"{self._what}: expected a whole number for {name} in {self._spec!r}, got {value:g}")
         return int(value)
+
+    def key(self, default: str | None) -> str | None:
+        """The key in the environment variable that the option ``key`` names, else in *default*; None without one."""
+        named = self.take("key", "")
+        if named and named not in os.environ:
+            raise InputError(
+                f"{self._what}: expected key=NAME with an environment variable that is set, found none of that name"
+            )
+        return os.environ.get(named or default or "")
 
     def machine(self, *, batches: bool = True) -> dict[str, Any]:
         """The options of a model on this machine."""

@@ -159,6 +159,8 @@ class MovedQuery:
         rose: Candidates that rank higher, best first.
 
         fell: Candidates that rank lower, best first.
+
+        judged: Whether a judge rewarded its candidates, so that offsets may have been learned from it.
     """
 
     query_id: str
@@ -168,6 +170,7 @@ class MovedQuery:
     offset: str
     rose: tuple[Move, ...]
     fell: tuple[Move, ...]
+    judged: bool
 
 
 @dataclass(frozen=True, slots=True)

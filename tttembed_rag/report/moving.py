@@ -47,7 +47,8 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: 
         now, before = moves[0].reward, next(move.reward for move in moves if move.rank_before == 1)
         if now is not None and before is not None:
             better, worse = better + (now > before), worse + (now < before)
-        if len(examples) < _EXAMPLES:
+        judged = any(candidate.reward is not None for candidate in served.candidates)
+        if sum(example.judged == judged for example in examples) < _EXAMPLES:
             shown = None if served.query is None else shortened(served.query)
             examples.append(
                 MovedQuery(
@@ -58,9 +59,12 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], judge: str, *, owner: 
                     shortened(offset.key),
                     rose=_farthest([move for move in moves if move.rank < move.rank_before]),
                     fell=_farthest([move for move in moves if move.rank > move.rank_before]),
+                    judged=judged,
                 )
             )
-    return Effect(looked, moved, better, worse, judge, tuple(examples))
+    # What an offset does to queries that it learned from says little of what it does to others.
+    shown_first = sorted(examples, key=lambda example: example.judged)[:_EXAMPLES]
+    return Effect(looked, moved, better, worse, judge, tuple(shown_first))
 
 
 def moves_of(offsets: Offsets, served: Served, name: str) -> list[Move]:

@@ -12,7 +12,7 @@ from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
-from tttembed_rag.serving.steering import Router, ScopeSource, Steering, checked_scope, resolve_scope
+from tttembed_rag.serving.steering import NamesTasks, Router, ScopeSource, Steering, checked_scope, resolve_scope
 from tttembed_rag.serving.twopass import (
     FirstPass,
     Handlers,
@@ -23,13 +23,16 @@ from tttembed_rag.serving.twopass import (
     in_fused_order,
     in_reward_order,
 )
+from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
     "REQUIRED",
     "CentroidRouter",
+    "FailureLog",
     "FirstPass",
     "Handlers",
     "LiveOffsets",
+    "NamesTasks",
     "Published",
     "Request",
     "Router",

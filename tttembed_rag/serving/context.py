@@ -8,11 +8,13 @@ whatever runs in between; where one does, the end of its block is still the end 
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from enum import Enum
+from threading import get_ident
 from typing import Final, Literal
 
 from tttembed_rag.errors import InputError
@@ -47,9 +49,11 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         outer: The block around; None outside any.
 
         ended: Whether the block has ended.
+
+        place: The thread and the asyncio task that it was opened in.
     """
 
-    __slots__ = ("ended", "outer", "query_id", "task", "tenant")
+    __slots__ = ("ended", "outer", "place", "query_id", "task", "tenant")
 
     def __init__(self, task: str | None, *, tenant: str | None = None, query_id: str | None = None) -> None:
         if not isinstance(task, str | None):
@@ -60,33 +64,46 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         self.task, self.tenant, self.query_id = task, tenant, query_id
         self.outer: scope | None = None
         self.ended = False
+        self.place: tuple[int, int] | None = None
 
     def _recreate_cm(self) -> scope:
         """A block of its own for each call of a decorated function."""
         return scope(self.task, tenant=self.tenant, query_id=self.query_id)
 
     def __enter__(self) -> None:
-        if self.ended or self.outer is not None or _innermost.get() is self:
+        if self.place is not None:
             raise InputError("scope: expected one block, got a second one with the same scope")
-        self.outer = _innermost.get()
+        self.outer, self.place = _innermost.get(), _here()
         _innermost.set(self)
 
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
         self.ended = True
-        _innermost.set(next(self.around(), None))
+        _innermost.set(next((one for one in self.around() if one is not self), None))
 
     @staticmethod
     def around() -> Iterator[scope]:
-        """The blocks around the caller that have not ended, the innermost first."""
+        """The blocks around the caller, the innermost first.
+
+        A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
+        """
         one = _innermost.get()
         while one is not None:
-            if not one.ended:
+            if not one.ended or one.place != _here():
                 yield one
             one = one.outer
 
 
 _innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
+
+
+def _here() -> tuple[int, int]:
+    """The thread and the asyncio task that runs; 0 for no task."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return get_ident(), 0 if task is None else id(task)
 
 
 def current_scope() -> str | None:

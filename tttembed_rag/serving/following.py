@@ -22,7 +22,7 @@ from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snap
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached, checked_interval
 
-__all__ = ["Follower", "ServingStore", "follow"]
+__all__ = ["Follower", "ServingStore", "check_url", "follow"]
 
 _log = logging.getLogger(__name__)
 # Tenants with something of their own that are followed at once; beyond it the least recently served is forgotten.
@@ -142,6 +142,7 @@ def follow(
         InputError: *every* is not above 0, or longer than a thread can wait.
         StoreError: It is no store of this package.
     """
+    check_url(store)
     follower = _follower_of(store, checked_interval("every", every))
     error = follower.refresh({"", *(() if tenant is None else (tenant,)), *tenants})
     if error is not None and not isinstance(error, StoreUnavailable):
@@ -349,6 +350,14 @@ def _round(follower: Follower | None) -> float | None:
 def _forked(follower: Follower | None) -> None:
     if follower is not None:
         follower.renew()
+
+
+def check_url(store: object) -> None:
+    """Refuse a URL that can never be that of a store; a store itself, and one that is away, passes."""
+    if isinstance(store, str):
+        from tttembed_rag.stores import checked_url
+
+        checked_url(store)
 
 
 def _opened(url: str) -> ServingStore:

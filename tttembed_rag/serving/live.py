@@ -150,6 +150,7 @@ class LiveOffsets:
         self._without_tenant = telemetry.Tally()
         self._embedder = ""
         self._refused: int | None = None
+        self._unsure = False
 
     @classmethod
     def of(
@@ -238,11 +239,33 @@ class LiveOffsets:
     def _own(self, now: Snapshot) -> Snapshot:
         """*now*, or nothing where it was learned for another model; the first of a version is logged."""
         if not self._is_foreign(now):
+            if now.offsets is not None and bool(now.embedder) != bool(self._embedder):
+                self._say_unknown(now)
             return now
         if self._refused != now.version:
             self._refused = now.version
             _log.warning("version %s: base vectors are served: %s", now.version, self._foreign_reason(now))
         return _FOREIGN
+
+    def _say_unknown(self, now: Snapshot) -> None:
+        """Log once that nobody can tell whether the offsets are for the model that is wrapped."""
+        if self._unsure:
+            return
+        self._unsure = True
+        if self._embedder:
+            _log.warning(
+                "version %s does not say for which embedding model it was learned, and is served to %s: publish with "
+                "--embedder",
+                now.version,
+                self._embedder,
+            )
+        else:
+            _log.warning(
+                "version %s was learned for %s, and is served to whatever model is wrapped: follow(url, embedder=...) "
+                "names it",
+                now.version,
+                now.embedder,
+            )
 
     def _is_foreign(self, now: Snapshot) -> bool:
         return now.embedder != self._embedder and bool(self._embedder and now.embedder)

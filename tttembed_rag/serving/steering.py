@@ -16,13 +16,16 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import current_scope
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
 from tttembed_rag.system import telemetry
 
-__all__ = ["Router", "ScopeSource", "Steering", "checked_scope", "resolve_scope"]
+__all__ = ["NamesTasks", "Router", "ScopeSource", "Steering", "checked_scope", "resolve_scope"]
 
 _log = logging.getLogger(__name__)
+# Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
+_MOST_WARNED, _MOST_SHOWN = 20, 8
 
 
 @runtime_checkable
@@ -34,25 +37,40 @@ class Router(Protocol):
         ...
 
 
-# A task key, a function from query text to task key or None, a router, or None.
-ScopeSource: TypeAlias = str | Callable[[str], str | None] | Router | None
+@runtime_checkable
+class NamesTasks(Protocol):
+    """A wrapper that knows the tasks of its queries, such as `Steering` and the wrapped embeddings of the adapters."""
+
+    def task_of(self, query: str, vector: Any = None, /) -> str | None:
+        """The task of *query*, None where nothing names one."""
+        ...
+
+
+# A task key, a wrapper that names tasks, a function from query text to task key or None, a router, or None.
+ScopeSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router | None
 
 
 def checked_scope(source: ScopeSource) -> ScopeSource:
     """*source* as it came, or an InputError that names it ``scope``."""
-    if not (source is None or isinstance(source, str | Router) or callable(source)):
-        raise InputError(f"scope: expected a task key, a function, a router or None, got {type(source).__name__}")
+    if not (source is None or isinstance(source, str | NamesTasks | Router) or callable(source)):
+        raise InputError(
+            f"scope: expected a task key, wrapped embeddings, a function, a router or None, got {type(source).__name__}"
+        )
     return source
 
 
 def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | None:
     """The task of *query*: a fixed *source*, else the caller's `scope`, else what *source* answers.
 
+    A wrapper as *source* decides as it does for its own queries, so that what is logged and what is asked for agree.
+
     A router is asked about the base *vector*, and where none is at hand names no task. A resolver
     that fails, or answers anything but a text, names no task; the failure is logged.
     """
     if isinstance(source, str):
         return source
+    if isinstance(source, NamesTasks):
+        return source.task_of(query, vector)
     task = current_scope()
     if task is not None or source is None:
         return task
@@ -88,11 +106,13 @@ class Steering:
         telemetry.start()
         self._scope = checked_scope(scope)
         self._logged: set[str | None] = set()
+        self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
+        self._missed: set[str] = set()
 
     def for_scope(self, scope: ScopeSource) -> Steering:
         """The same live offsets for another scope."""
         other = Steering(self._live, scope)
-        other._logged = self._logged
+        other._logged, other._missed = self._logged, self._missed
         return other
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
@@ -114,12 +134,35 @@ class Steering:
             if offsets is not None:
                 steered = offsets.apply(base, task=task, query_id=query_id)
                 served = offsets.find(task, query_id) is not None
+                if not served:
+                    self._check_is_held(offsets, task or DEFAULT_TASK)
         except VectorError as error:
             if task not in self._logged:
                 self._logged.add(task)
                 _log.warning("scope=%r: base vectors are served where the offsets refuse them: %s", task, error)
         telemetry.applied.add((task, served))
+        if served:  # a vector that a trace keeps must not be taken for a base vector
+            telemetry.mark(steered=True)
         return steered
+
+    def _check_is_held(self, offsets: Offsets, task: str) -> None:
+        """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""
+        if task in self._missed or len(self._missed) >= _MOST_WARNED:
+            return
+        if self._held[0] is not offsets:
+            self._held = offsets, frozenset(offset.task for offset in offsets.values())
+        held = sorted(self._held[1] - {None}, key=str)
+        if not held or task in held:
+            return
+        self._missed.add(task)
+        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
+        _log.warning(
+            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Is scope= of this wrapper "
+            "the task that the rewards were logged under?",
+            task,
+            ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
+            more,
+        )
 
     def __repr__(self) -> str:
         return f"{self._live!r}, scope={self._scope!r}"

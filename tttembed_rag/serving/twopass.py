@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
 __all__ = ["FirstPass", "Handlers", "Request", "TwoPass", "adrive", "drive", "in_fused_order", "in_reward_order"]
@@ -166,7 +167,7 @@ class TwoPass(Generic[Document]):
 
         record: Takes the query, its base vector, the judged documents and their scores.
 
-        logger: Logger of failures.
+        logger: Logger of failures; a `FailureLog` says one line a minute.
 
         depth: Documents judged; None judges all that the first search gave.
 
@@ -178,7 +179,7 @@ class TwoPass(Generic[Document]):
     rewards: Callable[[Sequence[float | None]], ArrayLike]
     key: Callable[[Document], Hashable]
     record: Callable[[str, list[float], list[Document], Sequence[float | None]], None]
-    logger: logging.Logger
+    logger: logging.Logger | FailureLog
     depth: int | None = None
     second_pass: bool = True
 

@@ -2,6 +2,7 @@
 
 from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.stores.answers import StoredAnswers
+from tttembed_rag.stores.database import checked_url
 from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
 from tttembed_rag.stores.store import Store, open_store
 
@@ -17,5 +18,6 @@ __all__ = [
     "Store",
     "StoredAnswers",
     "Version",
+    "checked_url",
     "open_store",
 ]

@@ -93,7 +93,7 @@ class Database:
         busy_seconds: float = 30.0,
         idle_seconds: int = 60,
     ) -> None:
-        self.url = _checked_url(url)
+        self.url = checked_url(url)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._synchronous = synchronous
@@ -226,7 +226,12 @@ class TextIds:
         return keyed_digest(text.encode("utf-8", "surrogatepass"), key=self.salt).hex()[:32]
 
 
-def _checked_url(url: str | URL) -> URL:
+def checked_url(url: str | URL) -> URL:
+    """*url* with its driver; nothing is opened.
+
+    Raises:
+        StoreError: It can never be that of a store.
+    """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as exc:  # its message would show a password

@@ -60,6 +60,38 @@ class History:
             judges = connection.execute(select(schema.judges.c.id)).scalars().all()
             return [_day(connection, last - timedelta(days=ago), owners, judges) for ago in reversed(range(count))]
 
+    def verdicts(
+        self, tenant: str, *, judge: str, query_ids: Sequence[str] | None = None
+    ) -> dict[tuple[str, str], float]:
+        """The rewards that *judge* gave to documents of *tenant*, by (query id, document id); None is all queries."""
+        q, d, r = schema.queries, schema.documents, schema.rewards
+        given = (
+            select(q.c.name, d.c.name, r.c.value)
+            .join(r, r.c.query == q.c.id)
+            .join(d, d.c.id == r.c.document)
+            .where(r.c.value.is_not(None))
+            .order_by(q.c.id, r.c.document)
+        )
+        with self._database.read() as connection:
+            given = given.where(
+                q.c.tenant == id_of(connection, schema.tenants, tenant),
+                r.c.judge == id_of(connection, schema.judges, judge),
+            )
+            if query_ids is None:
+                rows = list(connection.execute(given))
+            else:
+                parts = (given.where(q.c.name.in_(part)) for part in in_parts(query_ids))
+                rows = [row for part in parts for row in connection.execute(part)]
+        return {(query, document): float(value) for query, document, value in rows}
+
+    def texts(self, tenant: str) -> dict[str, str]:
+        """The text of each query of *tenant* by its id, where texts are kept."""
+        q = schema.queries
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            named = select(q.c.name, q.c.text).where(q.c.tenant == owner, q.c.text.is_not(None))
+            return {row.name: row.text for row in connection.execute(named)}
+
     def recent(self, tenant: str, *, width: int, embedder: str, judge: str, limit: int, depth: int) -> list[Served]:
         """The last served queries with vectors, newest first, each with its first candidates that have vectors.
 

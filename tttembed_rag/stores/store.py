@@ -26,6 +26,7 @@ from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.registry import Registry
 from tttembed_rag.stores.states import States
+from tttembed_rag.stores.vectors import StoredVectors
 
 _log = logging.getLogger(__name__)
 # The fact that is set in a store that keeps no texts.
@@ -92,6 +93,8 @@ class Store(AbstractContextManager["Store"]):
         states: What a worker keeps between rounds.
 
         history: What a report reads.
+
+        vectors: Which vectors are missing, and making them.
     """
 
     def __init__(self, database: Database, *, texts: bool = True) -> None:
@@ -110,6 +113,7 @@ class Store(AbstractContextManager["Store"]):
         self.leases = Leases(database)
         self.states = States(database)
         self.history = History(database)
+        self.vectors = StoredVectors(database)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

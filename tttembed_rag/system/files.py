@@ -14,6 +14,8 @@ from typing import BinaryIO
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A file that becomes *path* once the block is left: readers see the old file or the whole new one."""
     target = Path(path)
+    if not target.absolute().parent.is_dir():
+        raise FileNotFoundError(f"{target}: expected a file in an existing folder, found no {target.parent}")
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         with draft.open("xb") as file:

@@ -39,6 +39,7 @@ __all__ = [
     "applied",
     "decided",
     "judged",
+    "mark",
     "record",
     "span",
     "start",
@@ -208,6 +209,14 @@ def span(name: str, **attributes: Value) -> Iterator[Callable[..., None]]:
 
         note(**attributes)
         yield note
+
+
+def mark(**attributes: Value) -> None:
+    """Set attributes of the span that the caller is in, whoever began it."""
+    if _instruments() is not None:
+        from opentelemetry import trace
+
+        trace.get_current_span().set_attributes(_attributes(attributes))
 
 
 def judged(judge: str, *, pairs: int, tokens: int = 0, usd: float = 0.0) -> None:

@@ -137,8 +137,8 @@ class Trial:
     def __str__(self) -> str:
         upper = math.inf if self.upper is None else self.upper
         return (
-            f"gain {self.gain:+.3f}, at most {upper:+.3f}, on {self.queries} queries it was not learned from, "
-            f"look {self.looks}, {self.against} of {LOOKS_IN_A_ROW} against it"
+            f"gain {self.gain:+.3f}, at most {upper:+.3f}, on {self.queries} queries that came after the version "
+            f"they test, look {self.looks}, {self.against} of {LOOKS_IN_A_ROW} against it"
         )
 
     def to_json(self) -> str:

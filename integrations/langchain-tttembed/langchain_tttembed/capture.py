@@ -15,12 +15,12 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler, Callbacks
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
-from pydantic import ConfigDict, PlainValidator
+from pydantic import ConfigDict, PlainValidator, PrivateAttr
 
 from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.serving import FailureLog, ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
 
         log: Keeps its scores; made for its fingerprint and scale.
 
-        scope: As in `TTTEmbeddings`.
+        scope: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
     """
 
     def __init__(self, cross_encoder: BaseCrossEncoder, log: Log, *, scope: ScopeSource = None) -> None:
@@ -45,6 +45,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         self._cross_encoder = cross_encoder
         self._log = log
         self._scope = checked_scope(scope)
+        self._failures = FailureLog(logger)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """The wrapped cross encoder's scores, as they came."""
@@ -56,8 +57,8 @@ class RecordingCrossEncoder(BaseCrossEncoder):
             for query, scored in pairs.items():
                 texts, numbers = zip(*scored, strict=True)
                 self._log.record(query, texts, numbers, task=resolve_scope(self._scope, query))
-        except Exception:
-            logger.exception("%d scored pairs were not recorded", len(text_pairs))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d scored pairs were not recorded", len(text_pairs))
         return scores
 
 
@@ -73,6 +74,7 @@ class RecordingCompressor(BaseDocumentCompressor):
     compressor: BaseDocumentCompressor
     log: Log
     scope: Annotated[ScopeSource, PlainValidator(checked_scope)] = None
+    _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -92,8 +94,8 @@ class RecordingCompressor(BaseDocumentCompressor):
             texts = [one.page_content for one in scored]
             scores = [float(one.metadata["relevance_score"]) for one in scored]
             self.log.record(query, texts, scores, task=resolve_scope(self.scope, query))
-        except Exception:
-            logger.exception("%d compressed documents were not recorded", len(documents))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d compressed documents were not recorded", len(documents))
         return documents
 
 
@@ -107,7 +109,8 @@ class RewardCallbackHandler(BaseCallbackHandler):
     Args:
         log: Keeps queries and documents.
 
-        scope: As in `TTTEmbeddings`; a router sees no vector here, and names no task.
+        scope: As in `TTTEmbeddings`, best the wrapped embeddings themselves; a router sees no vector here, and names
+            no task.
 
         vectors: Keeps the id of each document in the store; give the same to `TTTEmbeddings.rewards`.
 
@@ -132,6 +135,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
         self._log = log
         self._scope = checked_scope(scope)
         self._vectors = vectors
+        self._failures = FailureLog(logger)
         self._max_pending = max_pending
         self._pending: OrderedDict[UUID, tuple[str, str | None]] = OrderedDict()
         self._lock = Lock()
@@ -172,8 +176,8 @@ class RewardCallbackHandler(BaseCallbackHandler):
             self._log.observe(query, [one.page_content for one in documents], task=task)
             if self._vectors is not None:
                 self._vectors.note(ids_of(documents))
-        except Exception:
-            logger.exception("%d retrieved documents were not recorded", len(documents))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d retrieved documents were not recorded", len(documents))
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:  # noqa: ARG002
         """Forget a run that failed."""

@@ -53,7 +53,7 @@ class TTTEmbeddings(Embeddings):
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
-            ``Offsets``, or *scope* is neither string nor function nor router.
+            ``Offsets``, or *scope* is something else.
     """
 
     def __init__(

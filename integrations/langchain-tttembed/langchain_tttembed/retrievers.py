@@ -12,15 +12,15 @@ from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, Callba
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import VectorStore
-from pydantic import ConfigDict, Field, SkipValidation, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation, model_validator
 
 from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, scope
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, rewards_of
-from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
+from tttembed_rag.judges import Judge, checked_judge, rewards_of
+from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class RewardRetriever(BaseRetriever):
     sum of their ranks, by reward and in the second search; documents of the second search alone keep
     their places between them. Without *second_pass* the first search is sorted by reward alone.
 
-    A failure after the first search is logged, and the first search's documents are returned.
+    A failure after the first search is logged, one line a minute, and the first search's documents are returned.
     The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
 
     Attributes:
@@ -68,12 +68,14 @@ class RewardRetriever(BaseRetriever):
     depth: int = Field(default=10, ge=1)
     second_pass: bool = True
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
+    _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:
         store = type(self.vectorstore)
         if store.similarity_search_by_vector is VectorStore.similarity_search_by_vector:
             raise InputError(f"vectorstore: expected one that searches by vector, got {store.__name__}")
+        checked_judge(self.judge)
         if self.log is not None:
             self.log.check_is_for(self.judge)
         if self.vectors is None and (stored := stored_vectors(self.vectorstore)):
@@ -116,7 +118,7 @@ class RewardRetriever(BaseRetriever):
             rewards=partial(rewards_of, self.judge),
             key=lambda document: document.id or document.page_content,
             record=self._record,
-            logger=logger,
+            logger=self._failures,
             depth=self.depth,
             second_pass=self.second_pass,
         )

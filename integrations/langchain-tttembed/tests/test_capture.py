@@ -22,7 +22,7 @@ from langchain_tttembed import (
     chat_judge,
 )
 
-from tttembed_rag import InputError, Offsets, scope
+from tttembed_rag import InputError, LiveOffsets, Offsets, fit, scope
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.judges import rewards_of
 
@@ -112,6 +112,39 @@ class TestRecordingCrossEncoder:
         tap.score([("r", TEXTS[0])])
 
         assert by_task(log, wrapped) == {"billing": 3, "default": 1}
+
+    def test_what_it_logs_serves_the_wrapper_it_belongs_to(self, log):
+        """Scores recorded with the wrapper as the scope are learned for the task that the wrapper asks for."""
+        model = DeterministicFakeEmbedding(size=WIDTH)
+        live = LiveOffsets()
+        embeddings = TTTEmbeddings(model, offsets=live, scope="scifact")
+        RecordingCrossEncoder(Lengths(), log, scope=embeddings).score(PAIRS)
+
+        live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
+        assert embeddings.embed_query("another") != model.embed_query("another")
+
+    def test_what_is_logged_under_another_task_is_said(self, log, caplog):
+        """A wrapper for one task and a tap for another change nothing, and one line names both tasks."""
+        model = DeterministicFakeEmbedding(size=WIDTH)
+        live = LiveOffsets()
+        embeddings = TTTEmbeddings(model, offsets=live, scope="scifact")
+        RecordingCrossEncoder(Lengths(), log).score(PAIRS)
+        live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
+
+        assert [embeddings.embed_query("another") for _ in range(2)] == [model.embed_query("another")] * 2
+        [message] = caplog.messages
+        assert "'scifact'" in message
+        assert "'default'" in message
+
+    def test_a_failure_of_every_request_is_one_line(self, caplog):
+        """A wrong scale is said once a minute, without a traceback for each request."""
+        encoder = RecordingCrossEncoder(Lengths(), RewardLog("judge", scale="rubric:5,6"))
+        for _ in range(20):
+            encoder.score(PAIRS)
+
+        [record] = caplog.records
+        assert record.exc_info is None
+        assert "RewardError: " in record.getMessage()
 
     def test_scores_off_the_scale_are_logged_not_raised(self, log, caplog):
         """A wrongly declared scale never fails the user's reranking."""

@@ -4,6 +4,7 @@
 # ruff: noqa: D102
 
 import logging
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from langchain_tttembed import RewardRetriever, TTTEmbeddings
 
 from tttembed_rag import Evidence, Offset, Offsets, scope
 from tttembed_rag.capture import RewardLog
+from tttembed_rag.judges import RubricJudge
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
@@ -154,7 +156,7 @@ async def test_a_judge_that_is_away_costs_nothing(second_pass, caplog):
     first = texts(retriever.vectorstore.similarity_search("q", k=5))
 
     assert texts(retriever.invoke("q")) == texts(await retriever.ainvoke("q")) == first
-    assert [(one.name, one.levelno) for one in caplog.records] == [("langchain_tttembed.retrievers", logging.ERROR)] * 2
+    assert [(one.name, one.levelno) for one in caplog.records] == [("langchain_tttembed.retrievers", logging.ERROR)]
 
 
 def test_a_judge_that_abstains_changes_nothing():
@@ -182,3 +184,27 @@ def test_a_log_for_another_judge_is_refused():
     """Rewards of two judges do not mix."""
     with pytest.raises(ValueError, match="log: expected one for knowing, got one for somebody"):
         make(log=RewardLog("somebody"))
+
+
+def test_a_function_is_no_judge():
+    """It is refused when the retriever is made, with what a judge must have."""
+    with pytest.raises(
+        ValueError, match=r"judge: expected an object with score.* got builtin_function_or_method .*RubricJudge"
+    ):
+        make(len)
+
+
+def test_a_chat_judge_reads_documents_side_by_side():
+    """Ten prompts of a model that answers only when all ten have come take one round, not ten, also without async."""
+    together = Barrier(10)
+
+    def complete(prompt):
+        together.wait(timeout=10)
+        return f"Score: {len(prompt) % 6}"
+
+    judge = RubricJudge(complete, model="waits", concurrency=10)
+    log = FakeLog(judge.fingerprint)
+
+    make(judge, log=log).invoke("q")
+    assert [len(call.scores) for call in log.calls] == [10]
+    assert None not in log.calls[0].scores

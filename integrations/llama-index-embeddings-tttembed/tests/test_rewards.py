@@ -187,6 +187,18 @@ class TestRewardPostprocessor:
 
         assert judged(log) == [("billing", 6)]
 
+    def test_the_wrapper_names_the_task(self, log, nodes):
+        """Scores recorded with the wrapper as the scope belong to the task that the wrapper asks for."""
+        model = TTTEmbedding(Hashing(), offsets=Offsets([], width=WIDTH), scope="scifact")
+        RewardPostprocessor(log, knowing(), scope=model).postprocess_nodes(nodes, query_str="q")
+
+        assert [call.task for call in log.calls] == ["scifact"]
+
+    def test_a_function_is_no_judge(self, log):
+        """It is refused when the postprocessor is made, with what a judge must have."""
+        with pytest.raises(ValueError, match="judge: expected an object with score"):
+            RewardPostprocessor(log, len)
+
     def test_without_a_query_nothing_is_recorded(self, log, nodes):
         """Nodes of no query pass."""
         assert RewardPostprocessor(log, knowing(), top_n=3).postprocess_nodes(nodes) == nodes[:3]
@@ -280,7 +292,7 @@ class TestRewardRetriever:
         retriever = self.make(index, wrapped, away(), top_n=4)
 
         assert texts(retriever.retrieve("q")) == texts(await retriever.aretrieve("q")) == texts(first)
-        assert [one.levelno for one in caplog.records] == [logging.ERROR] * 2
+        assert [one.levelno for one in caplog.records] == [logging.ERROR]
 
     def test_wrong_parts_are_refused(self, index, wrapped):
         """A log for another judge and an empty answer fail at construction."""

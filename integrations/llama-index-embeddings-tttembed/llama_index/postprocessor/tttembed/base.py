@@ -14,8 +14,8 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.judges import Judge, Scores, rewards_of
-from tttembed_rag.serving import FirstPass, ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.judges import Judge, Scores, checked_judge, rewards_of
+from tttembed_rag.serving import FailureLog, FirstPass, ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
         top_n: Nodes kept, >= 1; None keeps all.
 
-        scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
+        scope: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
 
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
 
@@ -47,6 +47,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
     _scope: ScopeSource = PrivateAttr()
     _top_n: int | None = PrivateAttr()
     _vectors: TextVectors | None = PrivateAttr()
+    _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         vectors: TextVectors | None = None,
     ) -> None:
         if judge is not None:
-            log.check_is_for(judge)
+            log.check_is_for(checked_judge(judge))
         if top_n is not None and top_n < 1:
             raise InputError(f"top_n: expected at least 1, got {top_n}")
         super().__init__()
@@ -87,8 +88,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
             texts, query = read_texts(nodes), query_bundle.query_str
             scores = self._judge.score(query, texts) if self._judge else None
             return self._kept(nodes, query, texts, scores)
-        except Exception:
-            logger.exception("%d nodes stand as they came", len(nodes))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d nodes stand as they came", len(nodes))
             return nodes[: self._top_n]
 
     async def _apostprocess_nodes(
@@ -100,8 +101,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
             texts, query = read_texts(nodes), query_bundle.query_str
             scores = await self._judge.ascore(query, texts) if self._judge else None
             return self._kept(nodes, query, texts, scores)
-        except Exception:
-            logger.exception("%d nodes stand as they came", len(nodes))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d nodes stand as they came", len(nodes))
             return nodes[: self._top_n]
 
     def _kept(

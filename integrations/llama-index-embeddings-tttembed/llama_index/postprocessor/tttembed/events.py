@@ -14,7 +14,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.serving import ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.serving import FailureLog, ScopeSource, checked_scope, resolve_scope
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class RewardEventHandler(BaseEventHandler):
     Args:
         log: Keeps queries and nodes.
 
-        scope: As in `TTTEmbedding`; a router sees no vector here, and names no task.
+        scope: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
 
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
     """
@@ -41,6 +41,7 @@ class RewardEventHandler(BaseEventHandler):
     _log: Log = PrivateAttr()
     _scope: ScopeSource = PrivateAttr()
     _vectors: TextVectors | None = PrivateAttr()
+    _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def __init__(self, log: Log, *, scope: ScopeSource = None, vectors: TextVectors | None = None) -> None:
         super().__init__()
@@ -65,5 +66,5 @@ class RewardEventHandler(BaseEventHandler):
             self._log.observe(query, read_texts(event.nodes), task=task)
             if self._vectors is not None:
                 self._vectors.note(ids_of(event.nodes))
-        except Exception:
-            logger.exception("%d retrieved nodes were not recorded", len(event.nodes))
+        except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
+            self._failures.exception("%d retrieved nodes were not recorded", len(event.nodes))

@@ -17,8 +17,8 @@ from llama_index.postprocessor.tttembed.base import read_text
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, rewards_of
-from tttembed_rag.serving import Handlers, TwoPass, adrive, drive
+from tttembed_rag.judges import Judge, checked_judge, rewards_of
+from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class RewardRetriever(BaseRetriever):
     reward and in the second search; nodes of the second search alone keep their places between them.
     Nodes carry the scores of their search.
 
-    A failure after the first search is logged, and the first search's nodes are returned.
+    A failure after the first search is logged, one line a minute, and the first search's nodes are returned.
 
     Args:
         retriever: One that searches with the vector of a ``QueryBundle``, such as
@@ -51,7 +51,7 @@ class RewardRetriever(BaseRetriever):
         callback_manager: LlamaIndex's callbacks.
 
     Raises:
-        InputError: The log is for another judge, or *top_n* is below 1.
+        InputError: *judge* is no judge, the log is for another one, or *top_n* is below 1.
     """
 
     def __init__(
@@ -65,6 +65,7 @@ class RewardRetriever(BaseRetriever):
         top_n: int = 4,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        checked_judge(judge)
         if log is not None:
             log.check_is_for(judge)
         if top_n < 1:
@@ -75,6 +76,7 @@ class RewardRetriever(BaseRetriever):
         self._judge = judge
         self._log = log
         self._top_n = top_n
+        self._failures = FailureLog(logger)
         self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -105,7 +107,7 @@ class RewardRetriever(BaseRetriever):
             rewards=partial(rewards_of, self._judge),
             key=lambda node: node.node_id,
             record=self._record,
-            logger=logger,
+            logger=self._failures,
         )
 
     def _record(

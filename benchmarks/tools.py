@@ -1,0 +1,318 @@
+"""Search over tools against its rivals: recall@5 and nDCG@10 by the number of requests seen so far.
+
+    python benchmarks/tools.py [--data FOLDER] [--sets metatool,seal-tools,...] [--seeds 0,1,2] [--json OUT.json]
+    python benchmarks/tools.py --speed
+
+FOLDER holds BEIR folders of tools with stored MiniLM vectors; default: ../shared/data beside the checkout. `stdlib` are
+the callables of this Python's standard library, embedded here.
+
+The agent is simulated by the labels: of the first ten tools that it is shown (by the search before it learned anything)
+it calls those that are relevant, and they work. Every rival learns from these calls and from nothing else. A quarter of
+the tools is never called: requests that need one of them are only measured, as are a quarter of the other requests.
+The fused rivals add BM25 and the dense leg by reciprocal rank (k = 60).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.files import load_beir, load_vectors
+from tttembed_rag.evaluate.paper.rivals import adapter
+from tttembed_rag.tools import Card, LearnedToolSearch
+from tttembed_rag.tools.index import WEIGHT, fused
+from tttembed_rag.tools.learning import rewards_of_calls, usable
+
+SETS = ("metatool", "seal-tools", "bfcl-functions", "apibench-hf", "stdlib")
+COUNTS = (0, 25, 50, 100, 200, 400, 800)
+HERE = Path(__file__).resolve().parent
+RIVALS = ("bm25", "dense", "fused", "oats", "oats fused", "oats, our legs", "centroids", "adapter", "ours")
+# OATS: a tool's vector moves so far toward the mean of the requests that it served.
+_OATS = 0.3
+
+
+class StoredVectors:
+    """An embedder whose vectors are stored."""
+
+    fingerprint = "stored"
+
+    def __init__(self, vectors: dict[str, np.ndarray]) -> None:
+        self._vectors = vectors
+
+    def embed_queries(self, texts):
+        """Their vectors."""
+        return unit(np.stack([self._vectors[text] for text in texts]))
+
+    embed_documents = embed_queries
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows at unit length."""
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+@dataclass
+class World:
+    """One set with one split.
+
+    Attributes:
+        search: The learned search over all tools.
+
+        texts: Texts of all requests.
+
+        vectors: Their vectors.
+
+        right: The rows of the tools that each request needs.
+
+        pool: Requests that may be seen, in order.
+
+        held: Requests that are measured.
+    """
+
+    search: LearnedToolSearch
+    texts: list[str]
+    vectors: np.ndarray
+    right: list[np.ndarray]
+    pool: np.ndarray
+    held: np.ndarray
+
+
+def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
+    """A set with its vectors."""
+    if name != "stdlib":
+        dataset = load_beir(data / name)
+        return dataset, *load_vectors(data / name, "minilm", dataset)
+    from tttembed_rag.demo.run import standard_library
+    from tttembed_rag.embedders import minilm
+
+    dataset = standard_library()
+    documents = minilm(max_tokens=64).embed_documents(list(dataset.documents.values()))
+    return dataset, documents, minilm(max_tokens=128).embed_queries(list(dataset.queries.values()))
+
+
+def split(dataset: Dataset, documents: np.ndarray, queries: np.ndarray, seed: int) -> World:
+    """A search over a set, and its requests by whether they may be seen or are measured."""
+    rng = np.random.default_rng(seed)
+    names = {name: row for row, name in enumerate(dataset.documents)}
+    texts, vectors, right = [], [], []
+    for vector, (query, text) in zip(queries, dataset.queries.items(), strict=True):
+        rows = np.array([names[d] for d, grade in dataset.qrels[query].items() if grade > 0 and d in names], dtype=int)
+        if len(rows) and text not in texts:
+            texts.append(text)
+            vectors.append(vector)
+            right.append(rows)
+    called = np.unique(np.concatenate(right))
+    never = set(rng.choice(called, len(called) // 4, replace=False).tolist())
+    new = np.array([bool(never & set(rows.tolist())) for rows in right])
+    old = rng.permutation(np.flatnonzero(~new))
+    held, pool = old[: len(old) // 4], old[len(old) // 4 :]
+    measured = np.concatenate([held, np.flatnonzero(new)])
+    measured = rng.permutation(measured)[:600]
+    embedder = StoredVectors(
+        dict(zip(dataset.documents.values(), documents, strict=True)) | dict(zip(texts, vectors, strict=True))
+    )
+    cards = [Card(name, text) for name, text in dataset.documents.items()]
+    return World(LearnedToolSearch(cards, embedder), texts, unit(np.array(vectors)), right, pool, measured)
+
+
+def measures(order: np.ndarray, right: list[np.ndarray]) -> np.ndarray:
+    """(n, 2) recall@5, of at most five, and nDCG@10 of lists of ten rows each."""
+    discounts = 1 / np.log2(np.arange(2, 12))
+    result = []
+    for row, rows in zip(order, right, strict=True):
+        found = np.isin(row, rows)
+        ideal = discounts[: min(10, len(rows))].sum()
+        result.append((found[:5].sum() / min(5, len(rows)), (found * discounts[: len(row)]).sum() / ideal))
+    return np.array(result)
+
+
+def by_rank(dense: np.ndarray, keyword: np.ndarray, k: int = 60) -> np.ndarray:
+    """Fused by reciprocal rank; a tool that BM25 does not find gets nothing for it."""
+    ranks = [
+        np.argsort(np.argsort(-scores, axis=1, kind="stable"), axis=1, kind="stable") for scores in (dense, keyword)
+    ]
+    return 1 / (k + 1 + ranks[0]) + np.where(keyword > 0, 1 / (k + 1 + ranks[1]), 0)
+
+
+def moved_tools(tools: np.ndarray, queries: np.ndarray, calls: list[np.ndarray], step: float) -> np.ndarray:
+    """Tools moved toward the mean of the requests that they served: OATS; all the way for centroids."""
+    served: dict[int, list[np.ndarray]] = {}
+    for query, rows in zip(queries, calls, strict=True):
+        for row in rows.tolist():
+            served.setdefault(row, []).append(query)
+    moved = tools.copy()
+    for row, vectors in served.items():
+        moved[row] = unit((1 - step) * tools[row] + step * unit(np.mean(vectors, axis=0)))
+    return moved
+
+
+def compare(world: World, counts: tuple[int, ...]) -> Iterator[dict]:
+    """A row for each rival and count: measures on all requests held out, on tools called before and never called."""
+    search, held = world.search, world.held
+    index = search._index  # noqa: SLF001 - rivals search the same catalogue
+    right = [world.right[row] for row in held]
+    keyword = np.stack([index.keyword(world.texts[row]) for row in held])
+    queries = world.vectors[held]
+    # What the agent calls, of what the search shows before it learned anything.
+    shown = [[index.rows[name] for name in search(world.texts[row], k=10)] for row in world.pool]
+    calls = [np.intersect1d(rows, world.right[row]) for rows, row in zip(shown, world.pool, strict=True)]
+    told = 0
+    for count in counts:
+        if count > len(world.pool):
+            break
+        for row, rows in zip(world.pool[told:count], calls[told:count], strict=True):
+            for tool in rows.tolist():
+                search.used(world.texts[row], index.cards[tool].name)
+        told = count
+        lesson = search.learn()
+        seen = set(np.concatenate(calls[:count]).tolist()) if count else set()
+        known = np.array([bool(seen & set(rows.tolist())) for rows in right])
+        past = world.vectors[world.pool[:count]]
+        near = moved_tools(index.vectors, past, calls[:count], _OATS)
+        centres = moved_tools(index.vectors, past, calls[:count], 1.0)
+        dense, oats = queries @ index.vectors.T, queries @ near.T
+        scores = {
+            "bm25": keyword,
+            "dense": dense,
+            "fused": by_rank(dense, keyword),
+            "oats": oats,
+            "oats fused": by_rank(oats, keyword),
+            "oats, our legs": fused(oats, keyword, WEIGHT),
+            "centroids": queries @ centres.T,
+        }
+        requests = usable(search._memory.requests("", queries.shape[1]), index)  # noqa: SLF001 - the same calls
+        if len(requests) >= 2:
+            past_keyword = np.stack([index.keyword(one.query) for one in requests])
+            matrix = adapter(
+                rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), past_keyword)
+            )
+            scores["adapter"] = (queries @ matrix.T.astype(np.float32)) @ index.vectors.T
+        else:
+            scores["adapter"] = dense
+        lists = {name: np.argsort(-values, axis=1, kind="stable")[:, :10] for name, values in scores.items()}
+        lists["ours"] = np.array([[index.rows[name] for name in search(world.texts[row], k=10)] for row in held])
+        for name, order in lists.items():
+            each = measures(order, right)
+            yield {
+                "rival": name,
+                "requests": count,
+                "learned": lesson.requests,
+                "weight": lesson.weight,
+                "all": each.mean(axis=0).tolist(),
+                "called": each[known].mean(axis=0).tolist() if known.any() else None,
+                "never": each[~known].mean(axis=0).tolist() if (~known).any() else None,
+            }
+
+
+def table(rows: list[dict], part: str, measure: int, title: str) -> None:
+    """Means over sets and seeds by rival and count; a count has the sets that have as many requests."""
+    print(f"\n{title}")
+    print(f"{'':<16}" + "".join(f"{count:>8}" for count in COUNTS))
+    for rival in RIVALS:
+        cells = []
+        for count in COUNTS:
+            mine = [r for r in rows if (r["rival"], r["requests"]) == (rival, count) and r[part]]
+            sets = {r["set"] for r in mine}
+            means = [np.mean([r[part][measure] for r in mine if r["set"] == name]) for name in sets]
+            cells.append(f"{np.mean(means):>8.3f}" if means else f"{'-':>8}")
+        print(f"{rival:<16}" + "".join(cells))
+
+
+def against(rows: list[dict], rival: str, measure: int) -> None:
+    """By set and count, our mean less a rival's; the worst set is what a user may meet."""
+    print(f"\nours less {rival}, nDCG@10, by set (mean of seeds; in brackets the worst seed)")
+    print(f"{'':<16}" + "".join(f"{count:>17}" for count in COUNTS))
+    for name in dict.fromkeys(r["set"] for r in rows):
+        cells = []
+        for count in COUNTS:
+            mine = {
+                who: {
+                    r["seed"]: r["all"][measure]
+                    for r in rows
+                    if (r["set"], r["rival"], r["requests"]) == (name, who, count)
+                }
+                for who in ("ours", rival)
+            }
+            deltas = [value - mine[rival][seed] for seed, value in mine["ours"].items()]
+            cells.append(f"{np.mean(deltas):>+8.3f} ({min(deltas):+.3f})" if deltas else f"{'-':>17}")
+        print(f"{name:<16}" + "".join(f"{cell:>17}" for cell in cells))
+
+
+def speed() -> None:
+    """Milliseconds of a search of 5,000 tools, all but the embedding, before and after learning."""
+    rng = np.random.default_rng(0)
+    words = [f"word{i}" for i in range(4000)]
+    cards = [Card(f"tool{i}", " ".join(rng.choice(words, 20))) for i in range(5000)]
+    requests = [" ".join(rng.choice(words, 12)) for _ in range(500)]
+    common = rng.standard_normal(384) / 8
+    vectors = {card.text: rng.standard_normal(384) for card in cards}
+    right = rng.integers(0, 5000, 500)
+    vectors |= {
+        text: vectors[cards[row].text] + 0.7 * rng.standard_normal(384) - common * 8
+        for text, row in zip(requests, right, strict=True)
+    }
+    search = LearnedToolSearch(cards, StoredVectors(vectors))
+
+    def timed(what: str) -> None:
+        for text in requests:
+            search(text)  # their vectors are known from now on
+        each = []
+        for text in requests:
+            began = time.perf_counter()
+            search(text)
+            each.append(1e3 * (time.perf_counter() - began))
+        print(f"{what}: median {np.median(each):.2f} ms, 99% under {np.quantile(each, 0.99):.2f} ms")
+
+    timed("5,000 tools, nothing learned")
+    for text, row in zip(requests[:250], right, strict=False):
+        search.used(text, f"tool{row}")
+    began = time.perf_counter()
+    print(f"{search.learn()} ({time.perf_counter() - began:.1f} s)")
+    timed("5,000 tools, 250 requests learned")
+
+
+def main() -> None:
+    """Measure every set and split, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--speed", action="store_true")
+    args = parser.parse_args()
+    if args.speed:
+        speed()
+        return
+    if not args.data.is_dir():
+        raise SystemExit(f"{args.data}: expected a folder of BEIR folders, found none (see --data)")
+    rows = []
+    for name in args.sets.split(","):
+        loaded = load(args.data, name)
+        for seed in map(int, args.seeds.split(",")):
+            began = time.perf_counter()
+            world = split(*loaded, seed)
+            mine = [{"set": name, "seed": seed} | row for row in compare(world, COUNTS)]
+            rows += mine
+            print(
+                f"{name}, split {seed}: {len(world.pool)} requests to see, {len(world.held)} measured, "
+                f"{time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    for measure, label in ((0, "recall@5"), (1, "nDCG@10")):
+        for part, whom in (("all", "all requests"), ("called", "tools called before"), ("never", "tools never called")):
+            table(rows, part, measure, f"{label}, {whom}: mean of sets, by requests seen")
+    for rival in ("fused", "oats", "oats, our legs"):
+        against(rows, rival, 1)
+
+
+if __name__ == "__main__":
+    main()

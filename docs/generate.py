@@ -1,0 +1,127 @@
+"""Writes the pages that follow from the code: one for each verdict, the gate, the command line, and llms.txt.
+
+`python docs/generate.py` writes them; a test compares what is there with what it would write.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tttembed_rag.cli import main
+from tttembed_rag.gate import thresholds
+
+HERE = Path(__file__).parent
+SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query vectors; published only on evidence."
+
+
+def pages() -> dict[str, str]:
+    """The generated pages by their paths below this folder."""
+    written = {f"verdicts/{question.code}.md": verdict(question) for question in thresholds.QUESTIONS}
+    written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
+    written["verdicts/index.md"] = index()
+    written["explain/gate.md"] = gate()
+    written["reference/cli.md"] = command_line()
+    written["llms.txt"] = listing({**written})
+    return written
+
+
+def verdict(question: thresholds.Question) -> str:
+    """The page of one answer of the gate."""
+    return (
+        f"# {question.code}: {question.asks}\n\n"
+        f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
+        f"**How it is tested.** {question.test}\n\n"
+        f"**What to do.** {question.advice}\n\n"
+        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+    )
+
+
+def sentence(answer: str) -> str:
+    """The answer with words for the values that evidence fills in."""
+    return answer.format_map(Words(n="one", norm="too large", other="another offset", found="the labels say otherwise"))
+
+
+class Words(dict[str, str]):
+    """Words by the names of values; an ellipsis for a value that has none here."""
+
+    def __missing__(self, name: str) -> str:
+        return "…"
+
+
+PUBLISHED = f"""# {thresholds.PUBLISHED}: published
+
+**What it means.** Rewards that the offset did not learn from say that it helps, for sure. It is served.
+
+**What to do.** Nothing. Its evidence has the expected change of nDCG@10 with a 90 % interval; `tttembed explain` shows
+what it does to one query, and fresh rewards keep testing it in [production](../how-to/production.md).
+"""
+
+
+def index() -> str:
+    """The list of all verdicts."""
+    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in thresholds.QUESTIONS]
+    return "\n".join(
+        [
+            "# Verdicts",
+            "",
+            "Every offset carries a verdict with a stable code, in `tttembed show`, in logs and in `Evidence.code`.",
+            "",
+            "| code | why |",
+            "|---|---|",
+            f"| [{thresholds.PUBLISHED}]({thresholds.PUBLISHED}.md) | published: held-out rewards say that it helps |",
+            *rows,
+            "",
+        ]
+    )
+
+
+def gate() -> str:
+    """The page on the gate, with its questions in order."""
+    rows = [f"| [{one.code}](../verdicts/{one.code}.md) | {one.asks} | {one.test} |" for one in thresholds.QUESTIONS]
+    return "\n".join(
+        [
+            "# The gate",
+            "",
+            "An offset is published only if every question below is answered in its favour. The first questions are",
+            "about the rewards alone, before anything is learned: does the judge mean something? The others are about",
+            f"offsets: queries are held out in {thresholds.FOLDS} folds, so that each is measured by an offset that",
+            "never saw it.",
+            "",
+            "| code | question | test |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "Gated offsets are learned with a softer teacher and student than the paper's, and learn that the nearest",
+            "documents that nobody judged are no better than the worst judged one: there a shared offset does its",
+            "harm. Private offsets are served where the judge is believed. A query logged twice is one observation,",
+            "also if it was embedded anew. Every number stands with its reason in",
+            "`tttembed_rag/gate/thresholds.py`, from which this page is made.",
+            "",
+        ]
+    )
+
+
+def command_line() -> str:
+    """The help of every command, as it is printed."""
+    parts = ["# The command line", ""]
+    for name, command in sorted(main.commands.items()):
+        with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
+            parts += [f"## tttembed {name}", "", "```text", command.get_help(context), "```", ""]
+    return "\n".join(parts)
+
+
+def listing(written: dict[str, str]) -> str:
+    """The pages with their titles, for language models."""
+    there = {str(path.relative_to(HERE)): path.read_text(encoding="utf-8") for path in HERE.rglob("*.md")}
+    lines = [f"# tttembed-rag\n\n> {SITE}\n"]
+    for name, text in sorted((there | written).items()):
+        lines.append(f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({name})")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (HERE / name).parent.mkdir(parents=True, exist_ok=True)
+        (HERE / name).write_text(text, encoding="utf-8")

@@ -1,0 +1,112 @@
+"""A component that writes the documents of a query, and a ranker's scores of them, into a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from haystack import Document, component, default_from_dict, default_to_dict
+
+from tttembed_rag import current_scope, scope
+from tttembed_rag.capture import Known, StoreLog
+from tttembed_rag.hosts.saved import checked_store, url_of
+
+__all__ = ["TTTRecorder"]
+
+
+@component
+class TTTRecorder:
+    """Hands its documents on, and notes them: after a retriever what was shown, after a ranker its scores too.
+
+    A run takes microseconds and never fails for the store; a thread writes. A ranker that keeps the best few shows
+    nothing of the others: give it a ``top_k`` as large as its input.
+
+    Args:
+        store: The URL of a store, or ``env:NAME`` for a URL in a variable.
+
+        judge: The ranker's name, where ``Document.score`` is its score; empty only observes.
+
+        scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
+
+        scope: The task of queries whose run names none; None is the caller's ``with tttembed_rag.scope(...)``.
+
+        fingerprint: That of the embedding model, whose document vectors are noted where documents carry them.
+
+    Raises:
+        InputError: *store* may not be saved, or there is no such scale.
+    """
+
+    def __init__(
+        self,
+        store: str,
+        *,
+        judge: str = "",
+        scale: str = "probability",
+        scope: str | None = None,
+        fingerprint: str = "",
+    ) -> None:
+        self.store = checked_store(store)
+        self.judge = judge
+        self.scale = scale
+        self.scope = scope
+        self.fingerprint = fingerprint
+        self.log = StoreLog(url_of(store), judge, scale=scale, embedder=fingerprint)
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self,
+        query: str,
+        documents: list[Document],
+        scope: str | None = None,
+        tenant: str | None = None,
+        embedding: list[float] | None = None,
+    ) -> dict[str, Any]:
+        """The *documents*, as they came.
+
+        Args:
+            query: Its text.
+
+            documents: In the retriever's order, or a ranker's.
+
+            scope: Its task; None is that of the component.
+
+            tenant: Whose it is; None is the caller's.
+
+            embedding: Its *base* vector, from the embedder without offsets; None leaves it to whoever knows the model.
+        """
+        self._note(query, documents, scope or self.scope or current_scope(), tenant, embedding)
+        return {"documents": documents}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a saved pipeline keeps."""
+        kept: dict[str, Any] = default_to_dict(
+            self,
+            store=self.store,
+            judge=self.judge,
+            scale=self.scale,
+            scope=self.scope,
+            fingerprint=self.fingerprint,
+        )
+        return kept
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> TTTRecorder:
+        """The component that `to_dict` described."""
+        made: TTTRecorder = default_from_dict(cls, data)
+        return made
+
+    def _note(
+        self,
+        query: str,
+        documents: list[Document],
+        task: str | None,
+        tenant: str | None,
+        embedding: list[float] | None,
+    ) -> None:
+        shown = [one for one in documents if one.content and (not self.judge or one.score is not None)]
+        texts = [one.content or "" for one in shown]
+        known = Known(vector=embedding, document_vectors=[one.embedding for one in shown])
+        with scope(task, tenant=tenant):
+            if self.judge:
+                self.log.record(query, texts, [one.score for one in shown], task=task, known=known)
+            else:
+                self.log.observe(query, texts, task=task, known=known)

@@ -1,0 +1,183 @@
+"""The components in real pipelines, with a real store: steered, recorded, saved and loaded."""
+
+import os
+
+import numpy as np
+import pytest
+
+haystack = pytest.importorskip("haystack", reason="Haystack is not installed")
+
+from haystack import Document, Pipeline  # noqa: E402
+from haystack.components.embedders import MockDocumentEmbedder, MockTextEmbedder  # noqa: E402
+from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMemoryEmbeddingRetriever  # noqa: E402
+from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
+from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
+from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
+
+from tttembed_rag import Evidence, InputError, Offset, Offsets, scope  # noqa: E402
+from tttembed_rag.stores import open_store  # noqa: E402
+
+WIDTH = 16
+TEXTS = ["wash wool cold", "boil the kettle", "river past the mill"]
+
+
+def offsets_of(*, task="billing"):
+    """Offsets with one vector, for one task."""
+    vector = np.random.default_rng(0).normal(size=WIDTH).astype(np.float32) / 4
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+    return Offsets([Offset("task", vector, 0.9, 9, evidence, task=task)], width=WIDTH)
+
+
+@pytest.fixture
+def url(tmp_path):
+    """The URL of a store with a live version for the task billing."""
+    with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
+        store.publish(offsets_of(), by="test")
+    return f"sqlite:///{tmp_path / 'ttt.db'}"
+
+
+def base_of(text):
+    """The base vector of a query."""
+    return MockTextEmbedder(dimension=WIDTH).run(text=text)["embedding"]
+
+
+def pipeline_of(url):
+    """Embed, retrieve, record."""
+    documents = InMemoryDocumentStore()
+    embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in TEXTS])["documents"]
+    documents.write_documents(embedded)
+    pipeline = Pipeline()
+    pipeline.add_component("embedder", TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, scope="billing"))
+    pipeline.add_component("retriever", InMemoryEmbeddingRetriever(documents))
+    pipeline.add_component("recorder", TTTRecorder(url, scope="billing"))
+    pipeline.connect("embedder.embedding", "retriever.query_embedding")
+    pipeline.connect("retriever", "recorder")
+    return pipeline
+
+
+def test_a_query_is_steered(url):
+    """The vector has the offset of its task; the rest of the answer is the wrapped embedder's."""
+    answer = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url).run("wool", scope="billing")
+
+    assert answer["embedding"] == offsets_of().apply(base_of("wool"), task="billing")
+    assert answer["meta"] == MockTextEmbedder(dimension=WIDTH).run(text="wool")["meta"]
+
+
+def test_each_run_names_its_task(url):
+    """The run's task comes before the component's, and that before the caller's; an unknown one is bit for bit."""
+    fixed = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, scope="billing")
+    free = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url)
+    with scope("billing"):
+        inside = free.run("wool")
+
+    steered = [
+        answer["embedding"] != base_of("wool")
+        for answer in (fixed.run("wool"), fixed.run("wool", scope="other"), free.run("wool"), inside)
+    ]
+
+    assert steered == [True, False, False, True]
+
+
+async def test_async_runs_give_the_same(url):
+    """Through `run_async` of the wrapped embedder, and without one."""
+
+    class Plain:
+        """An embedder without async."""
+
+        def run(self, text):
+            """Its vector."""
+            return {"embedding": base_of(text), "meta": {}}
+
+    for wrapped in (MockTextEmbedder(dimension=WIDTH), Plain()):
+        component = TTTTextEmbedder(wrapped, store=url, scope="billing")
+        assert (await component.run_async("wool"))["embedding"] == component.run("wool")["embedding"]
+
+
+def test_a_pipeline_steers_and_records(url):
+    """Documents keep their vectors, the search is the steered one, and the store has what was shown."""
+    pipeline = pipeline_of(url)
+
+    found = pipeline.run({"embedder": {"text": "wool"}, "recorder": {"query": "wool"}})["recorder"]["documents"]
+    assert pipeline.get_component("recorder").log.flush()
+
+    steered = offsets_of().apply(np.array(base_of("wool")), task="billing")
+    scores = {text: float(np.array(base) @ steered) for text, base in zip(TEXTS, map(base_of, TEXTS), strict=True)}
+    assert [one.content for one in found] == sorted(TEXTS, key=scores.get, reverse=True)
+    with open_store(url) as store:
+        assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (1, 3, 0)
+
+
+def test_a_saved_pipeline_is_the_same(url):
+    """To YAML and back: the same vectors; the text names the store and holds no vector."""
+    pipeline = pipeline_of(url)
+    asked = {"embedder": {"text": "wool"}, "recorder": {"query": "wool"}}
+
+    text = pipeline.dumps()
+    loaded = Pipeline.loads(text)
+
+    assert loaded.dumps() == text
+    assert url in text
+    embedded = [one.run(asked, include_outputs_from={"embedder"})["embedder"] for one in (loaded, pipeline)]
+    assert embedded[0]["embedding"] == embedded[1]["embedding"] != base_of("wool")
+
+
+def test_retrievers_that_embed_nothing_are_as_before(url):
+    """A search by words never asks for a vector: the offset has no way in."""
+    documents = InMemoryDocumentStore()
+    documents.write_documents([Document(content=text) for text in TEXTS])
+
+    with scope("billing"):
+        found = InMemoryBM25Retriever(documents).run("wool")["documents"]
+
+    assert [one.content for one in found] == [TEXTS[0]]
+
+
+def test_scores_of_a_ranker_become_rewards(url):
+    """With a judge named, `Document.score` is its score on the declared scale; documents without one are left out."""
+    documents = [Document(content=text, score=score) for text, score in zip(TEXTS, (0.0, 3.0, None), strict=True)]
+    recorder = TTTRecorder(url, judge="ranker", scale="logit")
+
+    answer = recorder.run("wool", documents, scope="billing", tenant="acme", embedding=base_of("wool"))
+    assert recorder.log.flush()
+
+    assert answer["documents"] is documents
+    with open_store(url) as store:
+        ids = [store.text_id(text) for text in ("wool", *TEXTS)]
+        verdicts = store.history.verdicts("acme", judge="ranker", query_ids=[ids[0]])
+        assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
+
+
+def test_a_store_that_is_away_costs_nothing(tmp_path):
+    """Base vectors, and documents as they came."""
+    nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ttt.db'}"
+    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=nowhere, scope="billing")
+    component.warm_up()
+    documents = [Document(content="a")]
+
+    recorder = TTTRecorder(nowhere)
+    shown = recorder.run("wool", documents)["documents"]
+    recorder.log.close(timeout=0.1)
+
+    assert component.run("wool")["embedding"] == base_of("wool")
+    assert shown is documents
+
+
+def test_bad_arguments_are_refused(url):
+    """One line says what was expected; a password never gets into a saved pipeline."""
+    embedder = MockTextEmbedder(dimension=WIDTH)
+    with pytest.raises(InputError, match="embedder: expected one without offsets"):
+        TTTTextEmbedder(TTTTextEmbedder(embedder, store=url), store=url)
+    with pytest.raises(InputError, match="store: expected no password"):
+        TTTTextEmbedder(embedder, store="postgresql://me:secret@host/name")
+    with pytest.raises(InputError, match="store: expected no password"):
+        TTTRecorder("postgresql://me:secret@host/name")
+
+
+def test_a_variable_names_the_store(url, monkeypatch):
+    """`env:NAME` is looked up where it is used, and only the name is saved."""
+    monkeypatch.setenv("MY_STORE", url)
+    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store="env:MY_STORE", scope="billing")
+
+    assert component.run("wool")["embedding"] != base_of("wool")
+    assert component.to_dict()["init_parameters"]["store"] == "env:MY_STORE"
+    assert os.environ["MY_STORE"] == url

@@ -1,0 +1,146 @@
+"""The audit: trusted labels correct what a judge claims."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from tttembed_rag import InputError, Rewards, fit
+from tttembed_rag.gate.audit import audit_sample, audited
+from tttembed_rag.gate.thresholds import AUDITED
+
+
+def world(n=80, *, documents=200, depth=10, width=16, seed=0):
+    """Rewards by a judge that is right, and the label of each pair."""
+    rng = np.random.default_rng(seed)
+    docs = rng.standard_normal((documents, width))
+    meant = docs[rng.integers(documents, size=n)] + 0.5 * rng.standard_normal((n, width))
+    asked = meant + 0.8 * rng.standard_normal((n, width))
+    found = np.argsort(-(asked @ docs.T), axis=1)[:, :depth]
+    values = 1 / (1 + np.exp(-np.matvec(docs[found], meant) / 2 + 3))
+    rewards = Rewards.from_indexed(asked, docs, found, values, doc_ids=[f"d{row}" for row in range(documents)])
+    return rewards, labels_of(rewards)
+
+
+def labels_of(rewards):
+    """The rewards as labels by query and document."""
+    query = np.repeat(rewards.query_ids, rewards.depths).tolist()
+    documents = rewards.doc_ids[rewards.candidates].tolist()
+    return dict(zip(zip(query, documents, strict=True), rewards.values.tolist(), strict=True))
+
+
+def some(labels, pairs):
+    """The labels of some pairs."""
+    return {pair: labels[pair] for pair in pairs}
+
+
+class TestAudited:
+    """Prediction-powered inference of the change of DCG."""
+
+    def test_labels_of_all_pairs_give_their_own_mean(self):
+        """Where every pair has a label the corrected change is that of the labels, whatever the judge said."""
+        rewards, labels = world(20)
+        rng = np.random.default_rng(1)
+        offsets = 0.3 * rng.standard_normal((20, 16))
+        wrong = replace(rewards, values=rng.random(rewards.budget))
+        voices = np.ones(20)
+        scale = audited(wrong, voices, offsets, {}).claimed / raw_change(wrong, offsets)
+
+        assert_allclose(audited(wrong, voices, offsets, labels).found, scale * raw_change(rewards, offsets), rtol=1e-9)
+
+    def test_the_interval_holds_the_change_by_labels(self):
+        """In nine of ten draws of labels, the change by all labels lies within 1.64 standard errors."""
+        rewards, labels = world(60)
+        rng = np.random.default_rng(2)
+        wrong = replace(rewards, values=np.clip(rewards.values + 0.4 * rng.standard_normal(rewards.budget), 0, 1))
+        plain = fit(wrong, gate=False, scope="query")
+        offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
+        truth = audited(wrong, np.ones(60), offsets, labels).found
+        held = 0
+        for seed in range(100):
+            drawn = some(labels, audit_sample(wrong, plain, 60, seed=seed))
+            found = audited(wrong, np.ones(60), offsets, drawn)
+            held += abs(found.found - truth) <= 1.645 * found.error
+
+        assert held >= 85
+
+    def test_labels_of_pairs_that_stay_tell_nothing(self):
+        """Without a label on a pair that moves, nothing is confirmed."""
+        rewards, labels = world(20)
+        found = audited(rewards, np.ones(20), np.zeros((20, 16)), labels)
+
+        assert (found.labels, found.claimed) == (0, 0.0)
+        assert not found.confirms()
+
+
+def raw_change(rewards, offsets):
+    """The mean change of DCG@10 of what was judged, written out."""
+    total = 0.0
+    for q, (x, offset) in enumerate(zip(rewards.queries.unit, offsets, strict=True)):
+        pairs = slice(rewards.starts[q], rewards.starts[q + 1])
+        documents = rewards.documents.unit[rewards.candidates[pairs]]
+        for sign, query in ((-1, x), (1, x + offset)):
+            order = np.argsort(-(documents @ query), kind="stable")
+            total += sign * (rewards.values[pairs][order] / np.log2(np.arange(len(order)) + 2))[:10].sum()
+    return total / len(offsets)
+
+
+class TestGate:
+    """`fit(..., audit=)`."""
+
+    def test_a_judge_that_is_right_is_confirmed(self):
+        """A hundred labels of a true judge change nothing but what the evidence says."""
+        rewards, labels = world()
+        plain = fit(rewards)
+        found = fit(rewards, audit=some(labels, audit_sample(rewards, plain, 100)))
+
+        assert [offset.served for offset in found.values()] == [offset.served for offset in plain.values()]
+        assert any("trusted labels say +" in offset.evidence.reason for offset in found.values())
+
+    @pytest.mark.parametrize("scope", ["auto", "query"])
+    def test_a_judge_that_is_wrong_is_withheld(self, scope):
+        """A judge that follows the retriever, but for a taste of its own, is refused by the labels."""
+        rewards, labels = world()
+        taste = np.random.default_rng(3).standard_normal(rewards.width)
+        liked = rewards.documents.unit[rewards.candidates] @ taste
+        similar = np.vecdot(
+            np.repeat(rewards.queries.unit, rewards.depths, axis=0), rewards.documents.unit[rewards.candidates]
+        )
+        wrong = replace(rewards, values=1 / (1 + np.exp(-8 * similar + 4 - 2 * liked)))
+        plain = fit(wrong, scope=scope)
+        found = fit(wrong, scope=scope, audit=some(labels, audit_sample(wrong, plain, 200)))
+
+        assert any(offset.served for offset in plain.values())
+        assert not any(offset.served for offset in found.values() if offset.query_id is not None)
+        assert AUDITED.code in {offset.evidence.code for offset in found.values()} or scope == "auto"
+
+    @pytest.mark.parametrize(
+        ("labels", "message"),
+        [
+            ({("q", "d"): 1.5}, "audit: expected labels in [0, 1], got 1.5 for ('q', 'd')"),
+            ({"q": 1.0}, "audit: expected pairs of a query id and a document id, got 'q'"),
+            ({("q", "d"): "good"}, "audit: expected labels in [0, 1], got 'good' for ('q', 'd')"),
+        ],
+    )
+    def test_bad_labels(self, planted, labels, message):
+        """One line says what is wrong."""
+        with pytest.raises(InputError) as error:
+            fit(planted(4), audit=labels)
+
+        assert str(error.value) == message
+
+
+class TestSample:
+    """Pairs worth a person's minute."""
+
+    def test_are_judged_pairs_whose_place_changes(self):
+        """Each is judged, none twice, the draw is the same every time, and no more than asked for."""
+        rewards, labels = world()
+        offsets = fit(rewards)
+        pairs = audit_sample(rewards, offsets, 30)
+
+        assert len(set(pairs)) == 30
+        assert set(pairs) <= set(labels)
+        assert audit_sample(rewards, offsets, 30) == pairs
+        assert audit_sample(rewards, fit(rewards.take(np.arange(1))), 30) == []

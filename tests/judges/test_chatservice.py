@@ -1,0 +1,126 @@
+"""Chat models behind HTTP, on loopback: OpenAI's protocol and Anthropic's."""
+
+from __future__ import annotations
+
+import pytest
+
+from tttembed_rag import InputError
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.judges import ChatService, Patience, check_judge, open_judge
+from tttembed_rag.judges.spending import Usage, metered
+from tttembed_rag.testing import word_overlap
+
+ONCE = Patience(attempts=1)
+
+
+def graded(prompt):
+    """An answer with a verdict: 5 for the text on Paris that every judge is asked about first, else 0."""
+    return f"It is about it.\nScore: {5 if 'river Seine' in prompt else 0}"
+
+
+def openai(_path, body, _n):
+    """A server that speaks chat completions."""
+    message = {"role": "assistant", "content": graded(body["messages"][0]["content"])}
+    usage = {"prompt_tokens": 70, "completion_tokens": 9}
+    return 200, {}, {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+
+
+def anthropic(_path, body, _n):
+    """A server that speaks messages."""
+    content = [{"type": "text", "text": graded(body["messages"][0]["content"])}]
+    return 200, {}, {"content": content, "stop_reason": "end_turn", "usage": {"input_tokens": 70, "output_tokens": 9}}
+
+
+@pytest.mark.parametrize(("kind", "answer"), [("openai", openai), ("anthropic", anthropic)])
+def test_a_judge_in_one_line(serve, monkeypatch, kind, answer):
+    """The spec of either protocol is a judge that tells a good from a bad document; its usage is the reported one."""
+    monkeypatch.setenv("MY_KEY", "secret")
+    server = serve(answer)
+    judge = open_judge(f"{kind}:some-model?url={server.url}/v1&key=MY_KEY&tokens=99", queries={}, documents={})
+
+    with metered() as meter:
+        assert check_judge(judge) == [5.0, 0.0]
+    assert meter.usage == Usage(2, 140, 18)
+    path, headers, body = server.asked[0]
+    assert path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[kind]
+    assert headers[{"openai": "authorization", "anthropic": "x-api-key"}[kind]].endswith("secret")
+    assert (body["model"], body["max_tokens"]) == ("some-model", 99)
+    assert "secret" not in judge.fingerprint
+
+
+def test_a_server_that_needs_no_key(serve):
+    """Ollama and vLLM are asked without one."""
+    server = serve(openai)
+
+    assert "river Seine" not in str(ChatService("openai", "m", url=server.url)("a prompt"))
+    assert "authorization" not in server.asked[0][1]
+
+
+def test_the_namesake_needs_a_key():
+    """Without a key nothing is sent, and the variable is named."""
+    with pytest.raises(InputError, match="key: expected one in the environment variable ANTHROPIC_API_KEY, found none"):
+        ChatService("anthropic", "m")
+
+
+def test_a_temperature_is_sent_and_told_apart(serve):
+    """It decides the answers, and so is part of the settings."""
+    server = serve(openai)
+    service = ChatService("openai", "m", url=server.url, temperature=0.0)
+    service("p")
+
+    assert server.asked[0][2]["temperature"] == 0.0
+    assert service.settings != ChatService("openai", "m", url=server.url).settings
+
+
+@pytest.mark.parametrize(
+    ("protocol", "said"),
+    [
+        ("openai", {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
+        (
+            "anthropic",
+            {
+                "content": [{"type": "text", "text": "Score: 4"}],
+                "stop_reason": "max_tokens",
+                "usage": {"input_tokens": 1, "output_tokens": 1},
+            },
+        ),
+    ],
+)
+def test_an_answer_that_was_cut_off_is_none(serve, protocol, said):
+    """What a model would have said last is not guessed."""
+    assert ChatService(protocol, "m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
+
+
+def test_another_answer_is_an_error(serve):
+    """A server of another kind is named, with what it said."""
+    server = serve(lambda *_: (200, {}, {"hello": "there"}))
+    with pytest.raises(JudgeError, match=r"expected an answer of openai's chat, got .*hello"):
+        ChatService("openai", "m", url=server.url, patience=ONCE)("p")
+
+
+class TestPython:
+    """Judges of the current folder."""
+
+    def test_by_every_kind_of_name(self, tmp_path, monkeypatch):
+        """A function from prompt to answer, a class, a function that makes a judge, and a judge itself."""
+        (tmp_path / "judges_of_test.py").write_text(
+            "from tttembed_rag.testing import FakeJudge\n"
+            "def grade(prompt):\n    return 'Score: 4'\n"
+            "def make():\n    return FakeJudge(fingerprint='made')\n"
+            "class Mine(FakeJudge):\n    pass\n"
+            "here = make()\n"
+            "number = 7\n",
+            encoding="utf-8",
+        )
+        monkeypatch.chdir(tmp_path)
+
+        def opened(name):
+            return open_judge(f"python:judges_of_test:{name}", queries={}, documents={})
+
+        assert opened("grade").score("q", ["d"]) == [4.0]
+        words = word_overlap("a b", "b")
+        assert [opened(name).score("a b", ["b"]) for name in ("make", "Mine", "here")] == [[words]] * 3
+        with pytest.raises(InputError, match=r"judge: expected an object with score, .*got int"):
+            opened("number")
+        with pytest.raises(InputError, match="judge: expected an importable MODULE:NAME"):
+            opened("absent")

@@ -1,0 +1,129 @@
+"""`tttembed serve` as a process of its own, and the examples of its guide."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag.cli import main
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "proxy.md"
+MODEL = "text-embedding-3-small"
+
+
+def examples(language):
+    """The code of the guide in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def command(service, tools, tmp_path):
+    """Starts the command with more arguments; gives its process and its address."""
+    started = []
+
+    def start(*more, width=tools.WIDTH, environment=()):
+        tools.offsets_of(width=width).save(tmp_path / "offsets.safetensors")
+        arguments = ["serve", service.url, "--model", MODEL, "--port", "0"]
+        arguments += ["--offsets", str(tmp_path / "offsets.safetensors"), *more]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tttembed_rag", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **dict(environment)},
+        )
+        started.append(process)
+        return process, process.stdout.readline().split()[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_it_serves_until_it_is_told_to_end(command, tools):
+    """The first line says where; a query is steered; SIGTERM ends it without a word."""
+    process, url = command("--scope", "billing", "--key", "ACME=acme/other", environment=[("ACME", "k1")])
+
+    answer = httpx.post(f"{url}/v1/embeddings", json={"model": f"{MODEL}@query", "input": "wash wool"}, timeout=30)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+
+    expected = tools.offsets_of().apply(tools.vector_of("wash wool"))
+    assert answer.json()["data"][0]["embedding"] == pytest.approx(expected)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert said == ""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_guide_speaks_to_it_with_curl(command, tools):
+    """Both curl examples of the guide are answered with steered vectors."""
+    _, url = command(width=tools.WIDTH)
+    of_texts, of_vectors = [block for block in examples("sh") if "curl" in block]
+
+    said = [
+        subprocess.run(["sh", "-c", block.replace("http://127.0.0.1:8787", url)], capture_output=True, check=True)
+        for block in (of_texts, of_vectors.replace("[0.1, 0.2, 0.3]", json.dumps([0.1] * tools.WIDTH)))
+    ]
+
+    expected = tools.offsets_of().apply(tools.vector_of("how do I get a refund?"))
+    assert json.loads(said[0].stdout)["data"][0]["embedding"] == pytest.approx(expected)
+    assert json.loads(said[1].stdout)["steered"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_the_guide_speaks_to_it_with_typescript(command, tools, tmp_path):
+    """The TypeScript example of the guide runs in node and sees the version that steered it."""
+    _, url = command()
+    (block,) = examples("ts")
+    (tmp_path / "example.mjs").write_text(block.replace("http://127.0.0.1:8787", url), encoding="utf-8")
+
+    said = subprocess.run(["node", tmp_path / "example.mjs"], capture_output=True, text=True, check=True)
+
+    assert said.stdout == f"file {tools.WIDTH}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected either --store URL or --offsets FILE"),
+        (("--store", "sqlite:///a.db", "--offsets", "a"), "expected either --store URL or --offsets FILE"),
+        (("--offsets", "missing"), "missing"),
+        (("--store", "mysql://a/b"), "mysql"),
+        (("--offsets", "a", "--key", "TTTEMBED_NOT_SET=acme"), "--key: expected the name of an environment variable"),
+        (("--offsets", "a", "--key", "acme"), "--key: expected ENV=TENANT[/TASK], got 'acme'"),
+        (("--offsets", "a", "--upstream-key", "PATH"), "--upstream-key: expected a --key for each caller"),
+    ],
+)
+def test_bad_options_end_with_one_line(arguments, message, tmp_path, monkeypatch):
+    """Exit code 2, and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TTTEMBED_STORE", raising=False)
+
+    result = CliRunner().invoke(main, ["serve", "https://api.openai.com", "--model", "small", *arguments])
+
+    assert result.exit_code == 2
+    assert message in result.output.splitlines()[-1]
+
+
+def test_an_address_with_its_version_is_refused(tools, tmp_path):
+    """Clients add /v1 themselves."""
+    tools.offsets_of().save(tmp_path / "a")
+
+    result = CliRunner().invoke(
+        main, ["serve", "https://api.openai.com/v1", "--model", "small", "--offsets", str(tmp_path / "a")]
+    )
+
+    assert result.exit_code == 2
+    assert "upstream: expected the address before /v1" in result.output

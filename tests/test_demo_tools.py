@@ -1,0 +1,63 @@
+"""The demo of a search over tools: its story, its rows and its report, on a small world of tools."""
+
+import numpy as np
+import pytest
+
+from tttembed_rag.demo.tools import run_tool_demo
+from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.testing import FakeEmbedder
+
+TOPICS = [
+    f"{colour}{thing}"
+    for colour in ("red", "blue", "green", "black", "white", "grey")
+    for thing in ("mail", "file", "talk", "note", "call", "list", "form", "song", "road", "tree")
+]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """What the demo says, its rows and its report, where only the tools of one suite are ever used."""
+    tools = {
+        f"<i>{suite}_{topic}": f"{suite}_{topic}: Handle a {topic} in the {suite} suite"
+        for topic in TOPICS
+        for suite in ("acme", "zeta")
+    }
+    requests = {topic: f"please handle my {topic}" for topic in TOPICS}
+    library = Dataset("suites", tools, requests, {topic: {f"<i>zeta_{topic}": 1.0} for topic in TOPICS})
+    out, lines = tmp_path_factory.mktemp("demo") / "deep", []
+    rows = run_tool_demo((0, 1), out, lines.append, library=library, embedder=FakeEmbedder())
+    return lines, rows, (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_search_gets_better_with_requests_seen(story):
+    """Requests nobody asked before find the tool that works first, after half of the others were seen."""
+    _, rows, _ = story
+    by_count = {count: np.mean([row["ndcg10"] for row in rows if row["seen"] == count]) for count in (0, 25, 30)}
+
+    assert by_count[0] < 0.9 < by_count[25]
+    assert by_count[30] > 0.9
+    assert [row["moves"] for row in rows if row["seen"] == 30] == [True, True]
+
+
+def test_the_story_has_a_line_for_each_count(story):
+    """Each count has its means, the change and the worst split, as in the rows."""
+    lines, rows, _ = story
+    last = [row for row in rows if row["seen"] == 30]
+    first = {row["split"]: row["ndcg10"] for row in rows if row["seen"] == 0}
+    changes = [row["ndcg10"] - first[row["split"]] for row in last]
+    means = [np.mean([row[name] for row in last]) for name in ("recall5", "ndcg10")]
+
+    assert lines[0] == "120 tools (suites), 60 requests; people used the right tool"
+    assert [
+        "30", f"{means[0]:.3f}", f"{means[1]:.3f}", f"{np.mean(changes):+.3f}", f"{min(changes):+.3f}", "2/2"
+    ] in [line.split() for line in lines]  # fmt: skip
+
+
+def test_the_report_is_one_file_that_escapes_texts(story):
+    """Plot, table and three explained requests; hostile texts are shown as text."""
+    _, _, html = story
+
+    assert html.count("<svg") == 1
+    assert html.count("<h3>") == 3
+    assert "&lt;i&gt;" in html
+    assert [part for part in ("<i>", "<script", "<link", "<img", "url(http") if part in html] == []

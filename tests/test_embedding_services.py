@@ -1,0 +1,131 @@
+"""Embedding models behind HTTP, on loopback, and functions of the current folder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from tttembed_rag import InputError
+from tttembed_rag.embedders import EmbeddingService, name_of, open_embedder
+from tttembed_rag.errors import EmbedderError
+from tttembed_rag.models.retrying import Patience
+
+ONCE = Patience(attempts=1)
+TEXTS = [f"text {i}" for i in range(5)]
+
+
+def vector(text):
+    """A vector of a text's length and last letter."""
+    return [float(len(text)), float(ord(text[-1])), 1.0]
+
+
+def unit(texts):
+    """Their vectors at unit length."""
+    rows = np.array([vector(text) for text in texts])
+    return rows / np.linalg.norm(rows, axis=1)[:, None]
+
+
+def listed(_path, body, _n):
+    """OpenAI's and Voyage's answer, out of order."""
+    items = [{"index": i, "embedding": vector(text)} for i, text in enumerate(body["input"])]
+    return 200, {}, {"data": items[::-1]}
+
+
+def by_type(_path, body, _n):
+    """Cohere's answer."""
+    return 200, {}, {"embeddings": {"float": [vector(text) for text in body["texts"]]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "answer", "path", "kinds"),
+    [
+        ("openai:m", listed, "/v1/embeddings", (None, None)),
+        ("cohere:m", by_type, "/v1/embed", ("search_query", "search_document")),
+        ("voyage:m", listed, "/v1/embeddings", ("query", "document")),
+    ],
+)
+def test_vectors_come_in_the_order_of_the_texts(serve, monkeypatch, spec, answer, path, kinds):
+    """Each protocol says what is a query and what a document, at unit length, with the key of its variable."""
+    server = serve(answer)
+    monkeypatch.setenv(f"{spec.partition(':')[0].upper()}_API_KEY", "secret")
+    model = open_embedder(f"{spec}?url={server.url}/v1")
+
+    assert_allclose(model.embed_queries(TEXTS), unit(TEXTS), rtol=1e-6)
+    assert_allclose(model.embed_documents(TEXTS), unit(TEXTS), rtol=1e-6)
+    assert [(asked[0], asked[2].get("input_type")) for asked in server.asked] == [(path, kind) for kind in kinds]
+    assert {asked[1]["authorization"] for asked in server.asked} == {"Bearer secret"}
+    assert "secret" not in model.fingerprint
+
+
+def test_many_texts_are_several_requests(serve):
+    """No request holds more than the service takes."""
+    server = serve(by_type)
+    model = EmbeddingService("cohere", "m", url=server.url)
+    texts = [f"text number {i}" for i in range(200)]
+
+    assert_allclose(model.embed_documents(texts), unit(texts), rtol=1e-6)
+    assert [len(asked[2]["texts"]) for asked in server.asked] == [96, 96, 8]
+
+
+def test_prefixes_and_dimensions_reach_the_service(serve):
+    """They decide the vectors, and so are part of the fingerprint."""
+    server = serve(listed)
+    plain, told = (
+        open_embedder(f"openai:m?url={server.url}{options}")
+        for options in ("", "&query_prefix=query:+&document_prefix=passage:+&dimensions=3")
+    )
+    told.embed_queries(["a"])
+    told.embed_documents(["b"])
+
+    assert [asked[2]["input"] for asked in server.asked] == [["query: a"], ["passage: b"]]
+    assert [asked[2]["dimensions"] for asked in server.asked] == [3, 3]
+    assert plain.fingerprint != told.fingerprint
+
+
+def test_a_refusal_is_one_line(serve):
+    """The service's words, without a traceback of its client."""
+    server = serve(lambda *_: (401, {}, {"error": "no such key"}))
+    with pytest.raises(EmbedderError, match=r"expected an answer, got 401 .*no such key"):
+        EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_queries(["a"])
+
+
+def test_an_answer_with_other_vectors_is_an_error(serve):
+    """One vector for two texts is not spread over both."""
+    server = serve(lambda *_: (200, {}, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))
+    with pytest.raises(EmbedderError, match="expected one vector for each of 2 texts"):
+        EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a", "b"])
+
+
+def test_the_namesake_needs_a_key(monkeypatch):
+    """Without a key nothing is sent, and the variable is named."""
+    monkeypatch.delenv("VOYAGE_API_KEY", raising=False)
+    with pytest.raises(InputError, match="key: expected one in the environment variable VOYAGE_API_KEY, found none"):
+        open_embedder("voyage:m")
+
+
+class TestFunctions:
+    """Functions of the current folder."""
+
+    def test_a_function_from_texts_to_vectors(self, tmp_path, monkeypatch):
+        """It needs no class around it, and no installed module."""
+        (tmp_path / "embedding_of_test.py").write_text(
+            "def embed(texts):\n    return [[len(text), 1.0] for text in texts]\n", encoding="utf-8"
+        )
+        monkeypatch.chdir(tmp_path)
+        model = open_embedder("python:embedding_of_test:embed")
+
+        assert_allclose(model.embed_queries(["abc"]), [[3 / 10**0.5, 1 / 10**0.5]], rtol=1e-6)
+        assert (model.fingerprint, name_of("python:embedding_of_test:embed")) == (
+            "python:embedding_of_test:embed",
+            "embedding-of-test-embed",
+        )
+
+    def test_a_class_that_needs_arguments_is_refused(self, tmp_path, monkeypatch):
+        """In one line that says so."""
+        (tmp_path / "class_of_test.py").write_text(
+            "class Mine:\n    def __init__(self, path):\n        pass\n", encoding="utf-8"
+        )
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InputError, match="embedder: expected class_of_test:Mine to be made without arguments"):
+            open_embedder("python:class_of_test:Mine")

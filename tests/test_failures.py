@@ -1,0 +1,54 @@
+"""FailureLog: one line a minute for a failure of every request."""
+
+import logging
+import pickle
+
+from tttembed_rag.serving import FailureLog
+from tttembed_rag.testing import FakeClock
+
+
+def fail(failures, *arguments):
+    """One failure of a request."""
+    try:
+        raise TimeoutError("the judge is away\nand more lines")
+    except TimeoutError:
+        failures.exception("%r: not judged", *arguments)
+
+
+def test_the_first_failure_is_one_line(caplog):
+    """It says what failed and the first line of why, without a traceback."""
+    fail(FailureLog(logging.getLogger("it")), "q")
+
+    [record] = caplog.records
+    assert record.getMessage() == "'q': not judged: TimeoutError: the judge is away"
+    assert (record.levelno, record.exc_info) == (logging.ERROR, None)
+
+
+def test_later_ones_are_counted(caplog):
+    """Within a minute nothing more is said; then one line says how many there were."""
+    clock = FakeClock()
+    failures = FailureLog(logging.getLogger("it"), clock=clock)
+    for _ in range(5):
+        fail(failures, "q")
+    clock.sleep(61)
+    fail(failures, "r")
+
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1].endswith("(4 more like it in the last 61 s)")
+
+
+def test_every_traceback_is_there_for_whoever_looks(caplog):
+    """At level DEBUG each failure has its traceback."""
+    caplog.set_level(logging.DEBUG)
+    failures = FailureLog(logging.getLogger("it"))
+    for _ in range(3):
+        fail(failures, "q")
+
+    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.DEBUG] == [True] * 3
+
+
+def test_it_can_be_pickled(caplog):
+    """Wrappers that hold one go to other processes."""
+    fail(pickle.loads(pickle.dumps(FailureLog(logging.getLogger("it")))), "q")  # noqa: S301 - our own bytes
+
+    assert len(caplog.messages) == 1

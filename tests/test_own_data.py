@@ -1,0 +1,302 @@
+"""Own data from the command line: the steps of a user with a file of votes, a log of searches, or a store."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from tttembed_rag import Offsets, Scale
+from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
+from tttembed_rag.judges.feedbackrows import read_rows
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeEmbedder
+
+# Users want official pages of what they ask; the embedding model knows the topics, and nothing of what is official.
+KINDS = ("official page", "forum thread", "old mirror", "blog entry")
+TOPICS = [f"topic{i}" for i in range(60)]
+
+
+def shown(topic: str) -> list[str]:
+    """The documents that the retriever found for a query about *topic*: four of its own, and two of another."""
+    other = TOPICS[(TOPICS.index(topic) + 1) % len(TOPICS)]
+    return [*(f"{topic} {kind}" for kind in KINDS), *(f"{other} {kind}" for kind in KINDS[:2])]
+
+
+ROWS = [(f"how does {topic} work", text, text == f"{topic} {KINDS[0]}") for topic in TOPICS for text in shown(topic)]
+EMBED = "python:tttembed_rag.testing:FakeEmbedder"
+JUDGE = "python:judge_of_test:judge"
+
+
+def run(*arguments: Any) -> Result:
+    """The command with these arguments."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder with a judge of the user's own in it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge_of_test.py").write_text(
+        "from tttembed_rag.testing import FakeJudge\n"
+        "def score(query, text):\n"
+        "    good = 'official' in text and text.split()[0] in query.split() or 'Paris' in text\n"
+        "    return 0.9 if good else 0.1\n"
+        "judge = FakeJudge(score)\n",
+        encoding="utf-8",
+    )
+    return tmp_path
+
+
+def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
+    """A file of votes, one row a document, as CSV or JSON lines."""
+    rows = [{"query": query, "document": text, column: good if liked else bad} for query, text, liked in ROWS]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if path.suffix == ".csv":
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        else:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def write_log(path: Path) -> None:
+    """A log of searches: six documents a query, in the order of the retriever."""
+    lines = [
+        {
+            "query_id": topic,
+            "query": f"how does {topic} work",
+            "task": "docs",
+            "candidates": [{"id": text.replace(" ", "-"), "text": text} for text in shown(topic)[::-1]],
+        }
+        for topic in TOPICS
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def finds_official_pages(offsets: Offsets, task: str | None = None) -> float:
+    """Of queries that nobody judged, the share that finds its official page first, less the share without offsets."""
+    model = FakeEmbedder()
+    topics = [f"unseen{i}" for i in range(40)]
+    queries = model.embed_queries([f"how does {topic} work" for topic in topics])
+    firsts = []
+    for vectors in (offsets.apply(queries, task=task), queries):
+        documents = [model.embed_documents([f"{topic} {kind}" for kind in KINDS]) for topic in topics]
+        firsts.append(np.mean([np.argmax(found @ query) == 0 for found, query in zip(documents, vectors, strict=True)]))
+    return float(firsts[0] - firsts[1])
+
+
+class TestVotes:
+    """`tttembed fit votes.csv --embed SPEC --out offsets.safetensors`."""
+
+    @pytest.mark.parametrize(
+        ("name", "column", "good", "bad"),
+        [
+            ("votes.csv", "thumb", 1, -1),
+            ("votes.csv", "reward", 0.9, 0.2),
+            ("votes.jsonl", "thumb", "up", "down"),
+            ("votes.jsonl", "success", True, False),
+        ],
+    )
+    def test_one_command_from_votes_to_a_gain(self, here: Path, name: str, column: str, good: Any, bad: Any) -> None:
+        """What was learned is published, names its embedding model, and helps queries that nobody judged."""
+        write_votes(here / name, column, good, bad)
+
+        result = run("fit", name, "--embed", EMBED, "--out", "offsets.safetensors")
+
+        assert result.exit_code == 0, result.output
+        assert "published" in result.output
+        offsets = Offsets.load("offsets.safetensors")
+        assert offsets.settings["embedder"] == "fake"
+        assert finds_official_pages(offsets) > 0.3
+
+    def test_the_answer_is_a_few_lines(self, here: Path) -> None:
+        """Private offsets are counted in one line, unless all are asked for."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        command = ("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+        short, whole = run(*command).output.splitlines(), run(*command, "--all").output.splitlines()
+
+        assert len(short) <= 6
+        assert any("60 private offsets" in line and "--all lists them" in line for line in short)
+        assert len(whole) > 60
+
+    def test_votes_of_several_tasks(self, here: Path) -> None:
+        """A column names them; rows without one are of the task that the command names."""
+        lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]
+        (here / "clicks.csv").write_text("\n".join(lines), encoding="utf-8")
+
+        rows = read_rows(here / "clicks.csv", scale=Scale(), task="rest")
+
+        assert sorted({(row.query, row.task) for row in rows}) == [("a", "one"), ("b", "rest")]
+        assert [row.reward for row in rows] == [0.75, 0.25, 0.25, 0.75]
+
+    def test_no_text_is_embedded_twice(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A second fit of the same file takes vectors that are known, beside the offsets."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        asked = []
+        embed = FakeEmbedder.embed_documents
+        monkeypatch.setattr(FakeEmbedder, "embed_documents", lambda self, texts: asked.append(1) or embed(self, texts))
+        for _ in range(2):
+            run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "task")
+            asked.append(0)
+
+        assert asked[-2:] == [0, 0]
+        assert sum(asked) > 0
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
+            ("query,document,thumb\nq,d,5\n", ":2: expected"),
+            ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
+            ("query,document,reward\nq,d,7\n", "expected scale probability in [0, 1], got values from 7 to 7"),
+            ("", "expected at least one row"),
+            ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "2 of 3 thumbs are 0"),
+        ],
+    )
+    def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
+        """With exit code 2, what was expected and what came; nothing is embedded."""
+        (here / "votes.csv").write_text(content, encoding="utf-8")
+
+        result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+        assert result.exit_code == 2
+        assert reason in result.output
+        assert not (here / "o.safetensors").exists()
+
+    def test_without_a_model_it_says_which_option(self, here: Path) -> None:
+        """Texts alone teach nothing."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+
+        result = run("fit", "votes.csv", "--out", "o.safetensors")
+
+        assert result.exit_code == 2
+        assert "--embed: expected the embedding model that your index was built with" in result.output
+
+    def test_a_file_that_is_not_there(self, here: Path) -> None:
+        """Is named."""
+        with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
+            read_rows(here / "none.csv", scale=Scale(), task="t")
+
+
+class TestLog:
+    """A log of searches, judged and learned from."""
+
+    def test_a_log_that_was_judged_can_be_learned_from(self, here: Path) -> None:
+        """`judge LOG`, then `fit LOG`: the two commands of a user without vectors and without a store."""
+        write_log(here / "log.jsonl")
+        judged = run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        learned = run("fit", "log.jsonl", "--rewards", "mine", "--embed", EMBED, "--out", "o.safetensors")
+
+        assert (judged.exit_code, learned.exit_code) == (0, 0), judged.output + learned.output
+        assert finds_official_pages(Offsets.load("o.safetensors"), "docs") > 0.3
+
+    def test_a_log_that_was_not_judged_says_how(self, here: Path) -> None:
+        """With the command that judges it."""
+        write_log(here / "log.jsonl")
+
+        result = run("fit", "log.jsonl", "--embed", EMBED, "--out", "o.safetensors")
+
+        assert result.exit_code == 2
+        assert "`tttembed judge log.jsonl ...` writes it" in result.output
+
+
+class TestStore:
+    """A log in a store, judged and learned from by the worker."""
+
+    def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
+        """A store of texts alone is refused before the first question to the judge, with what to do."""
+        write_log(here / "log.jsonl")
+        imported = run("import", "log.jsonl", "--store", "sqlite:///t.db")
+        refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+
+        assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
+        assert refused.exit_code == 2
+        assert "judging is not begun: give --embed SPEC" in refused.output
+        with open_store("sqlite:///t.db") as store:
+            assert store.counts().rewards == 0
+
+    @pytest.mark.parametrize("place", ["import", "worker"])
+    def test_vectors_are_made_where_they_are_asked_for(self, here: Path, place: str) -> None:
+        """With the model named at either command, the worker judges, learns and publishes."""
+        write_log(here / "log.jsonl")
+        embed = ("--embed", EMBED)
+        run("import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
+        done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
+
+        assert done.exit_code == 0, done.output
+        with open_store("sqlite:///t.db") as store:
+            live = store.serving().version
+            assert store.vectors.lacking().texts == 0
+        assert live is not None, done.output
+        assert live.embedder == "fake"
+        assert finds_official_pages(live.offsets, "docs") > 0.3
+
+    def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
+        """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
+        write_log(here / "log.jsonl")
+        (here / "new_model.py").write_text(
+            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=32, fingerprint='new')\n",
+            encoding="utf-8",
+        )
+        new = "python:new_model:model"
+        run("import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
+        run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
+        counted = run("reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
+        done = run("reembed", "--store", "sqlite:///t.db", "--embed", new)
+        again = run("reembed", "--store", "sqlite:///t.db", "--embed", new)
+        learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
+        with open_store("sqlite:///t.db") as store:
+            widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
+
+        assert counted.output == "60 of 60 queries and 240 of 240 documents have no vector of new\n"
+        assert done.output == "300 texts embedded by new\n"
+        assert again.output == "0 texts embedded by new\n"
+        assert learned.exit_code == 0, learned.output
+        assert widths == {"fake": 64, "new": 32}
+        offsets = Offsets.load("new.safetensors")
+        assert (offsets.width, offsets.settings["embedder"]) == (32, "new")
+
+    def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
+        """What was embedded before a failure is kept, and is not embedded again."""
+        write_log(here / "log.jsonl")
+        run("import", "log.jsonl", "--store", "sqlite:///t.db")
+        asked: list[int] = []
+
+        class Failing(FakeEmbedder):
+            def embed_documents(self, texts: Any) -> Any:
+                asked.append(len(texts))
+                if len(asked) == 2:
+                    raise TimeoutError
+                return super().embed_documents(texts)
+
+        with open_store("sqlite:///t.db") as store:
+            with pytest.raises(TimeoutError):
+                store.vectors.fill(Failing(), "fake")
+            before = store.vectors.lacking("fake")
+            after = store.vectors.fill(FakeEmbedder(), "fake")
+
+        assert (before.queries, before.documents) == (0, 240 - 128)
+        assert after.texts == 0
+
+    def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
+        """Another model under the same name is refused."""
+        write_log(here / "log.jsonl")
+        run("import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
+        (here / "wide.py").write_text(
+            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
+        )
+        lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
+        (here / "more.jsonl").write_text(lines, encoding="utf-8")
+
+        result = run("import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+
+        assert result.exit_code == 2
+        assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output

@@ -1,0 +1,67 @@
+"""Progress where nobody watches, and work that is stopped by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tttembed_rag.cli.progress import Lines, watched
+from tttembed_rag.testing import FakeClock
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    """Every half minute one, with how much is left; none for work that is short."""
+    clock = FakeClock()
+    lines = Lines(400, "judge", clock)
+    for _ in range(100):
+        clock.sleep(1.0)
+        lines.update(1, "1.0 pairs/s")
+
+    assert capsys.readouterr().err.splitlines() == [
+        "judge: 30 of 400, about 6 min left  1.0 pairs/s",
+        "judge: 60 of 400, about 6 min left  1.0 pairs/s",
+        "judge: 90 of 400, about 5 min left  1.0 pairs/s",
+    ]
+
+
+def test_items_come_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """Counting changes nothing."""
+    assert list(watched(iter("abc"), 3, "eval")) == ["a", "b", "c"]
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
+    """Ctrl-C: one line, exit code 130, and the second run asks for the rest alone."""
+    (tmp_path / "slow_judge.py").write_text(
+        "import time\nfrom tttembed_rag.testing import FakeJudge\n"
+        "judge = FakeJudge(lambda query, text: (time.sleep(0.05), 0.5 + ('Paris' in text) / 2)[1])\n",
+        encoding="utf-8",
+    )
+    candidates = [{"id": f"d{i}", "text": f"text {i}"} for i in range(5)]
+    lines = [{"query_id": f"q{i}", "query": f"question {i}", "candidates": candidates} for i in range(60)]
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, "-m", "tttembed_rag", "judge", "log.jsonl", "--judge", "python:slow_judge:judge"]
+    command += ["--out", "scores/mine.tsv", "--concurrency", "2"]
+    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    cache = tmp_path / "scores" / ".paid-scores.sqlite"
+    until = time.monotonic() + 60
+    while not cache.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    time.sleep(2.0)
+    os.kill(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    again = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+
+    assert running.returncode == 130
+    assert "are kept; run it again to go on" in said
+    assert "Traceback" not in said
+    known = int(again.stdout.split(" pairs, ")[1].split(" known before")[0])
+    assert 0 < known < 300

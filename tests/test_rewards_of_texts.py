@@ -1,0 +1,148 @@
+"""Rewards of texts, and rewards on disk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from tttembed_rag import DataError, InputError, RewardError, Rewards, fit
+from tttembed_rag.testing import FakeEmbedder
+
+MODEL = FakeEmbedder(width=16)
+ROWS = [
+    ("reset my password", "how to reset a password", 1.0),
+    ("reset my password", "our refund policy", 0.0),
+    ("money back", "our refund policy", 1.0, "billing"),
+    ("money back", "how to reset a password", 0.2, "billing"),
+    ("money back", "how to reset a password", 0.4, "billing"),
+]
+
+
+def of(rows, **options):
+    """Rewards of some rows."""
+    return Rewards.from_texts(rows, embed_query=embed_query, embed_documents=MODEL.embed_documents, **options)
+
+
+def embed_query(text):
+    """One query at a time, as embedding models of frameworks are asked."""
+    return MODEL.embed_queries([text])[0]
+
+
+class TestFromTexts:
+    """Rows of query, document, reward and perhaps a task."""
+
+    def test_rows_become_rewards(self):
+        """Vectors are the model's, a query's id is its text, the task of rows without one is the default task."""
+        rewards = of(ROWS, judge="people")
+
+        assert rewards.query_ids.tolist() == ["reset my password", "money back"]
+        assert rewards.tasks.tolist() == ["default", "billing"]
+        assert rewards.values.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.3])
+        assert rewards.judge == "people"
+        assert_allclose(rewards.query_vectors[1], embed_query("money back"))
+        documents = MODEL.embed_documents(["our refund policy", "how to reset a password"])
+        assert_allclose(rewards.doc_vectors[rewards.candidates[2:]], documents)
+
+    def test_a_scale_is_declared(self):
+        """Grades of 0 to 5 are mapped to [0, 1]."""
+        assert of([("q", "a", 5), ("q", "b", 1)], scale="rubric:0,5").values.tolist() == [1.0, 0.2]
+
+    def test_sources_have_rows_of_their_own(self):
+        """Two users may say different things of one document; the mean is of one source alone."""
+        rows = [("q", "a", 1.0, "", "ann"), ("q", "a", 0.0, "", "ben"), ("q", "a", 0.5, "", "ben"), ("q", "b", 0.1)]
+        rewards = of(rows)
+
+        assert rewards.sources.tolist() == ["ann", "ben", ""]
+        assert rewards.tasks.tolist() == ["default"] * 3
+        assert rewards.values.tolist() == [1.0, 0.25, 0.1]
+
+    def test_every_text_is_embedded_once(self):
+        """However often it comes."""
+        asked = []
+
+        def documents(texts):
+            asked.append(list(texts))
+            return MODEL.embed_documents(texts)
+
+        Rewards.from_texts(ROWS, embed_query=embed_query, embed_documents=documents)
+
+        assert asked == [["how to reset a password", "our refund policy"]]
+
+    @pytest.mark.parametrize(
+        ("rows", "error", "message"),
+        [
+            ([], RewardError, "expected at least one row, got none"),
+            (
+                [("q", "d")],
+                InputError,
+                r"expected \(query, document, reward\[, task\[, source\]\]\), got \('q', 'd'\) at row 0",
+            ),
+            (["text"], InputError, "got 'text' at row 0"),
+            ([("q", "d", 1), ("q", "", 1)], InputError, "expected texts .* at row 1"),
+            ([("q", "d", "good")], InputError, "expected a number as reward, got 'good' at row 0"),
+        ],
+    )
+    def test_what_is_no_row_is_named(self, rows, error, message):
+        """By its number, with what was expected."""
+        with pytest.raises(error, match=message):
+            of(rows)
+
+    def test_scores_off_the_scale_are_refused(self):
+        """As everywhere."""
+        with pytest.raises(RewardError, match=r"\[0, 1\]"):
+            of([("q", "a", 5), ("q", "b", 1)])
+
+
+class TestSaving:
+    """Rewards in a file."""
+
+    def test_what_is_loaded_teaches_the_same(self, tmp_path):
+        """Every column comes back, and the fit of it is the same."""
+        rewards = of(ROWS, judge="people")
+        rewards.save(tmp_path / "mine.npz")
+        loaded = Rewards.load(tmp_path / "mine.npz")
+
+        for name in (
+            "query_vectors",
+            "doc_vectors",
+            "starts",
+            "candidates",
+            "values",
+            "tasks",
+            "query_ids",
+            "sources",
+            "doc_ids",
+        ):
+            assert_array_equal(getattr(loaded, name), getattr(rewards, name))
+        assert loaded.judge == "people"
+        learned, again = (fit(one, scope="task", gate=False) for one in (rewards, loaded))
+        assert_array_equal(learned["task:billing"].vector, again["task:billing"].vector)
+
+    @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut off", b"no such thing"])
+    def test_another_file_is_refused(self, tmp_path, content):
+        """In one line that names it."""
+        (tmp_path / "other.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"other\.npz: expected a file that Rewards\.save wrote"):
+            Rewards.load(tmp_path / "other.npz")
+
+    def test_a_damaged_column_is_refused(self, tmp_path):
+        """What is loaded is checked as what is given."""
+        of(ROWS).save(tmp_path / "mine.npz")
+        with np.load(tmp_path / "mine.npz") as stored:
+            columns = dict(stored)
+        columns["query_vectors"][0] = np.nan
+        np.savez(tmp_path / "mine.npz", **columns)
+
+        with pytest.raises(InputError, match="query_vectors"):
+            Rewards.load(tmp_path / "mine.npz")
+
+    def test_it_prints_on_one_line(self):
+        """Not all its texts and numbers."""
+        assert repr(of(ROWS, judge="people")) == "Rewards(2 queries of 2 tasks, 4 pairs, width 16, people)"
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path):
+    """And not a temporary file in it."""
+    with pytest.raises(FileNotFoundError, match=r"mine\.npz: expected a file in an existing folder"):
+        of(ROWS).save(tmp_path / "absent" / "mine.npz")

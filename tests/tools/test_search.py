@@ -1,0 +1,459 @@
+"""The learned search: what it finds, before and after it was told which tools worked."""
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tttembed_rag
+from tttembed_rag.errors import InputError, StoreUnavailable
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeEmbedder
+from tttembed_rag.tools import LearnedToolSearch
+from tttembed_rag.tools.index import WEIGHT, best, fused, words
+from tttembed_rag.tools.learning import CONTRADICTED, _excess, learn, usable
+from tttembed_rag.tools.memory import JUDGE
+
+from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
+
+# Searching
+
+
+def test_a_tool_is_found_by_its_words(search):
+    """The tools that share words with the request come first, at most k of them."""
+    assert search("handle a redmail in the acme suite", k=1) == ["acme_redmail"]
+    assert set(search(request("bluefile"), k=2)) == {"acme_bluefile", "zeta_bluefile"}
+    assert len(search("anything", k=1000)) == len(CATALOG)
+
+
+def test_only_allowed_tools_are_found(search):
+    """`among` names the tools that may be found; names that are no tools are passed over."""
+    assert search(request("redmail"), among=["zeta_bluefile", "acme_redmail", "gone"]) == [
+        "acme_redmail",
+        "zeta_bluefile",
+    ]
+    assert search(request("redmail"), among=[]) == []
+
+
+def test_nothing_is_found_where_there_is_nothing(search):
+    """A blank request, and an empty catalogue, find no tools."""
+    assert search("  ") == []
+    assert LearnedToolSearch([], FakeEmbedder())("a request") == []
+
+
+def test_bm25_finds_tools_while_the_model_is_down(search, caplog):
+    """Where the embedding model fails, that is logged, and keywords alone find the tools."""
+    search._embedder.error = ConnectionError("down")
+
+    with caplog.at_level(logging.ERROR, "tttembed_rag"):
+        found = search("a redmail for zeta", k=1)
+
+    assert found == ["zeta_redmail"]
+    assert "BM25 alone" in caplog.text
+
+
+@pytest.mark.parametrize(("query", "k"), [(None, 5), (b"bytes", 5), ("x", 0), ("x", "many")])
+def test_wrong_arguments_are_refused(search, query, k):
+    """Requests that are no texts and counts below one are refused in one line."""
+    with pytest.raises(InputError, match=r"query: expected a text|k: expected at least 1"):
+        search(query, k)
+
+
+def test_words_of_names_and_scripts_are_told_apart():
+    """Names in camel case and with underscores are several words; scripts without spaces are cut."""
+    assert words("readCSVFile read_csv Größe 日本語 naïve") == [
+        "read", "csvfile", "read", "csv", "grösse", "日", "本", "語", "naïve"
+    ]  # fmt: skip
+
+
+def test_the_best_scores_come_in_order():
+    """The k best places, of equal scores the first, are those of a full stable sort."""
+    scores = np.random.default_rng(0).integers(0, 9, 50).astype(np.float32)
+
+    assert [best(scores, k).tolist() for k in range(1, 60)] == [
+        np.argsort(-scores, kind="stable")[:k].tolist() for k in range(1, 60)
+    ]
+
+
+def test_a_leg_that_says_nothing_counts_nothing():
+    """A leg with equal scores leaves the order to the other one; no score is NaN."""
+    dense, nothing = np.array([0.1, 0.9, 0.3], dtype=np.float32), np.zeros(3, dtype=np.float32)
+
+    assert best(fused(dense, nothing, WEIGHT), 3).tolist() == [1, 2, 0]
+    assert best(fused(nothing, dense, WEIGHT), 3).tolist() == [1, 2, 0]
+    assert fused(nothing, nothing, WEIGHT).tolist() == [0, 0, 0]
+
+
+# The catalogue changes
+
+
+def test_only_new_and_changed_tools_are_embedded(search):
+    """Adding a catalogue embeds the tools that are new or have another text, and no others."""
+    model = search._embedder
+    model.documents.clear()
+
+    added = search.add({**CATALOG, "acme_redmail": "Something else.", "new": "A new tool."})
+
+    assert added == 2
+    assert model.documents == ["acme_redmail: Something else.", "new: A new tool."]
+    assert search("something else", k=1) == ["acme_redmail"]
+    assert (search.add(CATALOG | {"new": "A new tool."}), search.add({"new": "A new tool."})) == (1, 0)
+
+
+def test_tools_go_away(search):
+    """A tool that was removed is not found, also where it was learned that it works."""
+    teach(search, LEARNED)
+    search.learn()
+    search.remove(["zeta_redmail"])
+
+    assert "zeta_redmail" not in search(request("redmail"), k=1000)
+    search.learn()
+    assert search(request("bluefile"), k=1) == ["zeta_bluefile"]
+
+
+# Learning
+
+
+def test_requests_of_tools_never_called_get_better(search):
+    """What worked for thirty requests brings the right suite to the front for requests and tools never seen."""
+    before = first(search, UNSEEN)
+    teach(search, LEARNED)
+
+    lesson = search.learn()
+
+    assert lesson.published
+    assert lesson.requests == len(LEARNED)
+    assert before < 0.8
+    assert first(search, UNSEEN) > 0.9
+
+
+def test_success_alone_teaches(search):
+    """A search learns where it is told of successes alone: tools that were listed and not called are the contrast."""
+    for topic in LEARNED:
+        search.used(request(topic), f"zeta_{topic}")
+
+    assert search.learn().published
+    assert first(search, UNSEEN) > 0.9
+
+
+def test_outcomes_at_random_teach_nothing(search):
+    """Where the tool that works is drawn at random, nothing is served."""
+    rng = np.random.default_rng(0)
+    for topic in LEARNED:
+        search.used(request(topic), str(rng.choice(list(CATALOG))))
+
+    before = [search(request(topic)) for topic in UNSEEN]
+    search.learn()
+
+    assert [search(request(topic)) for topic in UNSEEN] == before
+
+
+def test_failures_alone_teach_nothing(search):
+    """Tools that failed say little of what would have worked: at least two requests with a success are needed."""
+    for topic in LEARNED:
+        search.used(request(topic), f"acme_{topic}", False)
+
+    lesson = search.learn()
+
+    assert str(lesson) == (
+        f"nothing new: 0 requests, weight of BM25 {WEIGHT}; expected at least 2 requests for which a tool worked"
+    )
+
+
+def test_nothing_is_learned_twice(search):
+    """A second pass over the same outcomes fits nothing."""
+    teach(search, LEARNED)
+    search.learn()
+
+    assert search.learn().reason == "no request is new"
+
+
+def test_the_weight_of_keywords_is_learned():
+    """Where keywords mislead in every request, BM25 weighs less after learning."""
+    rng = np.random.default_rng(1)
+    vectors = {}
+    catalog = {}
+    for i in range(60):
+        catalog[f"tool{i}"] = f"word{i}"
+        vectors[f"tool{i}: word{i}"] = rng.standard_normal(16)
+    # The request lies near its tool, and names another one.
+    for i in range(60):
+        vectors[f"word{(i + 7) % 60}"] = vectors[f"tool{i}: word{i}"] + 0.3 * rng.standard_normal(16)
+    search = LearnedToolSearch(catalog, FakeEmbedder(16, vectors=vectors))
+    for i in range(40):
+        search.used(f"word{(i + 7) % 60}", f"tool{i}")
+
+    assert search.learn().weight < WEIGHT
+
+
+def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypatch):
+    """Where offsets lose on requests that they were not learned from, with BM25 beside them, they are not served."""
+    teach(search, LEARNED)
+    requests = usable(search._memory.requests("", 64), search._index)
+    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors, __: -vectors)
+
+    offsets = learn(requests, search._index)
+
+    assert not any(offset.served for offset in offsets.values())
+    assert CONTRADICTED in {offset.evidence.code for offset in offsets.values()}
+
+
+def test_a_gain_must_exceed_its_error():
+    """The mean with one request of no gain added counts only above so many standard errors."""
+    gains = np.array([0.2, 0.1, 0.3])
+
+    assert _excess(gains, 1.0) == pytest.approx(0.15)
+    assert _excess(gains, 3.0) is None
+    assert _excess(-gains, 1.0) is None
+    assert _excess(np.zeros(4), 1.0) is None
+
+
+def test_tasks_learn_apart(search):
+    """Two servers whose users need opposite suites each get their own."""
+    teach(search, LEARNED, task="mail")
+    for topic in LEARNED:
+        search.used(request(topic), f"acme_{topic}", task="files")
+    search.learn()
+
+    assert first(search, UNSEEN, task="mail") > 0.9
+    assert first(search, UNSEEN, task="files") < 0.1
+
+
+def test_tenants_learn_apart(search):
+    """What one tenant teaches moves no other tenant, and not the shared one."""
+    before = first(search, UNSEEN)
+    with tttembed_rag.scope(None, tenant="ada"):
+        teach(search, LEARNED)
+        search.learn()
+        assert first(search, UNSEEN) > 0.9
+    with tttembed_rag.scope(None, tenant="bob"):
+        assert first(search, UNSEEN) == before
+
+    assert first(search, UNSEEN) == before
+
+
+def test_a_tenant_without_evidence_keeps_what_is_shared(search):
+    """Two requests of a tenant support nothing: it goes on being served what the shared tenant learned."""
+    teach(search, LEARNED)
+    search.learn()
+    with tttembed_rag.scope(None, tenant="ada"):
+        teach(search, UNSEEN[:2])
+
+        assert not search.learn().published
+        assert first(search, UNSEEN) > 0.9
+
+
+@pytest.mark.parametrize(("query", "tool"), [("a request", "gone"), ("", "zeta_redmail"), (7, "zeta_redmail")])
+def test_outcomes_of_nothing_are_refused(search, query, tool):
+    """An unknown tool and a blank request are refused in one line that names them."""
+    with pytest.raises(InputError, match=r"^(tool|query): expected"):
+        search.used(query, tool)
+
+
+# Turns
+
+
+def test_repeated_searches_are_one_request(search):
+    """Searches in other words are one request, known by its first words, until a tool has worked."""
+    turn = search.turn()
+    turn.search("handle redmail")
+    turn.search("something about red mail")
+    turn.used("acme_redmail", False)
+    turn.used("zeta_redmail")
+    turn.used("zeta_redmail", False)  # it has worked already
+    turn.search("now the bluefile")
+    turn.used("zeta_bluefile")
+
+    told = {one.query: dict(one.outcomes) for one in search._memory.requests("", 64)}
+
+    assert told == {
+        "handle redmail": {"acme_redmail": 0.2, "zeta_redmail": 1.0},
+        "now the bluefile": {"zeta_bluefile": 1.0},
+    }
+
+
+def test_calls_before_any_search_say_nothing(search):
+    """A tool that is called without a search before it is no outcome of a search."""
+    search.turn().used("zeta_redmail")
+
+    assert search._memory.requests("", 64) == []
+
+
+# Explaining
+
+
+def test_an_explanation_names_ranks_reasons_and_earlier_requests(search):
+    """Ranks before and after, the offset with its evidence, and the requests for which a tool worked."""
+    assert str(search.explain(request("redmail"), 1)).startswith(
+        "'please handle my redmail': nothing was learned yet; BM25 weighs 0.35 as at first\n#1 "
+    )
+    teach(search, LEARNED)
+    search.used("something else", f"zeta_{LEARNED[0]}")
+    search.learn()
+
+    explanation = search.explain(request(UNSEEN[0]), 2)
+    near = search.explain(request(LEARNED[0]), 1)
+
+    assert explanation.tools[0].name == f"zeta_{UNSEEN[0]}"
+    assert explanation.reason.startswith("moved by ")
+    assert "published" in explanation.reason
+    assert near.tools[0].earlier[0] == (request(LEARNED[0]), pytest.approx(1.0))
+
+
+# Stores
+
+
+@pytest.mark.slow
+def test_what_was_learned_survives(tmp_path):
+    """Another search on the same store serves what this one learned, at once."""
+    url = f"sqlite:///{tmp_path}/tools.db"
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+        teach(search, LEARNED)
+        assert search.learn().published
+        assert first(search, UNSEEN) > 0.9
+
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as again:
+        assert first(again, UNSEEN) > 0.9
+
+
+def test_tools_that_were_not_called_stay_unjudged(tmp_path):
+    """The store holds a reward for each call and for nothing else: no 0 for what was found."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+            for topic in LEARNED:
+                search(request(topic), k=10)
+                search.used(request(topic), f"zeta_{topic}")
+            search.learn()
+
+        rewards = store.rewards(JUDGE)
+
+        assert rewards.values.tolist() == [1.0] * len(LEARNED)
+        assert store.counts().pairs == len(LEARNED)
+
+
+@pytest.mark.slow
+def test_two_processes_lose_no_outcome(tmp_path):
+    """Outcomes of another process are learned from here."""
+    url = f"sqlite:///{tmp_path}/tools.db"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "from tools.conftest import *\n"
+        "with LearnedToolSearch(CATALOG, FakeEmbedder(), store=sys.argv[1]) as search:\n"
+        "    teach(search, LEARNED[:15])"
+    )
+    here = str(Path(__file__).resolve().parents[1])
+    subprocess.run([sys.executable, "-c", code, url, here], check=True)
+
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+        teach(search, LEARNED[15:])
+
+        assert search.learn().requests == len(LEARNED)
+
+
+@pytest.mark.slow
+def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
+    """Where another process published while this one was fitting, that stays."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        search, other = (LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) for _ in range(2))
+        teach(search, LEARNED)
+        fitted = learn
+
+        def slow(*given):
+            monkeypatch.setattr("tttembed_rag.tools.search.learn", fitted)
+            assert other.learn().published
+            return fitted(*given)
+
+        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+
+        assert search.learn().reason == "another process published meanwhile"
+        assert len(store.versions()) == 1
+        search.close()
+        other.close()
+
+
+def test_a_store_that_goes_away_costs_no_search(tmp_path):
+    """Searches and outcomes go on while the store is out of reach; learning says so."""
+    url = f"sqlite:///{tmp_path}/tools.db"
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
+        teach(search, LEARNED)
+        search.learn()
+        search._memory._store.close()
+        for file in tmp_path.iterdir():
+            file.unlink()
+        (tmp_path / "tools.db").mkdir()
+
+        assert first(search, UNSEEN) > 0.9
+        search.used(request("redmail"), "zeta_redmail")
+        with pytest.raises(StoreUnavailable):
+            search.learn()
+        (tmp_path / "tools.db").rmdir()
+
+
+def test_a_store_without_texts_is_refused(tmp_path):
+    """BM25 reads the texts of requests: a store that keeps none is refused in one line."""
+    with (
+        open_store(f"sqlite:///{tmp_path}/tools.db", texts=False) as store,
+        pytest.raises(InputError, match="store: expected one that keeps texts"),
+    ):
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
+
+
+def test_learning_goes_on_in_the_background(tmp_path):
+    """Within `learning`, every tenant's outcomes are learned from without being asked."""
+    with (
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search,
+        tttembed_rag.scope(None, tenant="ada"),
+    ):
+        teach(search, LEARNED)
+        with search.learning(every=0.05):
+            for _ in range(400):
+                if first(search, UNSEEN) > 0.9:
+                    break
+                time.sleep(0.02)
+
+        assert first(search, UNSEEN) > 0.9
+
+
+# Threads and loops
+
+
+@pytest.mark.slow
+def test_threads_search_add_and_learn_at_once(search):
+    """Searches, outcomes, new tools and learning from many threads disturb one another nowhere."""
+
+    def work(number):
+        search.add({f"extra{number}": f"Extra tool {number}"})
+        teach(search, LEARNED[number::8])
+        found = [search(request(topic), k=3) for topic in TOPICS]
+        search.learn()
+        return all(len(names) == 3 for names in found)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+    search.learn()
+
+    assert len(search.names) == len(CATALOG) + 8
+    assert len(search._memory.requests("", 64)) == len(LEARNED)
+    assert first(search, UNSEEN) > 0.9
+
+
+def test_async_twins_do_the_same(search):
+    """Everything that waits can be awaited."""
+
+    async def story():
+        turn = search.turn()
+        found = await turn.asearch(request("redmail"), 3)
+        turn.used("zeta_redmail")
+        await search.aused(request("bluefile"), "zeta_bluefile")
+        return found, await search.asearch(request("redmail"), 3), await search.alearn()
+
+    found, again, lesson = asyncio.run(story())
+
+    assert found == again
+    assert lesson.requests == 2

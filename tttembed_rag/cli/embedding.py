@@ -1,0 +1,112 @@
+"""`--embed SPEC`: vectors for texts that have none; and `tttembed reembed`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tttembed_rag.cli.group import CommandT, main
+from tttembed_rag.cli.options import as_objects, in_store, opened
+from tttembed_rag.cli.progress import working
+
+if TYPE_CHECKING:
+    from tttembed_rag.embedders import Embedder
+    from tttembed_rag.stores import Store
+    from tttembed_rag.stores.vectors import Lacking
+
+# Where a store's texts have no vectors, and what to do.
+_HELP = "give --embed SPEC, the model that the index was built with (`tttembed data --help` lists them)"
+
+
+def embedded_by(what: str) -> Callable[[CommandT], CommandT]:
+    """The option that names an embedding model; *what* it embeds stands in the help."""
+    return click.option("--embed", metavar="SPEC", help=f"Embeds {what}; SPEC as in `tttembed data --embedder`.")
+
+
+@contextmanager
+def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
+    """The embedder that *spec* names, with a file of the vectors that it gave before and a bar of *length* texts."""
+    from tttembed_rag.embedders import CachedEmbedder, VectorCache, open_embedder
+
+    model = open_embedder(spec)
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        closing(VectorCache.open(cache)) as known,
+        working(length, "embed") as bar,
+    ):
+        yield CachedEmbedder(model, known, at_once=128, watch=bar.update)
+
+
+def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple[str, Lacking]:
+    """Give texts of *store* vectors of the model that *spec* names; gives the model's name, and what lacks one still.
+
+    Args:
+        store: An open store.
+
+        spec: The model.
+
+        name: What the vectors are stored under; empty is the model's fingerprint.
+
+        only_without_any: Leave out texts with vectors of another model.
+    """
+    from tttembed_rag.embedders import open_embedder
+
+    model = open_embedder(spec)
+    named = name or model.fingerprint
+    lacking = store.vectors.lacking(None if only_without_any else named)
+    with working(lacking.texts, "embed") as bar:
+        return named, store.vectors.fill(model, named, only_without_any=only_without_any, watch=bar.update)
+
+
+def check_has_vectors(store: Store, doing: str) -> None:
+    """Refuse to pay where nothing can be learned for want of vectors, and say so where that is true of a part.
+
+    Args:
+        store: An open store.
+
+        doing: What would be paid or waited for, in words.
+    """
+    lacking = store.vectors.lacking()
+    if not lacking.texts:
+        return
+    if lacking.queries == lacking.all_queries or lacking.documents == lacking.all_documents:
+        raise click.UsageError(f"{lacking}, and nothing can be learned from them, so {doing} is not begun: {_HELP}")
+    click.echo(f"{lacking}, and nothing is learned from those: {_HELP}", err=True)
+
+
+@main.command()
+@in_store
+@click.option("--embed", required=True, metavar="SPEC", help="The model, as in `tttembed data --embedder`.")
+@click.option("--name", default="", metavar="NAME", help="Its vectors are stored so.  [default: its fingerprint]")
+@click.option("--dry-run", is_flag=True, help="Count the texts and embed nothing.")
+@as_objects
+def reembed(url: str, embed: str, name: str, *, dry_run: bool, as_json: bool) -> None:
+    """Give the queries and documents of a store vectors of another embedding model, beside those they have.
+
+    What was judged for the old model teaches the new one then: `tttembed fit URL --embed SPEC`. Texts are
+    embedded once, in parts that are kept as they come: run it again to continue.
+    """
+    from tttembed_rag.embedders import open_embedder
+
+    with opened(url) as store:
+        named = name or open_embedder(embed).fingerprint
+        before = after = store.vectors.lacking(named)
+        try:
+            if not dry_run:
+                _, after = fill(store, embed, named, only_without_any=False)
+        except KeyboardInterrupt:
+            kept = before.texts - store.vectors.lacking(named).texts
+            click.echo(f"stopped: {kept} texts embedded and kept; run it again to go on", err=True)
+            raise click.exceptions.Exit(130) from None
+    if as_json:
+        click.echo(json.dumps({"embedder": named, "embedded": before.texts - after.texts, "left": asdict(after)}))
+        return
+    said = f"{before} of {named}" if dry_run else f"{before.texts - after.texts} texts embedded by {named}"
+    left = f"; {after} (their texts are not kept)" if after.texts and not dry_run else ""
+    click.echo(f"{said}{left}")

@@ -1,0 +1,174 @@
+"""`tttembed fit`: offsets from rewards, wherever they are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+import numpy as np
+
+from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
+from tttembed_rag.cli.group import check_target, counted, main
+from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.telling import tell, with_origin
+from tttembed_rag.errors import DataError
+from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.scales import Scale
+
+if TYPE_CHECKING:
+    from tttembed_rag.judges.feedbackrows import TextReward
+
+
+@main.command("fit")
+@click.argument("source", metavar="FILE|DIR|URL", type=PathOrURL())
+@click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where the offsets go.")
+@embedded_by("the texts of FILE, or of a store")
+@click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none.")
+@click.option("--judge", help="Whose rewards of a store.  [default: the only judge]")
+@click.option("--tenant", default="", metavar="NAME", help="Whose rewards of a store.  [default: the shared tenant]")
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store.")
+@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated).")
+@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
+@counted("--depth", 10, "Rewarded candidates per query of DIR.")
+@click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
+@click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
+@click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
+def learn(
+    source: Path | str, out: Path, scope: Any, *, no_gate: bool, everything: bool, as_json: bool, **options: Any
+) -> None:
+    """Learn offsets from rewards, and save them.
+
+    FILE is your own feedback, CSV with a header or JSON lines: query, document (their texts), and one of reward (in
+    [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
+    position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served
+    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
+    """
+    from tttembed_rag.gate.deciding import fit
+
+    check_target(out)
+    if scope == "auto" and no_gate:
+        raise click.UsageError("--no-gate needs --scope global, task, local or query: auto is chosen by evidence")
+    asked = RewardSource(source=source, out=out, **options)
+    rewards, embedder = asked.rewards_and_embedder()
+    offsets = fit(rewards, scope=scope, gate=not no_gate)
+    with_origin(offsets, embedder=embedder).save(out)
+    tell(offsets, everything=everything, as_json=as_json)
+    if not as_json:
+        served = sum(offset.served for offset in offsets.values())
+        click.echo(f"{out}: {len(offsets)} offsets from {len(rewards)} rewarded queries, {served} served")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSource:
+    """What was asked for on the command line; see its options."""
+
+    source: Path | str
+    out: Path
+    embed: str | None
+    task: str
+    judge: str | None
+    tenant: str
+    last: int | None
+    vectors: str
+    rewards: str | None
+    scale: str
+    depth: int
+
+    def rewards_and_embedder(self) -> tuple[Rewards, str]:
+        """The rewards of the source, and the embedding model of their vectors."""
+        if isinstance(self.source, str):
+            return self._of_store(self.source)
+        if self.judge is not None:
+            raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
+        return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
+
+    def _of_store(self, url: str) -> tuple[Rewards, str]:
+        with opened(url) as store:
+            judges = [name for name, _ in store.judges(tenant=self.tenant)]
+            if self.judge is None and len(judges) > 1:
+                raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
+            judge = self.judge or (judges[0] if judges else "any")
+            if self.embed is not None:
+                embedder: str | None = fill(store, self.embed, "", only_without_any=False)[0]
+            else:
+                embedder = store.embedder(judge, tenant=self.tenant)
+                if embedder is None and (lacking := store.vectors.lacking()).texts:
+                    raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
+            rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
+            return rewards, embedder or ""
+
+    def _of_folder(self, folder: Path) -> tuple[Rewards, str]:
+        from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
+        from tttembed_rag.evaluate.files import embedder_of
+
+        if self.embed is not None:
+            raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {self.embed}")
+        if self.rewards is None:
+            raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
+        scale = Scale.parse(self.scale)
+        collection = open_collection(folder, vectors=self.vectors, rewards=self.rewards, scale=scale, labels=False)
+        judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
+        pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
+        return pooled, embedder_of(folder, self.vectors)
+
+    def _of_file(self, file: Path) -> tuple[Rewards, str]:
+        from tttembed_rag.judges.feedbackrows import read_rows
+
+        scale = Scale.parse(self.scale)
+        rows = _judged_log(file, self.rewards, scale) if _is_log(file) else read_rows(file, scale=scale, task=self.task)
+        if self.embed is None:
+            raise click.UsageError(
+                f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
+                "(`tttembed data --help` lists them; minilm is one to try it with)"
+            )
+        queries = list(dict.fromkeys(row.query for row in rows))
+        length = len(queries) + len({row.document for row in rows})
+        with cached_embedder(self.embed, self.out.absolute().parent / ".known-vectors.sqlite", length) as model:
+            vectors = dict(zip(queries, model.embed_queries(queries), strict=True))
+            rewards = Rewards.from_texts(
+                rows,
+                embed_query=vectors.__getitem__,
+                embed_documents=model.embed_documents,
+                judge=self.rewards or file.name,
+            )
+            return rewards, model.fingerprint
+
+
+def _is_log(file: Path) -> bool:
+    """Whether the first line of *file* is that of a log of served queries."""
+    if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = next((line for line in lines if line.strip()), "")
+    try:
+        return "candidates" in json.loads(first)
+    except (TypeError, ValueError):
+        return False
+
+
+def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextReward]:
+    """The judged pairs of a log."""
+    from tttembed_rag.evaluate.files import load_scores
+    from tttembed_rag.judges.feedbackrows import TextReward
+    from tttembed_rag.judging.files import read_log
+
+    if rewards is None:
+        raise click.UsageError(
+            f"--rewards: expected scores/NAME.tsv beside {file} by its NAME (`tttembed judge {file} ...` writes it)"
+        )
+    scores = load_scores(file.parent, rewards)
+    rows = [
+        TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
+        for one in read_log(file)
+        for name, text in one.candidates
+        if name in scores.get(one.query_id, {})
+    ]
+    if not rows:
+        raise DataError(f"{file}: expected pairs with a score of scores/{rewards}.tsv, found none")
+    return rows

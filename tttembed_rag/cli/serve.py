@@ -1,0 +1,117 @@
+"""`tttembed serve`: the steering proxy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tttembed_rag.cli.group import counted, main
+from tttembed_rag.errors import require
+
+if TYPE_CHECKING:
+    from tttembed_rag.proxy import Sender
+    from tttembed_rag.serving.live import LiveOffsets
+
+_EXTRA = "serve"
+
+
+@main.command()
+@click.argument("upstream", metavar="UPSTREAM")
+@click.option("--model", "models", multiple=True, required=True, metavar="NAME", help="Whose vectors are steered.")
+@click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
+@click.option("--offsets", "path", type=click.Path(path_type=Path), metavar="FILE", help="Or the offsets of a file.")
+@click.option("--embedder", default="", metavar="NAME", help="Serve no offsets learned for another fingerprint.")
+@click.option("--scope", metavar="TASK", help="The task of requests that name none.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="ENV=TENANT[/TASK]",
+    help="Requests with the API key in the environment variable ENV are TENANT's. With any, no header names a tenant.",
+)
+@click.option(
+    "--upstream-key", metavar="ENV", help="Send the key in ENV instead of theirs, for callers with a --key only."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen.")
+@click.option("--port", default=8787, show_default=True, type=click.IntRange(0, 65535), metavar="N", help="0: any.")
+@counted("--limit", 16, "Megabytes of a body up to which it is read; a longer one passes as it came.")
+def serve(
+    upstream: str,
+    models: tuple[str, ...],
+    url: str | None,
+    path: Path | None,
+    embedder: str,
+    scope: str | None,
+    keys: tuple[str, ...],
+    upstream_key: str | None,
+    host: str,
+    port: int,
+    limit: int,
+) -> None:
+    """Stand before the embedding service at UPSTREAM and steer the vectors of queries, for clients in any language.
+
+    Clients use http://ADDRESS:PORT in place of UPSTREAM. OpenAI's /v1/embeddings and Cohere's /v2/embed are steered
+    where a request says that it holds queries: by the header X-TTT-Role: query, by input_type, or by the model
+    NAME@query. Everything else passes as it came. POST /v1/steer steers vectors that are handed in.
+    """
+    uvicorn = require("uvicorn", _EXTRA)
+    from tttembed_rag.proxy import Senders, proxy_app
+
+    if (url is None) == (path is None):
+        raise click.UsageError("expected either --store URL or --offsets FILE")
+    senders = Senders(dict(_caller(one) for one in keys), scope=scope)
+    own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
+    if own_key is not None and not keys:
+        raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
+    live = _live(url, path, embedder)
+    app = proxy_app(upstream, live, models=models, senders=senders, upstream_key=own_key, limit=limit * 1_000_000)
+    # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients.
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=30,
+    )
+    listening = config.bind_socket()
+    listening.listen(config.backlog)  # from here on callers wait instead of being refused
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {', '.join(models)} at {upstream}; {live!r}")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _live(url: str | None, path: Path | None, embedder: str) -> LiveOffsets:
+    from tttembed_rag.offsets.lookup import Offsets
+    from tttembed_rag.serving.following import follow
+    from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
+
+    if url is not None:
+        return follow(url, embedder=embedder)
+    offsets = Offsets.load(str(path))
+    learned_for = str(offsets.settings.get("embedder", ""))
+    return LiveOffsets.of(Published({"": Snapshot(offsets, None, embedder=learned_for)}), embedder=embedder)
+
+
+def _caller(given: str) -> tuple[str, Sender]:
+    """The API key and its caller, of ENV=TENANT[/TASK]."""
+    from tttembed_rag.proxy import Sender
+
+    name, equals, whose = given.partition("=")
+    if not (name and equals):
+        raise click.UsageError(f"--key: expected ENV=TENANT[/TASK], got {given!r}")
+    tenant, _, task = whose.partition("/")
+    return _secret("--key", name), Sender(tenant, task or None)
+
+
+def _secret(option: str, name: str) -> str:
+    """The environment variable *name*; a key itself would be seen by everybody who lists processes."""
+    if not (value := os.environ.get(name, "")):
+        raise click.UsageError(f"{option}: expected the name of an environment variable that holds a key, got {name!r}")
+    return value

@@ -1,0 +1,161 @@
+"""`tttembed import` and `tttembed annotate`: served queries from a log or from spans, and verdicts back onto spans."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tttembed_rag.cli.embedding import embedded_by, fill
+from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, of_tenant, opened
+from tttembed_rag.scales import Scale
+
+if TYPE_CHECKING:
+    from tttembed_rag.hosts.reading import Reader, Retrieval
+    from tttembed_rag.stores import Served, Store
+
+# Queries that are imported in one transaction: others write in between.
+_AT_ONCE = 500
+
+
+@main.command("import")
+@click.argument("log", metavar="LOG", type=PathOrURL())
+@in_store
+@of_tenant
+@embedded_by("the texts of the store that have no vector")
+@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
+@click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
+@click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
+@click.option("--scores-of", metavar="MODEL", help="Keep the scores that spans have of this reranker.")
+@click.option("--scale", metavar="SCALE", help="What they mean: probability, logit or rubric:LOW,HIGH.")
+@counted("--limit", 10_000, "Spans read of a Phoenix project at most, the newest.")
+@as_objects
+def import_(
+    log: Path | str,
+    url: str,
+    tenant: str,
+    embed: str | None,
+    embedder: str,
+    cut_at: int | None,
+    scores_of: str | None,
+    scale: str | None,
+    limit: int,
+    *,
+    spans: bool,
+    as_json: bool,
+) -> None:
+    """Put the served queries of LOG into a store, where they wait for a judge.
+
+    LOG is a file of JSON lines as `judge` reads them; with --spans a file of spans; or a Phoenix project,
+    phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted or cut are left out.
+
+    All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
+    texts without vectors: --embed makes them here, or later in `tttembed worker`.
+    """
+    from tttembed_rag.stores.rows import in_parts
+
+    if (scores_of is None) != (scale is None):
+        raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
+    of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
+    if scores_of is not None and not of_spans:
+        raise click.UsageError("--scores-of: expected spans, got a log of served queries")
+    left_out, written, hidden = 0, 0, not sys.stderr.isatty()
+    served = [] if of_spans else _served_log(Path(log), tenant)
+    with opened(url, create=True) as store:
+        if of_spans:
+            from tttembed_rag.hosts.reading import Reader
+
+            reader = Reader(scores_of, None, cut_at)
+            served = _served_spans(log, reader, limit, store, tenant, None if scale is None else Scale.parse(scale))
+            left_out = reader.counts.left_out
+        with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
+            for part in in_parts(served, _AT_ONCE):
+                written += store.observe(part, judge=scores_of or "")
+                bar.update(len(part))
+        if embed is not None:
+            fill(store, embed, embedder, only_without_any=True)
+        lacking = store.vectors.lacking()
+    if as_json:
+        facts = {"queries": written, "without_vectors": lacking.texts}
+        click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))
+        return
+    click.echo(f"{written} queries of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
+    if lacking.texts:
+        click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
+
+
+@main.command()
+@click.argument("project", metavar="PROJECT")
+@in_store
+@of_tenant
+@click.option("--judge", metavar="JUDGE", help="Fingerprint of whose rewards.  [default: whoever gave most of late]")
+@click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
+@counted("--limit", 10_000, "Spans read at most, the newest.")
+@as_objects
+def annotate(
+    project: str, url: str, tenant: str, judge: str | None, cut_at: int | None, limit: int, *, as_json: bool
+) -> None:
+    """Write a store's rewards onto the retrieved documents of a Phoenix PROJECT, where its relevance panels read them.
+
+    PROJECT is phoenix+http://HOST:6006/PROJECT. A query and its documents are found by their texts.
+    """
+    from tttembed_rag.hosts.reading import Reader
+
+    with opened(url) as store:
+        named = judge or store.judge(tenant=tenant)
+        if named is None:
+            raise click.UsageError(f"--judge: expected a judge with rewards for tenant {tenant!r}, found none")
+        found = _retrievals(project, Reader(None, None, cut_at), limit)
+        ids = {one.query: store.text_id(one.query) for one in found}
+        rewards = store.history.verdicts(tenant, judge=named, query_ids=sorted(set(ids.values())))
+
+        def verdict_of(query: str, text: str) -> float | None:
+            return rewards.get((ids[query], store.text_id(text)))
+
+        from tttembed_rag.hosts.phoenix import PhoenixProject
+
+        written = PhoenixProject.open(project).annotate(found, verdict_of, judge=named)
+    if as_json:
+        click.echo(json.dumps({"annotations": written, "retrievals": len(found), "judge": named}))
+    else:
+        click.echo(f"{written} documents of {len(found)} retrievals were annotated with rewards of {named}")
+
+
+def _served_log(log: Path, tenant: str) -> list[Served]:
+    from tttembed_rag.judging.files import read_log
+    from tttembed_rag.stores import Candidate, Served
+
+    return [
+        Served(
+            one.query_id,
+            None,
+            [Candidate(name, text=text) for name, text in one.candidates],
+            one.query,
+            one.task,
+            tenant,
+        )
+        for one in read_log(log)
+    ]
+
+
+def _served_spans(
+    log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None
+) -> list[Served]:
+    from tttembed_rag.hosts.spanfiles import served_of
+
+    found = _retrievals(log, reader, limit)
+    return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]
+
+
+def _retrievals(log: Path | str, reader: Reader, limit: int) -> list[Retrieval]:
+    from tttembed_rag.hosts.spanfiles import read_spans, retrievals_of
+
+    if isinstance(log, str):
+        from tttembed_rag.hosts.phoenix import PhoenixProject
+
+        return retrievals_of(PhoenixProject.open(log).spans(limit=limit), reader)
+    return retrievals_of(read_spans(log), reader)

@@ -1,0 +1,76 @@
+"""`tttembed tools serve`: MCP servers behind one search that learns from what is called."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tttembed_rag.cli.group import counted, main
+
+
+@main.group()
+def tools() -> None:
+    """Search over the tools of agents that learns from which of them worked."""
+
+
+@tools.command()
+@click.option(
+    "--catalog",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The servers behind, as MCP clients have them: a JSON file with mcpServers.",
+)
+@click.option("--store", metavar="URL", help="What was learned, kept: sqlite:///FILE.  [default: forgotten at the end]")
+@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `tttembed data`.")
+@click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
+@click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
+@click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between two passes of learning.")
+@counted("--top", 8, "Tools found at most.")
+def serve(
+    catalog: Path, store: str | None, embedder: str, http: str | None, tenant: str, every: float, top: int
+) -> None:
+    """An MCP server in front of other MCP servers, with two tools: search_tools and call_tool.
+
+    The tools of the servers behind are found by what they should do. Which of them are called, and whether they work,
+    is learned from, and served only where calls that it was not learned from support it. What it does is said on
+    stderr. SIGTERM, SIGINT and the end of stdin end it; what was called until then is kept.
+    """
+    import asyncio
+
+    from tttembed_rag.serving.context import scope
+    from tttembed_rag.system.background import checked_interval
+    from tttembed_rag.tools.mcp_server import Front, read_servers, serve_http, serve_stdio
+    from tttembed_rag.tools.search import LearnedToolSearch
+
+    checked_interval("every", every)
+    servers = read_servers(catalog)
+    way: Any = serve_stdio if http is None else serve_http(*_address(http))
+    said = logging.StreamHandler(sys.stderr)
+    said.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("tttembed_rag").addHandler(said)
+    logging.getLogger("tttembed_rag.tools").setLevel(logging.INFO)
+    search = LearnedToolSearch([], embedder, store=store)
+
+    def end(*_: object) -> None:
+        search.close()
+        os._exit(0)  # a thread that waits for stdin cannot be ended otherwise
+
+    if http is None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, end)
+    with search, scope(None, tenant=tenant):
+        asyncio.run(Front(search, servers, k=top, every=every).run(way))
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (port.isdigit() and int(port) < 65536):
+        raise click.UsageError(f"--http: expected [HOST:]PORT, got {text!r}")
+    return host or "127.0.0.1", int(port)

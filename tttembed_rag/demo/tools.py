@@ -1,0 +1,215 @@
+"""The main job, shown: an agent's search over thousands of tools gets better by being told which tools worked.
+
+The tools are the public callables of this machine's standard library, the requests are how-to questions in a person's
+words. Half of the requests are seen, one after another: the callable that people finally used is what worked. The other
+half is only measured.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.demo.run import standard_library
+from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
+from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.local import minilm
+from tttembed_rag.errors import require
+from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.measures import dcg
+from tttembed_rag.tools.catalog import Card
+from tttembed_rag.tools.explaining import ToolExplanation
+from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.vectors.checks import FloatArray
+
+_EMBEDDER = "all-MiniLM-L6-v2"
+# Tokens read of a card and of a request. A callable's purpose stands in its first lines; that halves the wait.
+_CARD_TOKENS, _REQUEST_TOKENS = 64, 128
+# Requests seen, up to half of all.
+_SEEN = (0, 25, 50, 100)
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRow:
+    """The requests held out, searched after so many others were seen.
+
+    Attributes:
+        split: The seed of the split.
+
+        seen: Requests that were seen.
+
+        recall5: Share of requests with an answer among the first five tools.
+
+        ndcg10: nDCG@10.
+
+        weight: The weight of BM25.
+
+        moves: Whether offsets are served.
+    """
+
+    split: int
+    seen: int
+    recall5: float
+    ndcg10: float
+    weight: float
+    moves: bool
+
+
+class _Reader:
+    """all-MiniLM-L6-v2 that reads the beginning of a card, and all of a request."""
+
+    fingerprint = _EMBEDDER
+
+    def __init__(self) -> None:
+        self._cards = minilm(max_tokens=_CARD_TOKENS, progress=sys.stderr.isatty())
+        self._requests = minilm(max_tokens=_REQUEST_TOKENS)
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Their vectors."""
+        return self._requests.embed_queries(texts)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Their vectors."""
+        return self._cards.embed_documents(texts)
+
+
+def run_tool_demo(
+    seeds: Sequence[int],
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    library: Dataset | None = None,
+    embedder: Embedder | None = None,
+) -> list[dict[str, Any]]:
+    """Run the demo, say it line by line, and return its rows.
+
+    Args:
+        seeds: Splits into requests that are seen and requests that are measured.
+
+        out: Folder of the report, created if absent.
+
+        say: Function that takes each line.
+
+        library: Tools, requests, and the tools that people finally used; None is the standard library of this Python.
+
+        embedder: The embedding model; None is all-MiniLM-L6-v2.
+    """
+    library = library or standard_library()
+    out.mkdir(parents=True, exist_ok=True)
+    embedder = CachedEmbedder(embedder or _Reader(), VectorCache.open(None))
+    say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
+    say(f"Embedding the tools with {embedder.fingerprint} ...")
+    rows: list[DemoRow] = []
+    explained: list[ToolExplanation] = []
+    for seed in seeds:
+        search = LearnedToolSearch([Card(name, text) for name, text in library.documents.items()], embedder)
+        measured, before = _split(library, search, seed)
+        rows += measured
+        explained = explained or _explained(library, search, before)
+    say("")
+    say(f"Requests that nobody asked before, mean of {len(seeds)} splits")
+    say("requests seen  an answer among 5  nDCG@10   change  worst split  offsets served")
+    lines = [_line([row for row in rows if row.seen == seen], rows) for seen in sorted({row.seen for row in rows})]
+    for line in lines:
+        say(
+            "{seen:>13}  {recall5:>16.3f}  {ndcg10:>7.3f}  {change:>+7.3f}  {worst:>+11.3f}  {moves:>14}".format(**line)
+        )
+    for one in explained:
+        say("")
+        say(str(one))
+    _write_report(out / "report.html", lines, explained, len(library.documents), embedder.fingerprint)
+    say("")
+    say(f"Report: {out / 'report.html'}")
+    return [asdict(row) for row in rows]
+
+
+def _halves(library: Dataset, seed: int) -> tuple[list[str], list[str]]:
+    """The ids of requests that are seen, in order, and of those that are measured."""
+    order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
+    return order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
+
+
+def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[DemoRow], Mapping[str, float]]:
+    """What is found after more and more requests, and the nDCG@10 of each before any was seen."""
+    seen, held = _halves(library, seed)
+    rows: list[DemoRow] = []
+    before: dict[str, float] = {}
+    told = 0
+    for count in (*(count for count in _SEEN if count < len(seen)), len(seen)):
+        for query in seen[told:count]:
+            for answer in library.qrels[query]:
+                search.used(library.queries[query], answer)
+        told = count
+        lesson = search.learn()
+        found = {query: search(library.queries[query], k=10) for query in held}
+        measures = {query: _ndcg(names, library.qrels[query]) for query, names in found.items()}
+        before = before or measures
+        recall = np.mean([bool(set(names[:5]) & library.qrels[query].keys()) for query, names in found.items()])
+        mean = float(np.mean(list(measures.values())))
+        rows.append(DemoRow(seed, count, float(recall), mean, lesson.weight, lesson.moves))
+    return rows, before
+
+
+def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
+    found = dcg(np.array([grades.get(name, 0.0) for name in names]))
+    return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
+
+
+def _explained(library: Dataset, search: LearnedToolSearch, before: Mapping[str, float]) -> list[ToolExplanation]:
+    """The requests held out that gained most, one in the middle, and the one that lost most."""
+    gains = {
+        query: _ndcg(search(library.queries[query], k=10), library.qrels[query]) - measured
+        for query, measured in before.items()
+    }
+    order = sorted(gains, key=lambda query: -gains[query])
+    return [search.explain(library.queries[query], _SHOWN) for query in (order[0], order[len(order) // 2], order[-1])]
+
+
+def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
+    """The means of one count of requests over the splits, and the change since none was seen."""
+    first = {row.split: row.ndcg10 for row in every if row.seen == 0}
+    changes = [row.ndcg10 - first[row.split] for row in rows]
+    return {
+        "seen": rows[0].seen,
+        "recall5": float(np.mean([row.recall5 for row in rows])),
+        "ndcg10": float(np.mean([row.ndcg10 for row in rows])),
+        "change": float(np.mean(changes)),
+        "worst": min(changes),
+        "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
+    }
+
+
+def _write_report(
+    path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[ToolExplanation], tools: int, embedder: str
+) -> None:
+    """Write one file with the plot inside; its texts are escaped."""
+    jinja2 = require("jinja2", "eval")
+    markup = require("markupsafe", "eval").Markup
+    template = resources.files("tttembed_rag.demo").joinpath("tools.html.jinja").read_text(encoding="utf-8")
+    page = jinja2.Environment(autoescape=True).from_string(template)
+    html = page.render(lines=lines, explained=explained, tools=tools, embedder=embedder, plot=markup(_plot(lines)))
+    path.write_text(html, encoding="utf-8")
+
+
+def _plot(lines: Sequence[dict[str, Any]]) -> str:
+    """nDCG@10 against requests seen."""
+    require("matplotlib", "eval")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([line["seen"] for line in lines], [line["ndcg10"] for line in lines], "o-", color="#2a7d4f")
+    axes.axhline(lines[0]["ndcg10"], color="#888", linewidth=1)
+    axes.set_xlabel("requests seen")
+    axes.set_ylabel("nDCG@10 of requests nobody asked before")
+    image = io.StringIO()
+    figure.savefig(image, format="svg")
+    return image.getvalue()[image.getvalue().index("<svg") :]

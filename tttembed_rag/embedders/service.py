@@ -1,0 +1,174 @@
+"""Embedding models behind HTTP: OpenAI's protocol (which most servers speak), Cohere's and Voyage's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.embedders.batches import requests
+from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.errors import EmbedderError, InputError, JudgeError
+from tttembed_rag.models.endpoint import Endpoint
+from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.retrying import Patience
+from tttembed_rag.vectors.checks import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """How one kind of service is asked.
+
+    Attributes:
+        url: Where it is.
+
+        path: Path of its address.
+
+        key: Environment variable of its key.
+
+        texts: Name of the texts in a request.
+
+        width: Name of the number of dimensions in a request.
+
+        vectors: Reads the vectors of an answer, in the order of the texts.
+
+        kinds: What a request says of queries and of documents.
+
+        at_once: Texts in a request.
+    """
+
+    url: str
+    path: str
+    key: str
+    texts: str
+    width: str
+    vectors: Callable[[Any], Any]
+    kinds: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    at_once: int = 100
+
+
+def _by_index(answer: Any) -> list[Any]:
+    items = sorted(answer["data"], key=lambda item: item["index"])
+    if [item["index"] for item in items] != list(range(len(items))):
+        raise ValueError("every index once")
+    return [item["embedding"] for item in items]
+
+
+def _cohere(kind: str) -> dict[str, Any]:
+    return {"input_type": kind, "embedding_types": ["float"]}
+
+
+PROTOCOLS = {
+    "openai": Protocol("https://api.openai.com/v1", "/embeddings", "OPENAI_API_KEY", "input", "dimensions", _by_index),
+    "cohere": Protocol(
+        "https://api.cohere.com/v2",
+        "/embed",
+        "COHERE_API_KEY",
+        "texts",
+        "output_dimension",
+        lambda answer: answer["embeddings"]["float"],
+        (_cohere("search_query"), _cohere("search_document")),
+        at_once=96,
+    ),
+    "voyage": Protocol(
+        "https://api.voyageai.com/v1",
+        "/embeddings",
+        "VOYAGE_API_KEY",
+        "input",
+        "output_dimension",
+        _by_index,
+        ({"input_type": "query"}, {"input_type": "document"}),
+    ),
+}
+
+
+class EmbeddingService:
+    """Unit vectors of an embedding model behind HTTP.
+
+    Args:
+        protocol: A name of `PROTOCOLS`; ``openai`` is spoken by OpenAI, Azure, Ollama, vLLM, TEI and most others.
+
+        model: Its name there; part of the fingerprint, as is where the service is.
+
+        url: Where the service is, with its version: ``http://127.0.0.1:11434/v1``; None is the protocol's namesake.
+
+        key: Its key; None where it needs none.
+
+        dimensions: Width asked for; None is the model's own.
+
+        query_prefix: Before every query, for models that read one.
+
+        document_prefix: Before every document.
+
+        patience: How often and how fast it is asked.
+
+        timeout: Seconds to wait for an answer.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        model: str,
+        *,
+        url: str | None = None,
+        key: str | None = None,
+        dimensions: int | None = None,
+        query_prefix: str = "",
+        document_prefix: str = "",
+        patience: Patience | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        if protocol not in PROTOCOLS:
+            raise InputError(f"protocol: expected one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+        self._protocol = PROTOCOLS[protocol]
+        if url is None and not key:
+            raise InputError(f"key: expected one in the environment variable {self._protocol.key}, found none")
+        base, path = (url or self._protocol.url).rstrip("/"), self._protocol.path
+        self._endpoint = Endpoint(
+            base if base.endswith(path) else base + path,
+            key=key,
+            header="api-key" if ".azure.com" in base else "authorization",
+            patience=patience,
+            timeout=timeout,
+        )
+        self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
+        self._prefixes = query_prefix, document_prefix
+        self.fingerprint = fingerprint_of(
+            protocol, model, url=self._endpoint.url, dimensions=dimensions, prefixes=self._prefixes
+        )
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries.
+
+        Raises:
+            EmbedderError: The service refused the request, stayed busy or answered something else.
+        """
+        return self._embed(texts, 0)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents.
+
+        Raises:
+            EmbedderError: The service refused the request, stayed busy or answered something else.
+        """
+        return self._embed(texts, 1)
+
+    def _embed(self, texts: Sequence[str], kind: int) -> FloatArray:
+        said = self._body | self._protocol.kinds[kind]
+        prefixed = [self._prefixes[kind] + text for text in texts]
+        try:
+            parts = [
+                unit_vectors(
+                    self.fingerprint,
+                    self._endpoint.ask(
+                        said | {self._protocol.texts: group}, self._protocol.vectors, expected="a vector for each text"
+                    ),
+                    len(group),
+                )
+                for group in requests(prefixed, self._protocol.at_once)
+            ]
+        except JudgeError as exc:  # a request that was refused, or a service that stayed busy
+            raise EmbedderError(str(exc)) from exc
+        return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], 0)

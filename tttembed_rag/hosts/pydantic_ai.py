@@ -1,0 +1,59 @@
+"""Pydantic AI: an embedding model whose queries are steered. Its calls name the role, so documents pass untouched.
+
+    embedder = Embedder(TTTEmbeddingModel("openai:text-embedding-3-small", offsets=follow("sqlite:///ttt.db")))
+    await embedder.embed_query("how do I get a refund?")
+
+A tool that embeds documents with ``embed_query`` would steer them: give it the wrapped model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tttembed_rag.errors import InputError, require
+from tttembed_rag.hosts.saved import steered_each
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.serving.live import LiveOffsets
+from tttembed_rag.serving.steering import ScopeSource, Steering
+
+require("pydantic_ai.embeddings", "pydantic-ai")
+from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult, EmbeddingSettings  # noqa: E402
+from pydantic_ai.embeddings.result import EmbedInputType  # noqa: E402
+from pydantic_ai.embeddings.wrapper import WrapperEmbeddingModel  # noqa: E402
+
+__all__ = ["TTTEmbeddingModel"]
+
+
+class TTTEmbeddingModel(WrapperEmbeddingModel):
+    """The wrapped model, with an offset added to the vectors of queries.
+
+    Args:
+        wrapped: The model, or its name such as ``openai:text-embedding-3-small``.
+
+        offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
+
+        scope: The task of every query, a function from query text to task, or a router; a caller's
+            ``with scope(...)`` comes before these two.
+
+    Raises:
+        InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *scope* is something else.
+    """
+
+    def __init__(
+        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, scope: ScopeSource = None
+    ) -> None:
+        if isinstance(wrapped, TTTEmbeddingModel):
+            raise InputError("wrapped: expected a model without offsets, got TTTEmbeddingModel; pass its .wrapped")
+        super().__init__(wrapped)
+        self._steering = Steering(offsets, scope)
+
+    async def embed(
+        self, inputs: str | Sequence[str], *, input_type: EmbedInputType, settings: EmbeddingSettings | None = None
+    ) -> EmbeddingResult:
+        """The wrapped model's result; vectors of queries with their offset."""
+        result = await self.wrapped.embed(inputs, input_type=input_type, settings=settings)
+        if input_type != "query":
+            return result
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        return replace(result, embeddings=steered_each(self._steering, result.embeddings, texts))

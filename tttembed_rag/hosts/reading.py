@@ -1,0 +1,300 @@
+"""What a span says of retrieval: the query, the documents that were shown, a reranker's scores, a base query vector.
+
+Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) and OpenTelemetry's own retrieval spans
+(``gen_ai.operation.name`` is ``retrieval``). Three rules keep what is learned honest:
+
+- A retriever that asked another one hands on documents that were noted there: only the innermost counts.
+- A text that was redacted or cut is never judged: it is looked up by its document's id, else left out.
+- A reranker's scores have no scale of their own: they are read only of the reranker that the log was made for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tttembed_rag.errors import InputError
+
+__all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
+
+# Ids of documents to their whole texts, as many as are known.
+TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
+
+# The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
+SCOPE_KEY, STEERED = "tttembed_scope", "tttembed.steered"
+_REDACTED = "__REDACTED__"
+# Spans that have a retriever below them, and query vectors, that are remembered at most.
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """A span that has ended.
+
+    Attributes:
+        span_id: Its id, unique within its trace.
+
+        trace_id: The trace it belongs to.
+
+        parent_id: The span around it; None for the outermost.
+
+        attributes: By dotted names, nested, or a mixture of both.
+
+        at: When it began, in Unix seconds; None where that is not known.
+    """
+
+    span_id: str
+    trace_id: str
+    parent_id: str | None
+    attributes: Mapping[str, Any]
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Retrieval:
+    """A query and the documents that a span shows for it.
+
+    Attributes:
+        query: Its text.
+
+        documents: Whole texts, in the span's order.
+
+        places: Where each of them stands among all documents of the span.
+
+        scores: A reranker's, one for each document; None where a retriever found them.
+
+        vector: The base query vector (d,), where a span has it.
+
+        task: The task key that the span names.
+
+        span: The span.
+    """
+
+    query: str
+    documents: list[str]
+    places: list[int]
+    span: Span
+    scores: list[float] | None = None
+    vector: Sequence[float] | None = None
+    task: str | None = None
+
+
+@dataclass(slots=True)
+class _Counts:
+    nested: int = 0
+    left_out: int = 0
+    undeclared: int = 0
+
+
+@dataclass
+class Reader:
+    """Reads retrievals from spans that are handed over children first, as they end.
+
+    Args:
+        scores_of: The reranker's model name whose scores are read, ``*`` for any; None reads none.
+
+        texts: Gives whole texts by document id, for documents whose text is missing or cut.
+
+        cut_at: Characters from which on a text is taken to be cut; None believes every text.
+
+        vectors: Whether the vectors of EMBEDDING spans are base vectors; False where the model steers unseen, as a
+            proxy does.
+
+    Attributes:
+        counts: Retrievers that only handed on (nested), documents and queries without a whole text (left_out), spans of
+            rerankers that nothing was declared for (undeclared).
+    """
+
+    scores_of: str | None = None
+    texts: TextsById | None = None
+    cut_at: int | None = None
+    vectors: bool = True
+    counts: _Counts = field(default_factory=_Counts)
+
+    def __post_init__(self) -> None:
+        if self.cut_at is not None and self.cut_at < 1:
+            raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
+        # Spans that have a retriever below them.
+        self._around: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._query_vectors: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
+
+    def read(self, span: Span) -> Retrieval | None:
+        """What *span* says was retrieved or reranked; None for all other spans."""
+        fields = _flat(span.attributes)
+        kind = str(fields.get("openinference.span.kind", "")).upper()
+        if fields.get("gen_ai.operation.name") == "retrieval":
+            kind = "RETRIEVER"
+        nested = (span.trace_id, span.span_id) in self._around
+        self._around.pop((span.trace_id, span.span_id), None)
+        if (nested or kind == "RETRIEVER") and span.parent_id is not None:
+            _keep(self._around, (span.trace_id, span.parent_id), None)
+        if kind == "EMBEDDING":
+            self._note_vectors(span, fields)
+        if kind == "RERANKER":
+            return self._reranked(span, fields)
+        if kind != "RETRIEVER":
+            return None
+        if nested:
+            self.counts.nested += 1
+            return None
+        return self._retrieved(span, fields)
+
+    def _retrieved(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
+        query = self._whole(fields.get("gen_ai.retrieval.query.text") or _input(fields))
+        documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
+        if query is None:
+            self.counts.left_out += len(documents)
+            return None
+        texts = self._texts(documents)
+        kept = [(place, text) for place, text in enumerate(texts) if text is not None]
+        places, whole = [place for place, _ in kept], [text for _, text in kept]
+        vector = self._query_vectors.get((span.trace_id, query))
+        return Retrieval(query, whole, places, span, vector=vector, task=_task(fields)) if whole else None
+
+    def _reranked(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
+        name = fields.get("reranker.model_name")
+        if self.scores_of is None or self.scores_of not in ("*", name):
+            self.counts.undeclared += 1
+            return None
+        query = self._whole(fields.get("reranker.query") or _input(fields))
+        documents = _documents(fields, "reranker.output_documents")
+        if query is None:
+            self.counts.left_out += len(documents)
+            return None
+        texts = self._texts(documents)
+        kept = [
+            (place, text, float(document["score"]))
+            for place, (document, text) in enumerate(zip(documents, texts, strict=True))
+            if text is not None and isinstance(document.get("score"), int | float)
+        ]
+        if not kept:
+            return None
+        places, whole, scores = ([row[column] for row in kept] for column in range(3))
+        vector = self._query_vectors.get((span.trace_id, query))
+        return Retrieval(query, whole, places, span, scores, vector, _task(fields))  # type: ignore[arg-type]
+
+    def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
+        """Remember the vectors of a trace's texts: the first of a text is the innermost model's."""
+        if not self.vectors or fields.get(STEERED):
+            return
+        number = 0
+        while (vector := fields.get(f"embedding.embeddings.{number}.embedding.vector")) is not None:
+            text = self._whole(fields.get(f"embedding.embeddings.{number}.embedding.text"))
+            key = (span.trace_id, text or "")
+            if text is not None and isinstance(vector, Sequence) and key not in self._query_vectors:
+                _keep(self._query_vectors, key, vector)
+            number += 1
+
+    def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
+        """The whole text of each document; None where it cannot be had."""
+        texts = [self._whole(document.get("content")) for document in documents]
+        if self.texts is not None and None in texts:
+            ids = {str(one["id"]) for one, text in zip(documents, texts, strict=True) if text is None and "id" in one}
+            found = self.texts(sorted(ids)) if ids else {}
+            texts = [
+                found.get(str(one.get("id"))) if text is None else text
+                for one, text in zip(documents, texts, strict=True)
+            ]
+        self.counts.left_out += texts.count(None)
+        return texts
+
+    def _whole(self, text: Any) -> str | None:
+        """*text* if it is a text and was neither redacted nor cut."""
+        if not isinstance(text, str) or not text.strip() or text == _REDACTED:
+            return None
+        return None if self.cut_at is not None and len(text) >= self.cut_at else text
+
+
+def children_first(spans: Iterable[Span]) -> list[Span]:
+    """*spans* in an order in which no span comes before one below it, those of a level by their time."""
+    every = list(spans)
+    parents = {(one.trace_id, one.span_id): one.parent_id for one in every}
+
+    def depth(span: Span) -> int:
+        steps, parent = 0, span.parent_id
+        while parent is not None and steps < len(every):
+            steps, parent = steps + 1, parents.get((span.trace_id, parent))
+        return steps
+
+    return sorted(every, key=lambda one: (-depth(one), one.at or 0.0))
+
+
+def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Attributes by dotted names; lists of numbers stay whole."""
+    flat: dict[str, Any] = {}
+
+    def add(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, below in value.items():
+                add(f"{name}.{key}" if name else str(key), below)
+        elif isinstance(value, list | tuple) and value and all(isinstance(one, Mapping) for one in value):
+            for number, below in enumerate(value):
+                add(f"{name}.{number}", below)
+        else:
+            flat[name] = value.tolist() if hasattr(value, "tolist") else value
+
+    for name, value in attributes.items():
+        listed = value.tolist() if hasattr(value, "tolist") else value
+        add(name, listed)
+    return flat
+
+
+def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """The documents below *prefix*, in their order: id, content and score, as far as they are there."""
+    by_place: dict[int, dict[str, Any]] = {}
+    for name, value in fields.items():
+        if name.startswith(prefix + "."):
+            place, _, rest = name[len(prefix) + 1 :].partition(".")
+            if place.isdigit():
+                by_place.setdefault(int(place), {})[rest.removeprefix("document.")] = value
+    return [by_place[place] for place in sorted(by_place)]
+
+
+def _gen_ai_documents(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The documents of OpenTelemetry's own convention: ids and scores, as JSON or as fields, without texts."""
+    said = fields.get("gen_ai.retrieval.documents")
+    if isinstance(said, str):
+        try:
+            said = json.loads(said)
+        except ValueError:
+            return []
+        return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
+    return _documents(fields, "gen_ai.retrieval.documents")
+
+
+def _input(fields: Mapping[str, Any]) -> Any:
+    """The query of a span's input: a text, or one of the usual names in JSON."""
+    said = fields.get("input.value")
+    if not isinstance(said, str) or "json" not in str(fields.get("input.mime_type", "")):
+        return said
+    try:
+        parsed = json.loads(said)
+    except ValueError:
+        return said
+    if isinstance(parsed, dict):
+        texts = {key: value for key, value in parsed.items() if isinstance(value, str)}
+        named = next((texts[key] for key in ("query", "text", "question", "input") if key in texts), None)
+        return named if named is not None or len(texts) != 1 else next(iter(texts.values()))
+    return parsed if isinstance(parsed, str) else None
+
+
+def _task(fields: Mapping[str, Any]) -> str | None:
+    """The task key that the metadata of a span names."""
+    metadata = fields.get("metadata")
+    if isinstance(metadata, str):
+        try:
+            metadata = json.loads(metadata)
+        except ValueError:
+            metadata = None
+    named = metadata.get(SCOPE_KEY) if isinstance(metadata, dict) else None
+    named = named or fields.get(SCOPE_KEY) or fields.get(f"metadata.{SCOPE_KEY}")
+    return named if isinstance(named, str) else None
+
+
+def _keep(kept: OrderedDict[tuple[str, str], Any], key: tuple[str, str], value: Any) -> None:
+    kept[key] = value
+    while len(kept) > _MOST:
+        kept.popitem(last=False)

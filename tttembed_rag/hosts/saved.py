@@ -1,0 +1,80 @@
+"""Live offsets for hosts that save their configuration: what is saved names where offsets come from, never a vector.
+
+A *store* is named by its URL, by ``env:NAME`` for a URL in an environment variable, or by the path of an offsets file.
+A URL with a password is refused, since a host writes its configuration into tables and collections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.serving.following import follow
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
+from tttembed_rag.serving.steering import Steering
+
+__all__ = ["checked_store", "steered_each", "steering_of", "url_of"]
+
+_ENV = "env:"
+
+
+def checked_store(store: str) -> str:
+    """*store* if it may be saved.
+
+    Raises:
+        InputError: It is no name of a store, or its URL holds a password.
+    """
+    if not isinstance(store, str) or not store or store == _ENV:
+        raise InputError(f"store: expected a URL, env:NAME or an offsets file, got {store!r}")
+    if "://" in store and urlsplit(store).password:
+        raise InputError("store: expected no password in what a host saves: put the URL in a variable, env:NAME")
+    return store
+
+
+def url_of(store: str) -> str:
+    """The URL or file that *store* names.
+
+    Raises:
+        InputError: The environment variable is not set.
+    """
+    if not store.startswith(_ENV):
+        return store
+    name = store[len(_ENV) :]
+    if not (url := os.environ.get(name, "")):
+        raise InputError(f"store: expected the URL of a store in the environment variable {name}, got none")
+    return url
+
+
+def steering_of(store: str, *, scope: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
+    """Steering with the offsets that *store* names.
+
+    Args:
+        store: As above.
+
+        scope: The task of every query; None is the caller's ``with scope(...)``.
+
+        tenant: Whose offsets are served; None is the caller's.
+
+        embedder: Fingerprint of the embedding model; offsets for another one are not served. Empty does not look.
+
+    Raises:
+        InputError: The environment variable is not set.
+        OffsetFileError: The file is no offsets file.
+    """
+    url = url_of(store)
+    if "://" in url:
+        return Steering(follow(url, tenant=tenant, embedder=embedder), scope)
+    offsets = Offsets.load(url)
+    snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
+    return Steering(LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder), scope)
+
+
+def steered_each(steering: Steering, vectors: Iterable[Any], texts: list[str]) -> list[Any]:
+    """*vectors* with the offsets of the queries *texts*, one each; a vector of None stays None."""
+    return [
+        None if vector is None else steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)
+    ]

@@ -1,0 +1,133 @@
+"""Spans from yesterday: a file of JSON lines or Parquet, and what a store is given of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.errors import DataError, require
+from tttembed_rag.hosts.reading import Reader, Retrieval, Span, children_first
+from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.offsets.values import TextId
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import as_floats
+
+__all__ = ["read_spans", "retrievals_of", "served_of", "span_of"]
+
+
+def read_spans(path: Path) -> list[Span]:
+    """The spans of a file.
+
+    Known are JSON lines and JSON lists of what the OpenTelemetry SDK prints (``span.to_json()``) or Phoenix exports,
+    and Parquet files of Phoenix's data frames (``pip install 'tttembed-rag[spans]'``).
+
+    Raises:
+        DataError: Not such a file; the message names the line.
+    """
+    try:
+        if path.suffix == ".parquet":
+            records: Iterable[Any] = require("pyarrow.parquet", "spans").read_table(path).to_pylist()
+        else:
+            records = _json(path.read_text(encoding="utf-8"))
+        return [_checked(path, number, record) for number, record in enumerate(records, 1)]
+    except FileNotFoundError as exc:
+        raise DataError(f"{path}: expected a file of spans, found none") from exc
+    except ValueError as exc:
+        if isinstance(exc, DataError):
+            raise
+        raise DataError(f"{path}: expected spans as JSON lines or Parquet ({exc})") from exc
+
+
+def span_of(record: Mapping[str, Any]) -> Span:
+    """The span that a *record* of the SDK, of Phoenix or of a row of its data frame describes.
+
+    Raises:
+        KeyError: It has no id.
+        ValueError: It is malformed.
+    """
+    context = record.get("context")
+    ids: Mapping[str, Any] = context if isinstance(context, Mapping) else {}
+
+    def named(name: str) -> Any:
+        found = ids.get(name, record.get(f"context.{name}", record.get(name)))
+        if not isinstance(found, str) or not found:
+            raise KeyError(name)
+        return found.removeprefix("0x")
+
+    given = record.get("attributes")
+    if isinstance(given, str):
+        given = json.loads(given)
+    attributes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
+    attributes |= {
+        key.removeprefix("attributes."): value
+        for key, value in record.items()
+        if key.startswith("attributes.") and value is not None
+    }
+    if kind := record.get("span_kind"):
+        attributes.setdefault("openinference.span.kind", kind)
+    parent = record.get("parent_id")
+    whole = str(parent).removeprefix("0x") if parent else None
+    return Span(named("span_id"), named("trace_id"), whole, attributes, _seconds(record.get("start_time")))
+
+
+def retrievals_of(spans: Iterable[Span], reader: Reader) -> list[Retrieval]:
+    """What *spans*, in any order, say was retrieved or reranked; the first served come first."""
+    found = [one for span in children_first(spans) if (one := reader.read(span)) is not None]
+    return sorted(found, key=lambda one: one.span.at or 0.0)
+
+
+def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale: Scale | None = None) -> Served:
+    """*retrieval* as a store takes it; its scores become rewards by their *scale*.
+
+    Raises:
+        RewardError: A score is off the scale.
+    """
+    rewards: list[float | None] = [None] * len(retrieval.documents)
+    if retrieval.scores is not None and scale is not None:
+        rewards = list(scale.to_unit(np.array(retrieval.scores, dtype=np.float64)).tolist())
+    shown = zip(retrieval.documents, rewards, strict=True)
+    return Served(
+        text_id(retrieval.query),
+        None if retrieval.vector is None else as_floats("vector", list(retrieval.vector)),
+        [Candidate(text_id(text), None, text, reward) for text, reward in shown],
+        retrieval.query,
+        retrieval.task or DEFAULT_TASK,
+        tenant,
+        retrieval.span.at,
+    )
+
+
+def _json(text: str) -> Iterable[Any]:
+    """The objects of JSON lines, of one list, or of objects that are printed one after another."""
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text):
+        if text[place].isspace():
+            place += 1
+            continue
+        value, place = decoder.raw_decode(text, place)
+        yield from value if isinstance(value, list) else [value]
+
+
+def _checked(path: Path, number: int, record: Any) -> Span:
+    try:
+        if not isinstance(record, Mapping):
+            raise TypeError(f"a {type(record).__name__}")
+        return span_of(record)
+    except (KeyError, TypeError, ValueError) as exc:
+        raise DataError(f"{path}: span {number}: expected context.span_id, trace_id and attributes ({exc!r})") from exc
+
+
+def _seconds(moment: Any) -> float | None:
+    """Unix seconds of an ISO date, a datetime, or nanoseconds."""
+    if moment is None:
+        return None
+    if isinstance(moment, int | float):
+        return moment / 1e9
+    when = moment if isinstance(moment, datetime) else datetime.fromisoformat(str(moment))
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,72 @@
+"""Who sends a request: the tenant, the task and the query id that its headers or its key say."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tttembed_rag.errors import InputError
+
+__all__ = ["Sender", "Senders"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Where a request belongs.
+
+    Attributes:
+        tenant: Whose queries it holds; empty for the shared tenant.
+
+        scope: Their task key; None where nothing names one.
+
+        query_id: The id of its one query; empty for that of its text.
+
+        known: Whether its key is one of those that the proxy was given.
+    """
+
+    tenant: str = ""
+    scope: str | None = None
+    query_id: str = ""
+    known: bool = False
+
+
+class Senders:
+    """Finds the caller of a request.
+
+    With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
+    that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant. The task
+    is that of the header ``X-TTT-Scope``, else that of the key, else *scope*.
+
+    Args:
+        keys: API key to the caller that uses it.
+
+        scope: The task of requests that name none.
+    """
+
+    def __init__(self, keys: Mapping[str, Sender] | None = None, *, scope: str | None = None) -> None:
+        if keys and "" in keys:
+            raise InputError("keys: expected API keys, got an empty one")
+        self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
+        self._scope = scope
+
+    def find(self, headers: Mapping[str, str]) -> Sender:
+        """The caller that sent *headers*, by their names in lower case."""
+        if self._keys:
+            mapped = self._keys.get(_digest(_key(headers)), Sender())
+        else:
+            mapped = Sender(headers.get("x-ttt-tenant", ""))
+        scope = headers.get("x-ttt-scope") or mapped.scope or self._scope
+        return replace(mapped, scope=scope, query_id=headers.get("x-ttt-query-id", ""))
+
+
+def _key(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return headers.get("api-key") or headers.get("x-api-key") or ""
+
+
+def _digest(key: str) -> bytes:
+    # A key is looked up by its digest, so that the time of the look-up says nothing about it.
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

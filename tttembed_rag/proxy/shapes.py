@@ -1,0 +1,122 @@
+"""The shapes of embedding requests and their answers: OpenAI's ``/v1/embeddings`` and Cohere's ``/v2/embed``.
+
+Only a query may be steered. Whether a request holds queries is said, in this order, by the header ``X-TTT-Role``, by
+``input_type`` in the body, or by a model named ``NAME@query``. The first of them that is there decides; where none is,
+nothing is steered.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+
+__all__ = ["EmbeddingRequest", "Turn", "asked_of", "is_embedding_path", "steered_answer"]
+
+# (vector, number of the text) to the vector to hand out; the very same object where nothing changes.
+Turn: TypeAlias = Callable[[list[float], int], list[float]]
+
+_QUERIES = frozenset({"query", "search_query"})
+_ALIASES = ("@query", "@document")
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """An embedding request.
+
+    Attributes:
+        model: The model it names, without an alias.
+
+        texts: One for each vector of the answer; empty for tokens and images.
+
+        is_query: Whether it says that it holds queries.
+
+        body: The request for the upstream: as it came, but for the alias.
+    """
+
+    model: str
+    texts: list[str]
+    is_query: bool
+    body: bytes
+
+
+def is_embedding_path(path: str) -> bool:
+    """Whether a request to *path* asks for embeddings."""
+    return path.endswith(("/v1/embeddings", "/v2/embed"))
+
+
+def asked_of(path: str, role: str | None, body: bytes) -> EmbeddingRequest | None:
+    """What the request *body* to *path* asks for, with the header's *role*; None where it is no such request."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(fields, dict) or not isinstance(fields.get("model"), str):
+        return None
+    model, said = fields["model"], None
+    if model.endswith(_ALIASES):
+        model, _, said = model.rpartition("@")
+        body = orjson.dumps(fields | {"model": model})
+    said = role or fields.get("input_type") or said
+    is_query = isinstance(said, str) and said.lower() in _QUERIES
+    names = ("input",) if path.endswith("/v1/embeddings") else ("texts", "inputs", "images")
+    given: Any = next((fields[name] for name in names if fields.get(name)), [])
+    return EmbeddingRequest(model, _texts(given), is_query, body)
+
+
+def _texts(given: Any) -> list[str]:
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list):
+        return []
+    if given and all(isinstance(one, int) for one in given):  # the tokens of one text
+        return [""]
+    return [one if isinstance(one, str) else "" for one in given]
+
+
+def steered_answer(path: str, body: bytes, turn: Turn) -> tuple[bytes, int]:
+    """The answer *body* of the upstream with its vectors turned, and how many were.
+
+    Without any, the very bytes that came. Vectors in whole numbers or bits (``int8``, ``ubinary``) cannot be steered
+    and are left as they are.
+    """
+    answer = orjson.loads(body)
+    turned = (_openai if path.endswith("/v1/embeddings") else _cohere)(answer, turn)
+    return (orjson.dumps(answer), turned) if turned else (body, 0)
+
+
+def _openai(answer: Any, turn: Turn) -> int:
+    return sum(_turn(item, "embedding", turn, item.get("index", place)) for place, item in enumerate(answer["data"]))
+
+
+def _cohere(answer: Any, turn: Turn) -> int:
+    kinds = [answer["embeddings"][kind] for kind in ("float", "base64") if answer["embeddings"].get(kind)]
+    return sum(_turn(vectors, place, turn, place) for vectors in kinds for place in range(len(vectors)))
+
+
+def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:
+    """Turn the vector that stands in *holder* at *place*; gives whether it changed."""
+    given = holder[place]
+    if isinstance(given, str):
+        vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float64).tolist()
+        turned = turn(vector, number)
+        packed: Any = base64.b64encode(np.asarray(turned, dtype="<f4").tobytes()).decode("ascii")
+    else:
+        vector = given
+        packed = turned = turn(vector, number)
+    if turned is vector or turned == vector:
+        return False
+    holder[place] = packed
+    return True
+
+
+def whole_vectors(vectors: Any) -> Iterable[list[float]] | None:
+    """*vectors* if they are lists of numbers, else None."""
+    good = isinstance(vectors, list) and all(
+        isinstance(one, list) and all(isinstance(x, int | float) for x in one) for one in vectors
+    )
+    return vectors if good else None

@@ -1,0 +1,149 @@
+"""The service behind the proxy: requests go to it as they came, and its answers come back as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Self
+
+import aiohttp
+from starlette.requests import Request
+from yarl import URL
+
+from tttembed_rag.errors import InputError
+
+__all__ = ["Answer", "Unreachable", "Upstream"]
+
+# Headers that concern one connection alone, and those that the client writes itself.
+_HOP = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host".split()
+)
+_AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+# Seconds until a connection must stand; an answer is waited for as long as the caller waits.
+_CONNECT_SECONDS = 20.0
+Headers = list[tuple[bytes, bytes]]
+
+
+class Unreachable(Exception):  # noqa: N818 (a state of the upstream)
+    """The upstream did not answer at all."""
+
+
+class Answer:
+    """An answer of the upstream, whose body has not been read yet.
+
+    Attributes:
+        status: Its status.
+
+        headers: Its headers but those of the connection, as they came.
+    """
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.headers: Headers = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
+        self._content = response.content
+
+    def parts(self) -> AsyncIterator[bytes]:
+        """The body, in the parts in which it comes."""
+        return self._content.iter_any()
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header; empty without one."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+
+class Upstream:
+    """The service at *address*.
+
+    Args:
+        address: Where it is, up to and without ``/v1``.
+
+        key: Its API key for callers that the proxy knows; None sends what they sent.
+
+    Raises:
+        InputError: *address* is no such address.
+    """
+
+    def __init__(self, address: str, *, key: str | None = None) -> None:
+        url = URL(address)
+        if url.scheme not in ("http", "https") or not url.host or url.query_string:
+            raise InputError(f"upstream: expected an address such as https://api.openai.com, got {address!r}")
+        if url.path.rstrip("/").endswith(("/v1", "/v2")):
+            raise InputError(f"upstream: expected the address before /v1, got {address!r}")
+        self.address = address.rstrip("/")
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            # As many connections as callers have: they are the upstream's to refuse.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_AUTOMATIC,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def ask(
+        self,
+        request: Request,
+        body: bytes | AsyncIterator[bytes] | None,
+        *,
+        known: bool = False,
+        replaced: Mapping[bytes, bytes] | None = None,
+    ) -> AsyncIterator[Answer]:
+        """The upstream's answer to *request* with this *body*.
+
+        Args:
+            request: Its method, path and headers are sent on, but those named ``X-TTT-...``.
+
+            body: Its whole body, or its parts; None without one.
+
+            known: Whether its caller may use the upstream's key.
+
+            replaced: Headers with another value.
+
+        Raises:
+            Unreachable: No answer came.
+        """
+        if self._session is None:
+            raise Unreachable("the proxy has not started")
+        raw = request.scope.get("raw_path") or request.url.path.encode()  # begins with a slash: the routes see to that
+        query = request.scope.get("query_string", b"")
+        url = URL(f"{self.address}{raw.decode('latin-1')}{'?' if query else ''}{query.decode('latin-1')}", encoded=True)
+        headers = self._headers(request, body, known=known) | dict(replaced or {})
+        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
+        # A kept connection may be closed by the upstream just as it is used: whole requests are sent once more.
+        tries = 2 if isinstance(body, bytes | None) else 1
+        for left in reversed(range(tries)):
+            try:
+                response = await self._session.request(
+                    request.method, url, headers=decoded, data=body, allow_redirects=False
+                )
+                break
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if not left or isinstance(error, aiohttp.ClientConnectorError):
+                    raise Unreachable(str(error)) from error
+            except (aiohttp.ClientError, TimeoutError) as error:
+                raise Unreachable(str(error) or type(error).__name__) from error
+        async with response:
+            yield Answer(response)
+
+    def _headers(
+        self, request: Request, body: bytes | AsyncIterator[bytes] | None, *, known: bool
+    ) -> dict[bytes, bytes]:
+        headers: dict[bytes, bytes] = {}
+        for name, value in request.headers.raw:
+            if name in _HOP or name.startswith(b"x-ttt-") or (name == b"content-length" and isinstance(body, bytes)):
+                continue
+            joint = b"; " if name == b"cookie" else b", "
+            headers[name] = headers[name] + joint + value if name in headers else value
+        if known and self._key is not None:
+            headers[b"authorization"] = b"Bearer " + self._key.encode()
+        return headers

@@ -1,0 +1,40 @@
+"""Named arrays in one file that holds no code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import DataError
+from tttembed_rag.system.files import whole_file
+
+
+def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write *arrays* to an ``.npz`` file, whole or not at all."""
+    with whole_file(path) as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # its option allow_pickle is no name of ours
+
+
+def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: str) -> list[NDArray[Any]]:
+    """The arrays of *names* in an ``.npz`` file.
+
+    Args:
+        path: The file.
+
+        names: The arrays that it must have.
+
+        expected: What the file is, for errors.
+
+    Raises:
+        DataError: There is no such file, or it is something else.
+    """
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:  # noqa: PTH123 - any path
+            return [stored[name] for name in names]
+    except (EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as exc:
+        raise DataError(f"{path}: expected {expected} ({exc})") from exc

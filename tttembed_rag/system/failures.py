@@ -1,0 +1,54 @@
+"""Failures that repeat with every request, in the log: one line a minute, and how many there were."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from threading import Lock
+
+__all__ = ["FailureLog"]
+
+
+class FailureLog:
+    """Logs the error that is being handled in one line, at most once in so many seconds, then with how many there were.
+
+    The traceback of every error is logged at level DEBUG.
+
+    Args:
+        logger: Where the lines go.
+
+        seconds: Between two lines of one message, > 0.
+
+        clock: Gives seconds that only grow.
+    """
+
+    def __init__(
+        self, logger: logging.Logger, *, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = logger
+        self._seconds = seconds
+        self._clock = clock
+        # By message: when its last line was logged, and how many errors were kept back since.
+        self._lines: dict[str, tuple[float, int]] = {}
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[type[FailureLog], tuple[logging.Logger]]:
+        """In another process, or a copy, a log that has logged nothing."""
+        return FailureLog, (self._logger,)
+
+    def exception(self, message: str, *arguments: object) -> None:
+        """Log *message* with the error that is being handled; to be called where it was caught."""
+        error = sys.exception()
+        words = f"{error}".partition("\n")[0]
+        reason = type(error).__name__ + (f": {words}" if words else "")
+        self._logger.debug(message, *arguments, exc_info=error)
+        now = self._clock()
+        with self._lock:
+            last, more = self._lines.get(message, (-self._seconds, 0))
+            quiet = now - last < self._seconds
+            self._lines[message] = (last, more + 1) if quiet else (now, 0)
+        if not quiet:
+            counted = f" ({more} more like it in the last {now - last:.0f} s)" if more else ""
+            self._logger.error(f"{message}: %s%s", *arguments, reason, counted)  # noqa: G004 - the caller's own format

@@ -1,0 +1,19 @@
+"""Search over an agent's tools and skills that learns from use."""
+
+from tttembed_rag.tools.catalog import Card, cards_of
+from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
+from tttembed_rag.tools.learning import Lesson
+from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.tools.turn import Turn, Turns, is_outage
+
+__all__ = [
+    "Card",
+    "FoundTool",
+    "LearnedToolSearch",
+    "Lesson",
+    "ToolExplanation",
+    "Turn",
+    "Turns",
+    "cards_of",
+    "is_outage",
+]

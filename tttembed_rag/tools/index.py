@@ -1,0 +1,99 @@
+"""The two legs of the search, dense and BM25, over one state of the catalogue, and how they are fused."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tttembed_rag.errors import require
+from tttembed_rag.tools.catalog import Card
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+
+# Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from.
+WEIGHT = 0.35
+WEIGHTS = (0.15, 0.35, 0.7)
+# One word of a text; scripts without spaces between words are cut into characters.
+_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in lower case; `readCSVFile` and `read_csv` are several words."""
+    return _WORD.findall(unicodedata.normalize("NFKC", _CAMEL.sub(" ", text)).casefold())
+
+
+def standardized(scores: FloatArray) -> FloatArray:
+    """Scores (..., n) of one leg for all tools of a query, less their mean, over their standard deviation.
+
+    Two legs can be added then: a tool counts by how far it stands out among all. A leg that tells no tool from another
+    gives zeros.
+    """
+    centred = scores - scores.mean(axis=-1, keepdims=True)
+    spread = scores.std(axis=-1, keepdims=True)
+    result: FloatArray = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-6)
+    return result
+
+
+def fused(dense: FloatArray, keyword: FloatArray, weight: float) -> FloatArray:
+    """Both legs as one score: ``dense + weight keyword``, each standardized."""
+    return standardized(dense) + np.float32(weight) * standardized(keyword)
+
+
+def best(scores: FloatArray, k: int) -> IntArray:
+    """The places of the *k* highest scores (n,), highest first, of equal ones the first."""
+    if k >= len(scores):
+        return np.argsort(-scores, kind="stable")
+    # All that reach the k-th highest score: more than k where scores are equal.
+    high = np.flatnonzero(scores >= -np.partition(-scores, k - 1)[k - 1])
+    return high[np.argsort(-scores[high], kind="stable")][:k]
+
+
+class ToolIndex:
+    """One state of the catalogue, ready to be searched; it never changes.
+
+    Args:
+        cards: The tools, each name once.
+
+        vectors: (n, d) unit vectors of their texts.
+
+    Attributes:
+        rows: The place of each name.
+
+        keys: The place of each card's key.
+    """
+
+    def __init__(self, cards: Sequence[Card], vectors: FloatArray) -> None:
+        self.cards = tuple(cards)
+        self.vectors = vectors
+        self.rows = {card.name: row for row, card in enumerate(self.cards)}
+        self.keys = {card.key: row for row, card in enumerate(self.cards)}
+        self._bm25 = _bm25([words(card.text) for card in self.cards])
+
+    def __len__(self) -> int:
+        return len(self.cards)
+
+    def keyword(self, query: str) -> FloatArray:
+        """(n,) BM25 scores; zeros where no word of the query is in the catalogue."""
+        asked = words(query)
+        if self._bm25 is None or not asked:
+            return np.zeros(len(self.cards), dtype=np.float32)
+        scores: FloatArray = self._bm25.get_scores(asked)
+        return scores
+
+    def scores(self, query: str, vector: FloatArray | None, weight: float) -> FloatArray:
+        """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
+        keyword = self.keyword(query)
+        return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
+
+
+def _bm25(texts: Sequence[list[str]]) -> Any:
+    """The BM25 index; None where there is no word at all."""
+    if not any(texts):
+        return None
+    ranker = require("bm25s", "tools").BM25(k1=1.5, b=0.75)
+    ranker.index(list(texts), show_progress=False)
+    return ranker

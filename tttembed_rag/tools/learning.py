@@ -1,0 +1,186 @@
+"""From outcomes to what is served: offsets of the dense leg and the weight of BM25, decided on the fused list.
+
+What is known of a request is which tools worked for it. To learn from that, a tool that worked is compared with the
+tools that the search lists first and nobody called: they count as no better, and only while offsets are fitted. What
+is kept of them is nothing: they stay unjudged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
+from tttembed_rag.tools.memory import JUDGE, PastRequest
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+
+# Rewards of a tool that was called and worked, and of one that failed by its own error.
+SUCCEEDED, FAILED = 1.0, 0.2
+# The setting of published offsets that holds the weight of BM25.
+SETTING = "bm25_weight"
+# The code of the verdict that the fused list contradicts an offset; the others are those of `fit`.
+CONTRADICTED = "TTT-T01"
+# Tools listed first that nobody called and that a tool that worked is compared with: where tools that worked stand
+# among the first ten for so large a part of the requests, and where more of them stand further down.
+_BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
+_FOLDS = 5
+# Standard errors by which another weight must be better, and by which an offset must be worse to be withheld.
+_BETTER, _WORSE = 1.28, 1.0
+
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What was learned in one pass.
+
+    Attributes:
+        requests: Requests that were learned from: those with a tool that worked and is still in the catalogue.
+
+        weight: The weight of BM25 that is served from now on.
+
+        moves: Whether offsets are served from now on.
+
+        published: Whether something new is served.
+
+        reason: The verdict in words a person understands.
+    """
+
+    requests: int
+    weight: float
+    moves: bool
+    published: bool
+    reason: str
+
+    @classmethod
+    def of(cls, requests: int, offsets: Offsets | None, reason: str, *, published: bool = False) -> Lesson:
+        """The lesson of a pass after which *offsets* are served."""
+        moves = any(one.served for one in ({} if offsets is None else offsets).values())
+        return cls(requests, weight_of(offsets), moves, published, reason)
+
+    def __str__(self) -> str:
+        verdict = "published" if self.published else "nothing new"
+        return f"{verdict}: {self.requests} requests, weight of BM25 {self.weight:g}; {self.reason}"
+
+
+def weight_of(offsets: Offsets | None) -> float:
+    """The weight of BM25 that was published with *offsets*."""
+    found = None if offsets is None else offsets.settings.get(SETTING)
+    return float(found) if isinstance(found, int | float) and 0 <= found <= 10 else WEIGHT
+
+
+def usable(requests: Sequence[PastRequest], index: ToolIndex) -> list[PastRequest]:
+    """The requests for which a tool of the catalogue worked, sorted so that their order says nothing."""
+    found = [one for one in requests if any(value >= 0.5 and key in index.keys for key, value in one.outcomes.items())]
+    return sorted(found, key=lambda one: (one.task, one.query_id))
+
+
+def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
+    """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
+
+    The gate of `fit` decides on the dense leg. Then requests that did not train the offsets are searched with both
+    legs: offsets of a task that make it worse there by more than a standard error are withheld, and another weight is
+    taken where it is better by more than that.
+    """
+    vectors = np.stack([one.vector for one in requests])
+    keyword = np.stack([index.keyword(one.query) for one in requests])
+    worked = [
+        np.array([index.keys[key] for key, value in one.outcomes.items() if value >= 0.5 and key in index.keys])
+        for one in requests
+    ]
+    rewards = rewards_of_calls(requests, index, vectors, keyword)
+    offsets = fit(rewards)
+    tasks = [one.task for one in requests]
+    held_out = _cross_fitted(rewards, vectors, tasks) if any(one.served for one in offsets.values()) else vectors
+    plain = _measured(index, vectors, keyword, worked, WEIGHT)
+    gains = _measured(index, held_out, keyword, worked, WEIGHT) - plain
+    of_task = {task: np.array([one == task for one in tasks]) for task in dict.fromkeys(tasks)}
+    against = {task: gain for task, mine in of_task.items() if (gain := _excess(-gains[mine], _WORSE)) is not None}
+    steered = np.where(np.array([task in against for task in tasks])[:, None], vectors, held_out)
+    at_first = _measured(index, steered, keyword, worked, WEIGHT)
+    excesses = {
+        weight: excess
+        for weight in WEIGHTS
+        if weight != WEIGHT
+        and (excess := _excess(_measured(index, steered, keyword, worked, weight) - at_first, _BETTER)) is not None
+    }
+    weight = max(excesses, key=excesses.__getitem__, default=WEIGHT)
+    kept = [_withheld(one, against[one.task]) if one.task in against else one for one in offsets.values()]
+    return Offsets(kept, width=offsets.width, settings={**offsets.settings, SETTING: weight})
+
+
+def rewards_of_calls(
+    requests: Sequence[PastRequest], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
+) -> Rewards:
+    """The outcomes of each request, beside the tools that the search lists first and nobody called."""
+    known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]
+    scores = np.stack([fused(index.vectors @ x, words, WEIGHT) for x, words in zip(vectors, keyword, strict=True)])
+    lowest = [
+        min(row[tool] for tool, value in own.items() if value >= 0.5) for row, own in zip(scores, known, strict=True)
+    ]
+    near = np.mean((scores > np.array(lowest)[:, None]).sum(axis=1) < _BACKGROUND)
+    depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
+    candidates, values = [], []
+    for row, own in zip(scores, known, strict=True):
+        row[list(own)] = -np.inf
+        others = best(row, min(depth, len(index) - len(own)))
+        candidates.append(np.concatenate([np.fromiter(own, dtype=np.intp), others]))
+        values.append(np.concatenate([np.fromiter(own.values(), dtype=np.float64), np.zeros(len(others))]))
+    return Rewards.from_indexed(
+        vectors,
+        index.vectors,
+        candidates,
+        values,
+        tasks=[one.task for one in requests],
+        query_ids=[one.query_id for one in requests],
+        judge=JUDGE,
+        doc_ids=[card.key for card in index.cards],
+    )
+
+
+def _cross_fitted(rewards: Rewards, vectors: FloatArray, tasks: Sequence[str]) -> FloatArray:
+    """Each request's vector with the offset of its task as it is learned from the other folds."""
+    fold = np.arange(len(vectors)) % _FOLDS
+    moved = vectors.copy()
+    for number in range(min(_FOLDS, len(vectors))):
+        test = np.flatnonzero(fold == number)
+        train = np.flatnonzero(fold != number)
+        if len(train):
+            moved[test] = fit(rewards.take(train)).apply(vectors[test], task=[tasks[row] for row in test.tolist()])
+    return moved
+
+
+def _measured(
+    index: ToolIndex, vectors: FloatArray, keyword: FloatArray, worked: Sequence[IntArray], weight: float
+) -> Float64:
+    """(n,) nDCG@10 of each request's fused list, the tools that worked being the relevant ones."""
+    result = np.empty(len(vectors))
+    discounts = 1 / np.log2(np.arange(2, 12))
+    for row, right in enumerate(worked):
+        listed = best(fused(index.vectors @ vectors[row], keyword[row], weight), 10)
+        found = np.isin(listed, right)
+        result[row] = discounts[: len(listed)][found].sum() / discounts[: min(10, len(right))].sum()
+    return result
+
+
+def _excess(gains: Float64, errors: float) -> float | None:
+    """The mean gain, one request of no gain added, where it is more than so many standard errors; else None."""
+    with_one = np.append(gains, 0.0)
+    mean = float(with_one.mean())
+    error = float(with_one.std(ddof=1)) / np.sqrt(len(with_one))
+    return mean if mean > errors * error and mean > 0 else None
+
+
+def _withheld(offset: Offset, loss: float) -> Offset:
+    """An offset that is not served, as the list of both legs contradicts it."""
+    if not offset.served:
+        return offset
+    reason = f"with BM25 beside it, requests that it was not learned from lose {loss:.3f} of nDCG@10"
+    return replace(offset, evidence=replace(offset.evidence, verdict="abstained", reason=reason, code=CONTRADICTED))

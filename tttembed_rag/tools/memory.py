@@ -1,0 +1,241 @@
+"""What was asked and which tools were called for it: kept in this process, or in a store that many processes share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from tttembed_rag.capture.log import Known
+from tttembed_rag.capture.storelog import StoreLog
+from tttembed_rag.errors import InputError, Superseded
+from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.serving.context import scope
+from tttembed_rag.serving.following import follow
+from tttembed_rag.serving.live import LiveOffsets
+from tttembed_rag.tools.catalog import Card
+from tttembed_rag.vectors.checks import FloatArray
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
+
+# Who gave the rewards: an agent that called tools.
+JUDGE = "tool use"
+# Requests learned from, the last ones; tools of one request that are read.
+LAST, _DEPTH = 2000, 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PastRequest:
+    """A request of an agent for which tools were called.
+
+    Attributes:
+        query_id: Its id, unique within its task.
+
+        query: Its text.
+
+        vector: (d,) its base vector.
+
+        task: Its task key: a server or a namespace.
+
+        outcomes: The reward of each tool that was called, by the key of its card.
+    """
+
+    query_id: str
+    query: str
+    vector: FloatArray
+    task: str
+    outcomes: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """The outcome of one call of a tool.
+
+    Attributes:
+        query: The text of the request.
+
+        vector: (d,) its base vector.
+
+        card: The tool.
+
+        card_vector: (d,) its vector.
+
+        reward: In [0, 1].
+
+        task: The task key of the request, None where nothing names one.
+    """
+
+    query: str
+    vector: FloatArray
+    card: Card
+    card_vector: FloatArray
+    reward: float
+    task: str | None
+
+
+class CallMemory(Protocol):
+    """Where outcomes are kept, and what was learned from them is served from."""
+
+    @property
+    def live(self) -> LiveOffsets:
+        """What is served."""
+        ...
+
+    def note(self, outcome: Outcome, tenant: str) -> None:
+        """Keep the outcome of one call."""
+        ...
+
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first."""
+        ...
+
+    def tenants(self) -> list[str]:
+        """The tenants that may have requests."""
+        ...
+
+    def version(self, tenant: str) -> int:
+        """The number of the version that a tenant is served, 0 for none."""
+        ...
+
+    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
+        """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
+        ...
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        ...
+
+
+class InProcess:
+    """A memory of this process, safe between threads; beyond `LAST` requests of a tenant the oldest is forgotten."""
+
+    def __init__(self) -> None:
+        self.live = LiveOffsets()
+        self._kept: dict[str, OrderedDict[tuple[str, str], tuple[FloatArray, dict[str, float]]]] = {}
+        self._versions: dict[str, int] = {}
+        self._lock = Lock()
+
+    def note(self, outcome: Outcome, tenant: str) -> None:
+        """Keep the outcome of one call."""
+        key = (outcome.task or DEFAULT_TASK, outcome.query)
+        with self._lock:
+            kept = self._kept.setdefault(tenant, OrderedDict())
+            kept.setdefault(key, (outcome.vector, {}))[1][outcome.card.key] = outcome.reward
+            kept.move_to_end(key)
+            if len(kept) > LAST:
+                kept.popitem(last=False)
+
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first."""
+        with self._lock:
+            return [
+                PastRequest(query, query, vector, task, dict(outcomes))
+                for (task, query), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+                if len(vector) == width
+            ]
+
+    def tenants(self) -> list[str]:
+        """The tenants that have requests."""
+        with self._lock:
+            return sorted(self._kept)
+
+    def version(self, tenant: str) -> int:
+        """How often something was published to a tenant."""
+        return self._versions.get(tenant, 0)
+
+    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:  # noqa: ARG002 - a store keeps them
+        """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
+        with self._lock:
+            if self.version(tenant) != instead_of:
+                return False
+            self.live.for_tenant(tenant).publish(offsets)
+            self._versions[tenant] = instead_of + 1
+            return True
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
+class InStore:
+    """A memory in a store: outcomes are written from the background, what is published reaches all processes.
+
+    Args:
+        store: An open store that keeps texts, or its URL.
+
+        embedder: Fingerprint of the embedding model.
+
+    Raises:
+        StoreError: It cannot be opened.
+        InputError: It keeps no texts, which BM25 reads.
+    """
+
+    def __init__(self, store: Store | str, embedder: str) -> None:
+        from tttembed_rag.stores import open_store
+
+        self._store, self._is_own = (open_store(store), True) if isinstance(store, str) else (store, False)
+        if not self._store.texts:
+            raise InputError("store: expected one that keeps texts, which BM25 reads, got one without texts")
+        self._embedder = embedder
+        self._log = StoreLog(self._store, JUDGE, embedder=embedder)
+        self.live = follow(self._store, embedder=embedder)
+
+    def note(self, outcome: Outcome, tenant: str) -> None:
+        """Keep the outcome of one call; it is written a moment later."""
+        known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
+        with scope(outcome.task, tenant=tenant, query_id=""):
+            self._log.record(outcome.query, [outcome.card.text], [outcome.reward], task=outcome.task, known=known)
+
+    def requests(self, tenant: str, width: int) -> list[PastRequest]:
+        """The last requests of a tenant with vectors (width,), newest first.
+
+        Raises:
+            StoreUnavailable: The store cannot be read now.
+        """
+        self._log.flush()
+        served = self._store.history.recent(
+            tenant, width=width, embedder=self._embedder, judge=JUDGE, limit=LAST, depth=_DEPTH
+        )
+        return [
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes)
+            for one in served
+            if one.vector is not None
+            and one.query
+            and (outcomes := {shown.doc_id: shown.reward for shown in one.candidates if shown.reward is not None})
+        ]
+
+    def tenants(self) -> list[str]:
+        """Every tenant of the store."""
+        return self._store.tenants()
+
+    def version(self, tenant: str) -> int:
+        """The number of the live version of a tenant, 0 for none."""
+        live = self._store.registry.version("live", tenant=tenant)
+        return 0 if live is None else live.number
+
+    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
+        """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
+        try:
+            self._store.publish(
+                offsets,
+                by="tools",
+                tenant=tenant,
+                note=note,
+                embedder=self._embedder,
+                rewarded=rewarded,
+                instead_of=instead_of,
+            )
+        except Superseded:
+            return False
+        follow(self._store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look
+        return True
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._log.close()
+        self.live.close()
+        if self._is_own:
+            self._store.close()

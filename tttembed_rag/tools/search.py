@@ -1,0 +1,326 @@
+"""`LearnedToolSearch`: names of tools for a request, better the more calls it was told of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.frameworks import FrameworkEmbedder
+from tttembed_rag.errors import InputError
+from tttembed_rag.serving.context import current_scope, current_tenant
+from tttembed_rag.serving.context import scope as in_scope
+from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_rag.tools.catalog import cards_of
+from tttembed_rag.tools.explaining import ToolExplanation, explained
+from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
+from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
+from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, Outcome
+from tttembed_rag.tools.turn import Turn
+from tttembed_rag.vectors.checks import FloatArray
+
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Store
+
+_log = logging.getLogger(__name__)
+# Vectors of the last requests, which outcomes are kept with.
+_REMEMBERED = 5000
+# The share by which requests must have grown before the background learns again: every fit may take chance for a gain.
+GROWTH = 0.1
+_TOO_FEW = "expected at least 2 requests for which a tool worked"
+
+
+class LearnedToolSearch:
+    """Finds the tools for a request among many, and learns from which of them worked.
+
+    Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from calls (`used`), and
+    served only where calls that it was not learned from support it. Safe between threads; every method that waits has
+    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.scope(...)`` says.
+
+    Args:
+        catalog: The tools, in any shape that `cards_of` takes; `add` brings more.
+
+        embed: The embedding model: an `Embedder`, an object of LangChain or LlamaIndex, or the text of one as
+            `tttembed_rag.embedders.open_embedder` takes it. None is all-MiniLM-L6-v2 (``tttembed-rag[demo]``).
+
+        store: An open store, or its URL, shared by any number of processes; None learns in this process.
+
+    Raises:
+        InputError: The catalogue or the model is not what was expected.
+        EmbedderError: The model cannot be loaded, or embeds no tools.
+        StoreError: The store cannot be opened.
+        MissingExtraError: bm25s is not installed.
+    """
+
+    def __init__(self, catalog: Any, embed: Any = None, *, store: Store | str | None = None) -> None:
+        self._embedder = _embedder(embed)
+        self._adding = Lock()
+        self._index = ToolIndex([], np.zeros((0, 0), dtype=np.float32))
+        self.add(catalog)
+        self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
+        self._remembering = Lock()
+        # By tenant, what the last pass of `learn` looked at.
+        self._looked: dict[str, tuple[int, tuple[Any, ...]]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tools."""
+        return list(self._index.rows)
+
+    def add(self, catalog: Any) -> int:
+        """Add the tools of a catalogue, and renew those that have changed; gives how many were embedded.
+
+        Tools that are there already, with the same text, cost nothing.
+        """
+        cards = cards_of(catalog)
+        with self._adding:
+            index = self._index
+            merged = {card.name: card for card in index.cards}
+            fresh = [card for card in cards if merged.get(card.name) != card]
+            if not fresh:
+                return 0
+            vectors = dict(zip(index.rows, index.vectors, strict=True))
+            texts = [card.text for card in fresh]
+            vectors |= zip((card.name for card in fresh), self._embedder.embed_documents(texts), strict=True)
+            merged |= {card.name: card for card in fresh}
+            self._index = ToolIndex(list(merged.values()), np.stack([vectors[name] for name in merged]))
+            return len(fresh)
+
+    def remove(self, names: Collection[str]) -> None:
+        """Take tools away; what was learned of them stays, and serves again where they come back."""
+        with self._adding:
+            index = self._index
+            rows = [row for row, card in enumerate(index.cards) if card.name not in set(names)]
+            self._index = ToolIndex([index.cards[row] for row in rows], index.vectors[rows])
+
+    # Searching
+
+    def __call__(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """Names of the best tools for a request, best first.
+
+        Where the embedding model fails, that is logged, and BM25 alone finds them.
+
+        Args:
+            query: The request.
+
+            k: Names at most, >= 1.
+
+            task: The task key whose offset is served, a server or a namespace; None is the caller's `scope`.
+
+            among: The names that may be found; None is all.
+        """
+        _check(query, k)
+        if not query.strip() or not len(self._index):
+            return []
+        return self._found(query, self._vector(query), k, task, among)
+
+    async def asearch(
+        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
+    ) -> list[str]:
+        """The same, without holding up the event loop."""
+        return await asyncio.to_thread(self, query, k, task=task, among=among)
+
+    def explain(self, query: str, k: int = 10, *, task: str | None = None) -> ToolExplanation:
+        """Why these tools are found: ranks before and after, and the earlier requests that moved them."""
+        _check(query, k)
+        index, vector = self._index, self._vector(query)
+        task = current_scope() if task is None else task
+        if vector is None or not len(index):
+            raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
+        offsets, query_id = self._memory.live.find(query, task)
+        moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
+        return explained(
+            index,
+            query,
+            vector,
+            moved,
+            k=k,
+            weight=weight_of(offsets),
+            offset=None if offsets is None else offsets.find(task, query_id),
+            shared=None if offsets is None else offsets,
+            task=task,
+            requests=self._memory.requests(current_tenant(), len(vector)),
+        )
+
+    # Learning
+
+    def used(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
+        """Keep that *tool* was called for a request, and whether it worked.
+
+        Say what happened alone: a tool that was found and not called is not judged. A failure is one of the tool's own,
+        not a service that is down.
+
+        Args:
+            query: The text of the request, as it was searched.
+
+            tool: The name of the tool.
+
+            succeeded: Whether it did what it was called for.
+
+            task: As for the search.
+
+        Raises:
+            InputError: There is no such tool, or the request is empty.
+        """
+        _check(query, 1)
+        index = self._index
+        row = index.rows.get(tool)
+        if row is None:
+            raise InputError(f"tool: expected the name of one of {len(index)} tools, got {tool!r:.80}")
+        if not query.strip():
+            raise InputError(f"query: expected the text of the request, got {query!r}")
+        vector = self._vector(query)
+        if vector is None:
+            return  # logged
+        outcome = Outcome(
+            query=query,
+            vector=vector,
+            card=index.cards[row],
+            card_vector=index.vectors[row],
+            reward=SUCCEEDED if succeeded else FAILED,
+            task=current_scope() if task is None else task,
+        )
+        self._memory.note(outcome, current_tenant())
+
+    async def aused(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
+        """The same, without holding up the event loop."""
+        await asyncio.to_thread(self.used, query, tool, succeeded, task=task)
+
+    def turn(self, task: str | None = None) -> Turn:
+        """One turn of an agent: searches that repeat a request in other words join it."""
+        return Turn(self, task)
+
+    def learn(self, *, grown: float = 0.0) -> Lesson:
+        """Learn from all calls of the caller's tenant, and serve what they support.
+
+        Args:
+            grown: Learn only where there are more requests than at the last pass of this process by this share, >= 0.
+
+        Raises:
+            StoreUnavailable: The store is away; what was served stays.
+        """
+        tenant, index = current_tenant(), self._index
+        live = self._memory.live.current
+        version = self._memory.version(tenant)
+        requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
+        outcomes = tuple((one.task, one.query_id, tuple(sorted(one.outcomes.items()))) for one in requests)
+        seen, before = (len(index), outcomes), self._looked.get(tenant, (0, ()))
+        if len(requests) < 2:
+            return Lesson.of(len(requests), live, _TOO_FEW)
+        if before == seen or len(outcomes) < (1 + grown) * len(before[1]):
+            return Lesson.of(len(requests), live, "no request is new")
+        offsets = learn(requests, index)
+        self._looked[tenant] = seen
+        reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
+        lesson = Lesson.of(len(requests), offsets, reason, published=True)
+        if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
+            return Lesson.of(len(requests), live, reason)
+        note = f"weight of BM25 {lesson.weight:g}; {reason}"
+        if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
+            return Lesson.of(len(requests), live, "another process published meanwhile")
+        return lesson
+
+    async def alearn(self, *, grown: float = 0.0) -> Lesson:
+        """The same, without holding up the event loop."""
+        return await asyncio.to_thread(self.learn, grown=grown)
+
+    @contextmanager
+    def learning(self, every: float = 60.0) -> Iterator[Self]:
+        """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
+
+        Args:
+            every: Seconds between two passes, > 0.
+        """
+        checked_interval("every", every)
+        ended = False
+
+        def work() -> float | None:
+            if not ended:
+                self._learn_for_all()
+            return None if ended else every
+
+        loop = Loop("tttembed-tools", work, lambda: None)
+        loop.start()
+        try:
+            yield self
+        finally:
+            ended = True
+            loop.wake()
+            loop.join(30.0)
+
+    def close(self) -> None:
+        """Write what waits, and follow the store no longer."""
+        self._memory.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _learn_for_all(self) -> None:
+        for tenant in self._memory.tenants():
+            with in_scope(None, tenant=tenant):
+                lesson = self.learn(grown=GROWTH)
+            if lesson.published:
+                _log.info("tools of tenant %r: %s", tenant, lesson)
+
+    def _found(
+        self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
+    ) -> list[str]:
+        index = self._index
+        task = current_scope() if task is None else task
+        offsets, query_id = self._memory.live.find(query, task)
+        if vector is not None and offsets is not None:
+            vector = offsets.apply(vector, task=task, query_id=query_id)
+        scores = index.scores(query, vector, weight_of(offsets))
+        if among is not None:
+            allowed = np.array([index.rows[name] for name in among if name in index.rows], dtype=np.intp)
+            order = allowed[best(scores[allowed], k)] if len(allowed) else allowed
+        else:
+            order = best(scores, k)
+        return [index.cards[row].name for row in order]
+
+    def _vector(self, query: str) -> FloatArray | None:
+        """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
+        with self._remembering:
+            if (known := self._vectors.get(query)) is not None:
+                self._vectors.move_to_end(query)
+                return known
+        try:
+            vector: FloatArray = self._embedder.embed_queries([query])[0]
+        except Exception:  # noqa: BLE001 - the caller's model: its failure must not fail the agent's search
+            _log.exception("a request was not embedded: BM25 alone finds its tools")
+            return None
+        with self._remembering:
+            self._vectors[query] = vector
+            while len(self._vectors) > _REMEMBERED:
+                self._vectors.popitem(last=False)
+        return vector
+
+
+def _embedder(embed: Any) -> Embedder:
+    if isinstance(embed, Embedder):
+        return embed
+    if embed is None or isinstance(embed, str):
+        from tttembed_rag.embedders.specs import open_embedder
+
+        return open_embedder(embed or "minilm")
+    return FrameworkEmbedder(embed)
+
+
+def _check(query: str, k: int) -> None:
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__}")
+    if not (isinstance(k, int) and k >= 1):
+        raise InputError(f"k: expected at least 1 tool, got {k!r}")

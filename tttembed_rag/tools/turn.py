@@ -1,0 +1,164 @@
+"""One turn of an agent: what it searched, in which words, and which of the tools it called."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from tttembed_rag.errors import TTTEmbedError
+from tttembed_rag.serving.context import current_tenant
+
+if TYPE_CHECKING:
+    from tttembed_rag.tools.search import LearnedToolSearch
+
+_log = logging.getLogger(__name__)
+# Turns that are remembered for hooks; the least recently used is forgotten.
+_TURNS = 2000
+# Seconds within which a call without a session belongs to the last search that listed its tool.
+_FRESH = 600.0
+
+
+class Turn:
+    """Searches and calls of one turn of an agent.
+
+    An agent that finds nothing searches again in other words. These searches are one request, known by its first
+    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
+    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
+    also where a later call of it fails.
+
+    Args:
+        search: The search.
+
+        task: The task key of its requests; None is the caller's `scope`.
+    """
+
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
+        self._search = search
+        self._task = task
+        self._request = ""
+        self._listed: set[str] = set()
+        self._worked: set[str] = set()
+
+    def search(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
+        """Names of the best tools for *query*, best first."""
+        return self.note(query, self._search(query, k, task=self._task, among=among))
+
+    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
+        """The same, without holding up the event loop."""
+        return self.note(query, await self._search.asearch(query, k, task=self._task, among=among))
+
+    def note(self, query: str, names: list[str]) -> list[str]:
+        """Note that *names* were listed for *query*, and give them back."""
+        if not self._request or (self._worked and query != self._request):
+            self._request, self._listed, self._worked = query, set(), set()
+        self._listed.update(names)
+        return names
+
+    def listed(self, tool: str) -> bool:
+        """Whether the searches of the present request listed a tool."""
+        return tool in self._listed
+
+    def used(self, tool: str, succeeded: bool = True) -> None:
+        """Keep that *tool* was called, and whether it worked."""
+        if tool not in self._listed or tool in self._worked:
+            return
+        if succeeded:
+            self._worked.add(tool)
+        self._search.used(self._request, tool, succeeded, task=self._task)
+
+
+class Turns:
+    """The turns of many agents at once, for hooks, which never fail the agent's call.
+
+    Args:
+        search: The search.
+
+        task: The task key of all requests; None is the caller's `scope`.
+
+        sessions: Whether every key stands for a run or a session. Where a key may be new with each request, as over
+            stateless HTTP, a call that no search of its own listed belongs to the last search that did.
+    """
+
+    def __init__(self, search: LearnedToolSearch, task: str | None = None, *, sessions: bool = True) -> None:
+        self._search = search
+        self._task = task
+        self._sessions = sessions
+        # By tenant and key, the turn and when it searched last; the newest last.
+        self._turns: OrderedDict[tuple[str, str], tuple[Turn, float]] = OrderedDict()
+        self._lock = Lock()
+        self._known: int | None = None
+
+    def search(self, key: str, query: str, k: int, tools: Sequence[Any]) -> list[str]:
+        """Names of the best of *tools* for *query* in the turn of *key*; tools that are new or changed are added."""
+        self._sync(tools)
+        return self.search_among(key, query, k, [tool.name for tool in tools])
+
+    def search_among(self, key: str, query: str, k: int, names: Collection[str]) -> list[str]:
+        """The same for tools that the search knows already, by their *names*."""
+        return self._searching(key).search(query, k, among=names)
+
+    async def asearch(self, key: str, query: str, k: int, tools: Sequence[Any]) -> list[str]:
+        """The same, without holding up the event loop."""
+        await asyncio.to_thread(self._sync, tools)
+        return await self.asearch_among(key, query, k, [tool.name for tool in tools])
+
+    async def asearch_among(self, key: str, query: str, k: int, names: Collection[str]) -> list[str]:
+        """The same, without holding up the event loop."""
+        return await self._searching(key).asearch(query, k, among=names)
+
+    def used(self, key: str, tool: str, *, succeeded: bool) -> None:
+        """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
+        try:
+            turn = self._turn_of(key, tool)
+            if turn is not None:
+                turn.used(tool, succeeded)
+        except Exception:  # noqa: BLE001 - an agent's call never fails for what is learned from it
+            _log.exception("an outcome was not kept")
+
+    def _searching(self, key: str) -> Turn:
+        """The turn of a key, which searches now."""
+        place = (current_tenant(), key)
+        with self._lock:
+            turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
+            self._turns[place] = turn, time.monotonic()
+            self._turns.move_to_end(place)
+            while len(self._turns) > _TURNS:
+                self._turns.popitem(last=False)
+            return turn
+
+    def _turn_of(self, key: str, tool: str) -> Turn | None:
+        """The turn that a call belongs to; None where no search listed the tool."""
+        tenant, now = current_tenant(), time.monotonic()
+        with self._lock:
+            own = self._turns.get((tenant, key))
+            if own is not None and (self._sessions or own[0].listed(tool)):
+                return own[0]
+            others: Iterable[Any] = () if self._sessions else reversed(self._turns.items())
+            for (whose, _), (turn, at) in others:
+                if whose == tenant and turn.listed(tool) and now - at < _FRESH:
+                    found: Turn = turn
+                    return found
+        return None
+
+    def _sync(self, tools: Sequence[Any]) -> None:
+        """Add the tools that a framework lists, where they are not those of the last time."""
+        listed = hash(tuple((tool.name, tool.description) for tool in tools))
+        if listed == self._known:
+            return
+        try:
+            self._search.add(tools)
+            self._known = listed
+        except TTTEmbedError as exc:  # what is known already is found all the same
+            _log.error("new tools are not found yet: %s", exc)
+        except Exception:  # noqa: BLE001 - the caller's embedding model may raise anything
+            _log.exception("new tools are not found yet")
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether a call failed because a service could not be reached: that says nothing of the tool."""
+    return isinstance(error, ConnectionError | TimeoutError)
