@@ -300,3 +300,54 @@ class TestStore:
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output
+
+
+class TestAudit:
+    """A person's labels decide whether what the judge claims is so."""
+
+    def test_from_offsets_to_a_spreadsheet_and_back(self, here: Path) -> None:
+        """Pairs are drawn into a CSV; labels that agree confirm the offsets, labels that deny them withhold all."""
+        write_votes(here / "votes.csv", "reward", 1, 0)
+        assert run("fit", "votes.csv", "--embed", EMBED, "--out", "plain.safetensors").exit_code == 0
+        drawn = run(
+            "audit-sample",
+            "votes.csv",
+            *("--embed", EMBED, "--offsets", "plain.safetensors", "--out", "pairs.csv", "--count", 40),
+        )
+        with (here / "pairs.csv").open(encoding="utf-8", newline="") as file:
+            pairs = list(csv.DictReader(file))
+        liked = {(query, text): good for query, text, good in ROWS}
+        served = {}
+        for name, honest in (("right", True), ("wrong", False)):
+            with (here / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+                rows = csv.DictWriter(file, ["query_id", "doc_id", "label"])
+                rows.writeheader()
+                for pair in pairs:
+                    good = liked[pair["query_id"], pair["doc_id"]]
+                    rows.writerow(pair | {"label": int(good == honest)})
+                rows.writerow({"query_id": "left", "doc_id": "empty", "label": ""})
+            made = run("fit", "votes.csv", "--embed", EMBED, "--audit", f"{name}.csv", "--out", "audited.safetensors")
+            offsets = Offsets.load(here / "audited.safetensors")
+            served[name] = sum(offset.served for offset in offsets.values())
+            assert made.exit_code == 0, made.output
+
+        assert drawn.output == "pairs.csv: 40 pairs to label\n"
+        assert (len(pairs), {pair["label"] for pair in pairs}) == (40, {""})
+        assert served["right"] > 0
+        assert served["wrong"] == 0
+
+    @pytest.mark.parametrize(
+        ("content", "reason"),
+        [
+            ("query,label\n", "labels.csv: expected columns query_id, doc_id, label, found no query_id, doc_id"),
+            ("query_id,doc_id,label\nq,d,good\n", "labels.csv:2: expected a label from 0 to 1, got 'good'"),
+        ],
+    )
+    def test_what_are_no_labels(self, here: Path, content: str, reason: str) -> None:
+        """One line says what is wrong, before anything is learned."""
+        write_votes(here / "votes.csv", "reward", 1, 0)
+        (here / "labels.csv").write_text(content, encoding="utf-8")
+        said = run("fit", "votes.csv", "--embed", EMBED, "--audit", "labels.csv", "--out", "o.safetensors")
+
+        assert said.exit_code == 2
+        assert reason in said.output

@@ -81,3 +81,13 @@ def test_who_shares_no_more_is_not_learned_from(store):
     assert {f"q{number}" for number in range(20)} == set(store.rewards(JUDGE).query_ids.tolist())
     with pytest.raises(RewardError, match="got none"):
         store.rewards(JUDGE, since=1.79e9)
+
+
+def test_documents_keep_their_names_and_hide_those_of_other_tenants(store):
+    """Evidence names documents: the tenant's own by their id, others by nothing that tells whose they are."""
+    shared, own = store.rewards(JUDGE), store.rewards(JUDGE, tenant="a")
+
+    assert set(own.doc_ids.tolist()) == {"shown"}
+    assert "(another tenant's)" in shared.doc_ids.tolist()
+    assert "shown" not in shared.doc_ids.tolist()
+    assert {name for name in shared.doc_ids.tolist() if name.startswith("d")}

@@ -1,6 +1,7 @@
 """The `tttembed` command: bad input ends with exit code 2 and one line of reason."""
 
 from tttembed_rag.cli import (
+    auditing,
     data,
     embedding,
     judge,
@@ -19,6 +20,7 @@ from tttembed_rag.cli import (
 from tttembed_rag.cli.group import main
 
 __all__ = [
+    "auditing",
     "data",
     "embedding",
     "judge",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
+from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.errors import DataError
@@ -23,24 +25,49 @@ if TYPE_CHECKING:
     from tttembed_rag.judges.feedbackrows import TextReward
 
 
+# Where rewards are.
+_REWARDS_OPTIONS = (
+    click.argument("source", metavar="FILE|DIR|URL", type=PathOrURL()),
+    embedded_by("the texts of FILE, or of a store"),
+    click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none."),
+    click.option("--judge", help="Whose rewards of a store.  [default: the only judge]"),
+    click.option(
+        "--tenant", default="", metavar="NAME", help="Whose rewards of a store.  [default: the shared tenant]"
+    ),
+    click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store."),
+    click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz."),
+    click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
+    click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH."),
+    counted("--depth", 10, "Rewarded candidates per query of DIR."),
+)
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def rewards_options(command: CommandT) -> CommandT:
+    """The argument and the options that say where rewards are: what a `RewardSource` asks for."""
+    for option in reversed(_REWARDS_OPTIONS):
+        command = option(command)
+    return command
+
+
 @main.command("fit")
-@click.argument("source", metavar="FILE|DIR|URL", type=PathOrURL())
+@rewards_options
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where the offsets go.")
-@embedded_by("the texts of FILE, or of a store")
-@click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none.")
-@click.option("--judge", help="Whose rewards of a store.  [default: the only judge]")
-@click.option("--tenant", default="", metavar="NAME", help="Whose rewards of a store.  [default: the shared tenant]")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the last served N queries of a store.")
-@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
-@click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated).")
-@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
-@counted("--depth", 10, "Rewarded candidates per query of DIR.")
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
+@click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit-sample` asked for.")
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def learn(
-    source: Path | str, out: Path, scope: Any, *, no_gate: bool, everything: bool, as_json: bool, **options: Any
+    source: Path | str,
+    out: Path,
+    scope: Any,
+    audit: Path | None,
+    *,
+    no_gate: bool,
+    everything: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Learn offsets from rewards, and save them.
 
@@ -54,9 +81,12 @@ def learn(
     check_target(out)
     if scope == "auto" and no_gate:
         raise click.UsageError("--no-gate needs --scope global, task, local or query: auto is chosen by evidence")
+    if audit is not None and no_gate:
+        raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
+    labels = None if audit is None else read_labels(audit)
     asked = RewardSource(source=source, out=out, **options)
     rewards, embedder = asked.rewards_and_embedder()
-    offsets = fit(rewards, scope=scope, gate=not no_gate)
+    offsets = fit(rewards, scope=scope, gate=not no_gate, audit=labels)
     with_origin(offsets, embedder=embedder).save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:

@@ -21,6 +21,10 @@ from tttembed_rag.stores.rows import id_of, in_parts
 _log = logging.getLogger(__name__)
 
 
+# What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
+_FOREIGN = "(another tenant's)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """Which rewards are read.
@@ -105,8 +109,14 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         tasks=[row.task for row in rows],
         query_ids=[named_for(selection.tenant, row.tenant, row.name) for row in rows],
         judge=selection.judge,
+        doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
     )
     return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
+
+
+def _shown_name(owned: tuple[str, str], tenant: str) -> str:
+    owner, name = owned
+    return name if owner == tenant else _FOREIGN
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:

@@ -1,0 +1,38 @@
+"""Labels of an audit, as a spreadsheet saves them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from tttembed_rag.errors import DataError
+
+# The columns of an audit file; further ones are ignored.
+COLUMNS = ("query_id", "doc_id", "label")
+
+
+def read_labels(path: Path) -> dict[tuple[str, str], float]:
+    """The labels of a CSV with the columns query_id, doc_id and label; rows without a label are left out.
+
+    Raises:
+        DataError: It is no such file.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file)
+            if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
+                raise DataError(f"{path}: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
+            return {
+                (row["query_id"], row["doc_id"]): _label(path, rows.line_num, row["label"])
+                for row in rows
+                if row["label"]
+            }
+    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+        raise DataError(f"{path}: expected a CSV file of labels ({exc})") from exc
+
+
+def _label(path: Path, line: int, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise DataError(f"{path}:{line}: expected a label from 0 to 1, got {text!r}") from exc
