@@ -33,6 +33,7 @@ LAYERS = (
     ("errors",),
     ("system",),
     ("vectors", "scales", "feedback"),
+    ("parquet",),
     ("rewards",),
     ("observations", "offsets"),
     ("fitting",),

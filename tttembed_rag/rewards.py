@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError, VectorError
 from tttembed_rag.feedback import columns_of
+from tttembed_rag.parquet import read_folder, write_folder
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray, checked_norms
@@ -251,6 +252,44 @@ class Rewards:
             judge=str(judge),
             sources=sources.tolist(),
             doc_ids=doc_ids.tolist(),
+        )
+
+    @classmethod
+    def from_parquet(cls, folder: str | os.PathLike[str], *, scale: Scale | str = "probability") -> Rewards:
+        """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs pyarrow.
+
+        Args:
+            folder: Holds ``queries/`` and ``documents/``; `tttembed_rag.parquet` lists their columns.
+
+            scale: The scale of their rewards; `to_parquet` writes probabilities.
+
+        Raises:
+            DataError: The folder holds something else, or a file is damaged.
+        """
+        of = read_folder(folder)
+        vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.rewards, of.starts)
+        return cls._checked(*vectors, of.tasks, of.query_ids, scale, of.judge, of.sources, of.doc_ids, "documents")
+
+    def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
+        """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
+
+        Args:
+            folder: A path where nothing is, or an empty folder.
+
+            shards: Files of queries, and files of documents.
+        """
+        names = {"query_id": self.query_ids, "task": self.tasks, "source": self.sources}
+        names["judge"] = np.full(len(self), self.judge)
+        write_folder(
+            folder,
+            query_vectors=self.query_vectors,
+            doc_vectors=self.doc_vectors,
+            candidates=self.candidates,
+            rewards=self.values,
+            starts=self.starts,
+            names=names,
+            doc_ids=self.doc_ids,
+            shards=shards,
         )
 
     @classmethod

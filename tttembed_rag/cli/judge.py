@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tttembed_rag.cli.batch import ByFile, by_file, run_by_file
 from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast and ask nothing.")
 @click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
+@by_file
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def judge(
     source: Path,
@@ -57,6 +59,7 @@ def judge(
     dry_run: bool,
     no_probe: bool,
     as_json: bool,
+    batch: ByFile,
 ) -> None:
     """Score the candidates of served queries, each pair once, under a budget.
 
@@ -68,6 +71,9 @@ def judge(
     The CSV of feedback has the columns query_id, doc_id, signal and value, and may have position and time. Signals:
     thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success
     (1 the document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
+
+    By file, at the price of a batch: SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME.
+    --write-batch writes what a batch service takes, the judge's probe first; --read-batch takes what it gave.
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
@@ -89,6 +95,10 @@ def judge(
     draft = Plan([], depths, caps, Price.parse(price), seed)
     served = observe(source, vectors=vectors, depth=max(depths))
     plan = replace(draft, observations=served)
+    if batch:
+        cache_file = _cache_path(cache_path, target, dry_run=dry_run)
+        run_by_file(batch, spec, plan, cache_file, target, dry_run=dry_run, probe=not no_probe, as_json=as_json)
+        return
     scorer = open_judge(spec, **_texts(source, served))
     with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
         probe = not no_probe and not isinstance(scorer, FeedbackJudge)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tttembed_rag.cli.exporting import RewardExport, of_rewards
 from tttembed_rag.cli.group import check_target, counted, main, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
@@ -93,12 +94,20 @@ def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_js
 
 
 @main.command()
-@click.argument("out", metavar="OUT.safetensors", type=click.Path(path_type=Path))
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @in_store
 @of_tenant
 @click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
-def export(out: Path, url: str, tenant: str, number: int | None) -> None:
-    """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
+@of_rewards
+def export(out: Path, url: str, tenant: str, number: int | None, rewards: RewardExport | None) -> None:
+    """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`.
+
+    With --rewards: the rewards that a fit would learn from, to a folder of Parquet files for `Rewards.from_parquet`.
+    """
+    if rewards is not None:
+        with opened(url) as store:
+            say(rewards.write(store, tenant, out))
+        return
     check_target(out)
     with opened(url) as store:
         version = store.registry.version(number if number is not None else "live", tenant=tenant)

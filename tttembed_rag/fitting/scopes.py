@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution
+from tttembed_rag.fitting.spreading import spread
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Scope
 from tttembed_rag.rewards import Rewards
@@ -167,18 +169,21 @@ def shared_offset(
 
 def private_optima(rewards: Rewards, recipe: Recipe) -> tuple[FloatArray, Solution]:
     """The private offset (n, d) of each query of *rewards*, and how near its optimum each is."""
-    optima = np.zeros((len(rewards), rewards.width), rewards.query_vectors.dtype)
-    parts: list[tuple[IntArray, Solution]] = []
-    for rows in batches(rewards):
-        batch = rewards.take(rows)
-        problems = private_problems(batch, recipe)
-        solution = solve_private(problems, recipe)
-        optima[rows] = problems.lift(batch, solution.offsets, recipe.device)
-        parts.append((rows, solution))
-    order = np.argsort(np.concatenate([rows for rows, _ in parts]))
+    rows = list(batches(rewards))
+    parts = spread(partial(_optima_of_batch, recipe), map(rewards.take, rows))
+    order = np.argsort(np.concatenate(rows))
     columns = ("objective", "gradient_norm", "evaluations", "converged")
     joined = {name: np.concatenate([getattr(part, name) for _, part in parts])[order] for name in columns}
+    optima = np.concatenate([part for part, _ in parts])[order]
     return optima, Solution(offsets=np.asarray(optima, dtype=np.float64), **joined)
+
+
+def _optima_of_batch(recipe: Recipe, batch: Rewards) -> tuple[FloatArray, Solution]:
+    """The private offsets of the queries of *batch*, in their order."""
+    problems = private_problems(batch, recipe)
+    solution = solve_private(problems, recipe)
+    lifted = problems.lift(batch, solution.offsets, recipe.device)
+    return lifted.astype(batch.query_vectors.dtype, copy=False), replace(solution, offsets=np.empty((0, 0)))
 
 
 def private_offsets(

@@ -10,6 +10,7 @@ from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
+from tttembed_rag.judges.lines import LineJudge, LineResult, open_by_file
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.spending import Budget, Price, Usage
@@ -32,6 +33,8 @@ __all__ = [
     "Gemini",
     "HttpJudge",
     "Judge",
+    "LineJudge",
+    "LineResult",
     "LocalChat",
     "Paid",
     "Patience",
@@ -44,6 +47,7 @@ __all__ = [
     "check_judge",
     "checked_judge",
     "fingerprint_of",
+    "open_by_file",
     "open_judge",
     "pair_key",
     "rewards_of",

@@ -142,10 +142,19 @@ def check_judge(judge: Judge, *, margin: float = PROBE_MARGIN) -> Scores:
         JudgeError: The difference is smaller; the message shows both rewards.
     """
     scores = judge.score(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+    check_probe(judge, scores, margin=margin)
+    return scores
+
+
+def check_probe(judge: Judge, scores: Sequence[float | None], *, margin: float = PROBE_MARGIN) -> None:
+    """Refuse a judge by its *scores* of the good and of the bad document of `check_judge`.
+
+    Raises:
+        JudgeError: The difference is smaller than *margin*; the message shows both rewards.
+    """
     good, bad = rewards_of(judge, scores).tolist()
     if not good - bad >= margin:  # NaN too
         raise JudgeError(
             f"{judge.fingerprint}: expected to tell a good from a bad document, got rewards {good:.3f} and {bad:.3f} "
             "(is it a reranker, and does its server apply the model's prompt template?)"
         )
-    return scores

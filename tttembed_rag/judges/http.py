@@ -167,9 +167,9 @@ class HttpJudge(Blocking):
         self._endpoint = Endpoint(
             url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
         )
-        self._model = model
+        self.model = model
         self._instruction = instruction
-        self._longest = longest_document
+        self.longest_document = longest_document
         self.documents_per_call = self._shape.at_once
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
@@ -187,7 +187,7 @@ class HttpJudge(Blocking):
         Raises:
             JudgeError: The server refused, stayed busy, or left a document out.
         """
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         asked, size = readable(query, _LONGEST_QUERY), self._shape.at_once
         batches = [screened.texts[start : start + size] for start in range(0, len(screened.texts), size)]
         answers = side_by_side([partial(self._fitting, asked, batch) for batch in batches], _AT_ONCE)
@@ -195,8 +195,12 @@ class HttpJudge(Blocking):
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request for as many documents as a server takes at once, each read with the query."""
-        read = sum(estimated_tokens(query, text[: self._longest]) for text in documents)
+        read = sum(estimated_tokens(query, text[: self.longest_document]) for text in documents)
         return Usage(-(-len(documents) // self._shape.at_once), read)
+
+    def request(self, query: str, documents: list[str]) -> dict[str, Any]:
+        """The JSON that is sent to ask about *documents*, which are read as they are."""
+        return self._shape.request(self.model, self._instruction, readable(query, _LONGEST_QUERY), documents)
 
     def _fitting(self, query: str, documents: list[str]) -> Scores:
         """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
@@ -213,9 +217,10 @@ class HttpJudge(Blocking):
             return self._fitting(query, [text[: len(text) // 2]])
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        body = self._shape.request(self._model, self._instruction, query, documents)
         items, used = self._endpoint.ask(
-            body, partial(self._read, query, documents), expected="an index and a score per document"
+            self.request(query, documents),
+            partial(self._read, query, documents),
+            expected="an index and a score per document",
         )
         report_usage(used)
         return _by_index(self._endpoint.name, items, len(documents))
@@ -236,6 +241,11 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
             raise JudgeError(f"{url}: expected a number as score, got {score!r}")
         scores[place] = score
     return scores
+
+
+def score_of_one(name: str, items: Any) -> float | None:
+    """The score in the *items* of an answer about one document; *name* is the judge's, for errors."""
+    return _by_index(name, [(item["index"], item.get("score")) for item in items], 1)[0]
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:

@@ -63,9 +63,9 @@ def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -
 
         probe: Whether `check_once` comes before, and is paid for where the judge has not passed it yet.
     """
-    walk = _Walk(plan, judge, cache)
+    walk = Walk(plan, judge, cache)
     usage = Usage()
-    if probe and len(cache.get(_probe_keys(judge))) < 2:
+    if probe and len(cache.get(probe_keys(judge))) < 2:
         usage = forecast_of(judge, PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
         walk.ledger.count(usage.tokens, plan.price.of(usage))
     for call in walk.calls():
@@ -83,7 +83,7 @@ def check_once(judge: Judge, cache: Answers, *, price: Price | None = None) -> N
     Raises:
         JudgeError: It cannot tell good from bad.
     """
-    keys = _probe_keys(judge)
+    keys = probe_keys(judge)
     if len(cache.get(keys)) < len(keys):
         with metered() as meter:
             passed = check_judge(judge)
@@ -91,7 +91,8 @@ def check_once(judge: Judge, cache: Answers, *, price: Price | None = None) -> N
         cache.put(judge.fingerprint, _shared(keys, passed, used, (price or Price()).of(used)))
 
 
-def _probe_keys(judge: Judge) -> list[bytes]:
+def probe_keys(judge: Judge) -> list[bytes]:
+    """The addresses of the two pairs that a judge is probed with, the good one first."""
     return [pair_key(judge.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
 
 
@@ -178,7 +179,7 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class _Walk:
+class Walk:
     """The calls that a plan still needs, in order, up to the call that could exceed a cap."""
 
     def __init__(self, plan: Plan, judge: Judge, cache: Answers) -> None:
@@ -189,7 +190,7 @@ class _Walk:
         self.cached = 0
         self.stopped = ""
         self._asked: set[bytes] = set()
-        self._look_up(_probe_keys(judge))
+        self._look_up(probe_keys(judge))
 
     @property
     def pairs(self) -> int:
@@ -249,7 +250,7 @@ class _Run:
         stop: Event,
         lenient: bool,
     ) -> None:
-        self._walk = _Walk(plan, judge, cache)
+        self._walk = Walk(plan, judge, cache)
         self._seconds, self._stop = seconds, stop
         # How often a judge that fails in a row may still show that it is well.
         self._chances = _CHANCES if lenient else 0

@@ -1,0 +1,292 @@
+"""Rewards as two tables of Parquet files, which Spark, DuckDB, Polars and pandas read and write too.
+
+A folder holds ``queries/`` and ``documents/``, each with any number of files ``*.parquet``:
+
+    queries     vector     list of float or double, all of one length   the base query vector
+                doc_ids    list of text                                 the judged candidates
+                rewards    list of double, as many                      their rewards, on one scale
+                query_id   text, may be left out                        unique within a task and source
+                task       text, may be left out
+                source     text, may be left out                        who gave the rewards; empty for the judge
+                judge      text, may be left out                        one for all
+    documents   doc_id     text, unique
+                vector     as above
+
+Other columns, and files whose name begins with a dot or an underscore, are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.errors import DataError, InputError, require
+from tttembed_rag.system.files import whole_file
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+
+EXTRA = "parquet"
+# Rows that are written, read and copied at a time.
+_GROUP = 65_536
+_VECTOR = "vector"
+_NAMES = ("query_id", "task", "source", "judge")
+
+
+class RewardColumns(NamedTuple):
+    """The columns of rewards, the pairs flat: query q owns those from ``starts[q]`` to ``starts[q + 1]``."""
+
+    query_vectors: FloatArray
+    doc_vectors: FloatArray
+    candidates: IntArray
+    rewards: NDArray[np.float64]
+    starts: IntArray
+    tasks: list[str] | None
+    query_ids: list[str] | None
+    judge: str | list[str]
+    sources: list[str] | None
+    doc_ids: list[str]
+
+
+def write_folder(
+    folder: str | os.PathLike[str],
+    *,
+    query_vectors: FloatArray,
+    doc_vectors: FloatArray,
+    candidates: IntArray,
+    rewards: NDArray[np.float64],
+    starts: IntArray,
+    names: Mapping[str, NDArray[np.str_]],
+    doc_ids: NDArray[np.str_],
+    shards: int,
+) -> None:
+    """Write the tables to a new folder, whole or not at all.
+
+    Args:
+        folder: A path where nothing is, or an empty folder.
+
+        query_vectors: (n, d).
+
+        doc_vectors: (u, d).
+
+        candidates: (N,) rows of *doc_vectors*.
+
+        rewards: (N,).
+
+        starts: (n + 1,) where each query's pairs begin.
+
+        names: Further columns of the queries.
+
+        doc_ids: u names.
+
+        shards: Files of each table, as even as they can be.
+
+    Raises:
+        InputError: Something is there already, or *shards* is below 1.
+    """
+    pa = require("pyarrow", EXTRA)
+    if shards < 1:
+        raise InputError(f"shards: expected at least 1, got {shards}")
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target}: expected no such folder yet, or an empty one")
+    all_ids = pa.array(doc_ids.tolist(), pa.large_string())  # as a list: of NumPy's texts a NUL is taken for the end
+    draft = target.absolute().with_name(f".{target.absolute().name}.{secrets.token_hex(8)}")
+    try:
+        (draft / "queries").mkdir(parents=True)
+        (draft / "documents").mkdir()
+        for part, (begin, end) in _parts(len(query_vectors), shards):
+            pairs = slice(starts[begin], starts[end])
+            offsets = pa.array(starts[begin : end + 1] - starts[begin], pa.int64())
+            columns = {name: pa.array(column[begin:end].tolist(), pa.string()) for name, column in names.items()}
+            columns[_VECTOR] = _lists(query_vectors[begin:end])
+            ids = all_ids.take(pa.array(candidates[pairs]))
+            columns["doc_ids"] = pa.LargeListArray.from_arrays(offsets, ids)
+            columns["rewards"] = pa.LargeListArray.from_arrays(offsets, pa.array(rewards[pairs]))
+            _write(draft / "queries" / part, columns)
+        for part, (begin, end) in _parts(len(doc_vectors), shards):
+            columns = {"doc_id": all_ids[begin:end], _VECTOR: _lists(doc_vectors[begin:end])}
+            _write(draft / "documents" / part, columns)
+        draft.replace(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _parts(rows: int, shards: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The name and the rows of each file; no file is empty."""
+    borders = np.linspace(0, rows, min(shards, rows) + 1).round().astype(int).tolist()
+    for number, span in enumerate(pairwise(borders)):
+        yield f"part-{number:05d}.parquet", span
+
+
+def _lists(vectors: FloatArray) -> Any:
+    """Rows (m, d) as lists of one length; contiguous ones are not copied."""
+    pa = require("pyarrow", EXTRA)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(vectors).reshape(-1)), vectors.shape[1])
+
+
+def _write(path: Path, columns: Mapping[str, Any]) -> None:
+    pa, pq = require("pyarrow", EXTRA), require("pyarrow.parquet", EXTRA)
+    table = pa.table(dict(columns))
+    repeated = [name for name in columns if name in _NAMES] + ["doc_ids.list.element"] * ("doc_ids" in columns)
+    with whole_file(path) as file:
+        # Vectors do not compress, and are read fastest as they lie in memory.
+        squeezed = {name: "none" if name.startswith(_VECTOR) else "zstd" for name in _leaves(table)}
+        pq.write_table(table, file, row_group_size=_GROUP, compression=squeezed, use_dictionary=repeated)
+
+
+def _leaves(table: Any) -> list[str]:
+    """The paths of the columns as Parquet names them."""
+    nested = {_VECTOR, "doc_ids", "rewards"}
+    return [f"{name}.list.element" if name in nested else name for name in table.column_names]
+
+
+def read_folder(folder: str | os.PathLike[str]) -> RewardColumns:
+    """The columns of the tables in *folder*; files are mapped into memory, and each vector is copied once.
+
+    Raises:
+        DataError: The folder holds something else, or a file is damaged.
+    """
+    pc = require("pyarrow.compute", EXTRA)
+    documents, queries = _Table(Path(folder) / "documents"), _Table(Path(folder) / "queries")
+    ids = documents.texts("doc_id")
+    if ids is None:
+        raise DataError(f"{documents.folder}: expected a column doc_id, found none")
+    if (distinct := pc.count_distinct(ids).as_py()) != len(ids):
+        raise DataError(f"{documents.folder}: expected unique doc_ids, got {distinct} for {len(ids)} documents")
+    names, depths = queries.lists("doc_ids")
+    rewards, given = queries.lists("rewards")
+    if len(depths) != len(given):
+        raise DataError(f"{queries.folder}: expected rewards in each of {len(depths)} rows, got {len(given)}")
+    if not np.array_equal(depths, given):
+        row = int(np.argmax(depths != given))
+        raise DataError(
+            f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
+        )
+    candidates = pc.index_in(queries.as_texts(names), value_set=ids)
+    if candidates.null_count:
+        unknown = names.filter(candidates.is_null())[0].as_py()
+        raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
+    judges = queries.texts("judge")
+    found = ["unnamed"] if judges is None else judges.unique().to_pylist()
+    return RewardColumns(
+        query_vectors=queries.vectors(len(depths)),
+        doc_vectors=documents.vectors(len(ids)),
+        candidates=candidates.to_numpy().astype(np.intp),
+        rewards=queries.numbers(rewards),
+        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
+        tasks=_plain(queries.texts("task")),
+        query_ids=_plain(queries.texts("query_id")),
+        judge=found[0] if len(found) == 1 or judges is None else judges.to_pylist(),
+        sources=_plain(queries.texts("source")),
+        doc_ids=ids.to_pylist(),
+    )
+
+
+def _plain(column: Any) -> list[str] | None:
+    return None if column is None else list(column.to_pylist())
+
+
+class _Table:
+    """The files of one table, in the order of their names."""
+
+    def __init__(self, folder: Path) -> None:
+        pq = require("pyarrow.parquet", EXTRA)
+        self.folder = folder
+        paths = sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
+        if not paths:
+            raise DataError(f"{folder}: expected files *.parquet, found none")
+        with self._checked():
+            self._files = [(path, pq.ParquetFile(path, memory_map=True)) for path in paths]
+
+    def texts(self, name: str) -> Any:
+        """A column of texts, whole; None where no file has it."""
+        having = [name in file.schema_arrow.names for _, file in self._files]
+        if not any(having):
+            return None
+        return self.as_texts(self._flat(name, list(self._read(name))))
+
+    def as_texts(self, column: Any) -> Any:
+        """A column as texts, in one piece."""
+        with self._checked():
+            texts = column.cast(require("pyarrow", EXTRA).large_string()).combine_chunks()
+            texts.validate(full=True)  # that they are UTF-8
+            return texts
+
+    def lists(self, name: str) -> tuple[Any, IntArray]:
+        """A column of lists: their elements in order, and the length of each."""
+        parts = list(self._read(name))
+        lengths = [self._lengths(name, part) for part in parts]
+        return self._flat(name, [part.flatten() for part in parts]), np.concatenate(lengths)
+
+    def vectors(self, rows: int) -> FloatArray:
+        """The vectors of all rows, as many as another column has, in one array."""
+        vectors: NDArray[Any] | None = None
+        begin = 0
+        for part in self._read(_VECTOR):
+            lengths = self._lengths(_VECTOR, part)
+            width = int(lengths[0]) if vectors is None else vectors.shape[1]
+            if width < 1 or not (lengths == width).all():
+                other = int(lengths[lengths != width][0]) if width else 0
+                raise DataError(f"{self.folder}: expected vectors of one width, got {width} and {other}")
+            values = self._flat(_VECTOR, [part.flatten()])
+            if str(values.type) not in ("float", "double"):
+                raise DataError(f"{self.folder}: expected vectors of float or double, got {values.type}")
+            if vectors is None:
+                vectors = np.empty((rows, width), np.float32 if str(values.type) == "float" else np.float64)
+            if begin + len(part) > rows:
+                raise DataError(f"{self.folder}: expected {rows} vectors, got more")
+            vectors[begin : begin + len(part)] = values.to_numpy().reshape(-1, width)
+            begin += len(part)
+        if vectors is None or begin != rows:
+            raise DataError(f"{self.folder}: expected {rows} vectors, got {begin}")
+        return vectors
+
+    def numbers(self, column: Any) -> NDArray[np.float64]:
+        """A column as float64."""
+        with self._checked():
+            return np.asarray(column.cast(require("pyarrow", EXTRA).float64()).to_numpy())
+
+    def _lengths(self, name: str, part: Any) -> IntArray:
+        """The length of each list of a part."""
+        types = require("pyarrow.types", EXTRA)
+        if not (types.is_list(part.type) or types.is_large_list(part.type) or types.is_fixed_size_list(part.type)):
+            raise DataError(f"{self.folder}: expected lists in {name}, got {part.type}")
+        return np.asarray(require("pyarrow.compute", EXTRA).list_value_length(part).to_numpy()).astype(np.intp)
+
+    def _read(self, name: str) -> Iterator[Any]:
+        """A column in parts, none of them empty; nothing of other columns is read."""
+        for path, file in self._files:
+            if name not in file.schema_arrow.names:
+                raise DataError(f"{path}: expected a column {name}, found {', '.join(file.schema_arrow.names)}")
+            with self._checked():
+                for batch in file.iter_batches(_GROUP, columns=[name]):
+                    column = batch.column(0)
+                    if column.null_count:
+                        raise DataError(f"{path}: expected no nulls in {name}, got {column.null_count}")
+                    if len(column):
+                        yield column
+
+    def _flat(self, name: str, parts: Sequence[Any]) -> Any:
+        """Parts as one column; it holds no null."""
+        pa = require("pyarrow", EXTRA)
+        if not parts:
+            raise DataError(f"{self.folder}: expected rows, found none")
+        column = pa.chunked_array(parts)
+        if column.null_count:
+            raise DataError(f"{self.folder}: expected no nulls in {name}, got {column.null_count}")
+        return column
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except (require("pyarrow", EXTRA).ArrowException, OSError, UnicodeDecodeError) as exc:
+            raise DataError(f"{self.folder}: expected whole Parquet files of rewards, got {exc}") from exc
