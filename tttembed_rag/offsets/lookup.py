@@ -19,7 +19,7 @@ from tttembed_rag.offsets import file
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
-from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, shift, shift_one
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms, norms, shift, shift_one, unit_one
 
 Keys: TypeAlias = str | Sequence[str] | None
 VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
@@ -155,12 +155,17 @@ class Offsets(Mapping[str, Offset]):
         return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
     def _apply_all(self, vectors: FloatArray, offset: Offset | None) -> FloatArray:
-        if offset is None or offset.map is None:
-            dosed = None if offset is None else self._dose(offset, vectors.dtype)
-            if vectors.ndim == 1 and (shifted := shift_one(vectors, dosed)) is not None:
-                return shifted
+        if vectors.ndim == 1 and (shifted := self._apply_one(vectors, offset)) is not None:
+            return shifted
         lengths = checked_norms("X", vectors)
         return vectors if offset is None else self._shifted(vectors, lengths, offset)
+
+    def _apply_one(self, vector: FloatArray, offset: Offset | None) -> FloatArray | None:
+        """A single vector in a few microseconds; None where its norm needs a closer look."""
+        if offset is None or offset.map is None:
+            return shift_one(vector, None if offset is None else self._dose(offset, vector.dtype))
+        unit = unit_one(vector)
+        return None if unit is None else shift_one(vector, offset.dosed(unit).astype(vector.dtype, copy=False))
 
     def _apply_each(self, vectors: FloatArray, task: Keys, query_id: Keys) -> FloatArray:
         lengths = checked_norms("X", vectors)

@@ -101,6 +101,14 @@ def shift(vectors: FloatArray, dosed: FloatArray, lengths: FloatArray) -> FloatA
 
 
 @np.errstate(over="ignore", invalid="ignore")
+def unit_one(vector: FloatArray) -> FloatArray | None:
+    """A single vector (d,) over its norm; None where the norm needs a closer look."""
+    low, high = _SAFE_SQUARES
+    square = float(vector.dot(vector))
+    return vector / vector.dtype.type(math.sqrt(square)) if low < square < high else None
+
+
+@np.errstate(over="ignore", invalid="ignore")
 def shift_one(vector: FloatArray, dosed: FloatArray | None) -> FloatArray | None:
     """`shift` of a single vector (d,) in a few microseconds; None where its norm needs a closer look.
 
