@@ -132,3 +132,13 @@ class TestGate:
 
         assert again["task:default"].evidence == found["task:default"].evidence
         assert again["task:default"].evidence.withheld
+
+    def test_accounts_do_not_lift_a_document(self):
+        """Accounts that praise one document where it has no business are outvoted: its rewards are not counted."""
+        rewards = crowd(120, shift=0.5)
+        name = str(rewards.doc_ids[rewards.candidates[7]])
+        spoiled = overrated(rewards, name, every=4)
+        sources = [f"attacker {i}" if i % 4 == 0 else f"user {i}" for i in range(120)]
+        found = fit(replace(spoiled, sources=np.array(sources)), scope="task")["task:default"]
+
+        assert name in found.evidence.withheld

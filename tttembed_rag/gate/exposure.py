@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_RISE, MOST_RISEN_QUERIES, VARIES
+from tttembed_rag.gate.signal import agreement_p
+from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, EXPOSED_QUERIES, LISTED, MOST_RISE, MOST_RISEN_QUERIES, VARIES
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -74,13 +75,24 @@ class Exposure:
         return list(np.flatnonzero(self.rises(rewards, voices, offsets) > least).tolist())
 
     def unasked(self, document: int) -> bool:
-        """Whether the rewards of a document hardly depend on the query: their variance is a small part of all.
+        """Whether the rewards of a document do not depend on what is asked.
 
-        A document with few rewards rises by those of others, which say the same of many.
+        Their variance is a small part of all, or they are the larger the further the query lies from the document: no
+        judge that reads both says that, but whoever wants it in lists where it has no business. Where the declared
+        judge says nothing of it, sources alone are not believed either. A document with few rewards rises by those of
+        others, which say the same of many.
         """
-        mine = self.rewards.values[self.document == document]
-        few = len(mine) <= MOST_RISEN_QUERIES
-        return not few and float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var())
+        pairs = np.flatnonzero(self.document == document)
+        mine = self.rewards.values[pairs]
+        if len(mine) <= MOST_RISEN_QUERIES:
+            return False
+        if float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var()):
+            return True
+        query = np.searchsorted(self.rewards.starts, pairs, side="right") - 1
+        if (self.rewards.sources[query] != "").all():
+            return True
+        similarity = np.vecdot(self.rewards.queries.rows(query).unit, self.pool[document])
+        return agreement_p(-mine, similarity.astype(np.float64), np.zeros(len(mine), dtype=np.intp)) < BELIEVED_LEVEL
 
     def without(self, documents: Iterable[int]) -> Rewards | None:
         """The rewards with some documents taken as unjudged; None where nothing else was judged."""

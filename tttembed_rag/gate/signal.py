@@ -104,16 +104,16 @@ def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
     opinion = _in_base_order(rewards, similarity, query)
     recurring, varies = _varies(rewards.values, rewards.candidates)
     return Signal(
-        agrees_p=_agreement_p(rewards.values, similarity, query),
-        contradicts_p=_agreement_p(-rewards.values, similarity, query),
-        reads_query_p=_agreement_p(rewards.values, above_query, rewards.candidates),
-        power_p=_agreement_p(opinion, above_query, rewards.candidates),
+        agrees_p=agreement_p(rewards.values, similarity, query),
+        contradicts_p=agreement_p(-rewards.values, similarity, query),
+        reads_query_p=agreement_p(rewards.values, above_query, rewards.candidates),
+        power_p=agreement_p(opinion, above_query, rewards.candidates),
         recurring=recurring,
         varies=varies,
     )
 
 
-def _agreement_p(rewards: Float64, similarity: Float64, group: IntArray) -> float:
+def agreement_p(rewards: Float64, similarity: Float64, group: IntArray) -> float:
     """One-sided p-value of sum *rewards* x *similarity* under permutations of the rewards within each *group*.
 
     The first three moments of the statistic over all permutations are known; it is taken to follow the Pearson type III

@@ -1,4 +1,6 @@
-"""Every number that the gate decides by, with its reason, and the questions that it asks.
+"""Every number that the gate learns and decides by, with its reason, and the questions that it asks.
+
+The dose of an offset is `Recipe.dose`, and how near two queries are to be one question is `vectors.copies.NEAR`.
 
 "Development" is the first half of the collections in `benchmarks/harm.py`: choices were made there, and only there.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tttembed_rag.fitting.scopes import UNSOLVED as UNSOLVED_CODE
+from tttembed_rag.vectors.copies import NEAR
 
 # One-sided level of every bound: of what is published, of the two ends of the 90 % interval, of "contradicts".
 LEVEL = 0.05
@@ -100,7 +103,7 @@ PUBLISHED = "TTT-G00"
 FEW = Question(
     "TTT-G01",
     "Are there two rewarded queries?",
-    "Queries within cosine .95 of each other count as one.",
+    f"Queries within cosine {NEAR:g} of each other count as one.",
     "{n} rewarded query cannot be held out from itself",
     "Judge more queries; or serve this one alone with gate=False.",
 )
@@ -164,9 +167,10 @@ UNSOLVED = Question(
 EXPOSED = Question(
     "TTT-G10",
     "Does no document rise into everybody's list?",
-    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}, but "
-    f"where its rewards vary by more than {VARIES:.0%} of the variance of all. One that rises otherwise is taken "
-    f"as unjudged, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
+    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}, "
+    f"unless the declared judge's rewards of it vary by more than {VARIES:.0%} of the variance of all, and do not "
+    f"contradict the retriever (p < {BELIEVED_LEVEL:g}). One that rises otherwise is taken as unjudged, and the offset "
+    f"is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
     "documents rise into too many lists",
     "Look at the documents that are named: the judge overrates them, or somebody planted them.",
 )
