@@ -579,3 +579,17 @@ def test_a_restarted_server_is_met_again(server, caplog):
         assert store.counts().queries == 2
         live.close()
     assert len([one for one in caplog.records if one.name == "tttembed_rag.system.background"]) == 4
+
+
+def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):
+    """The same relative URL in another folder is another store."""
+    alive, found = [], []
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        with open_store("sqlite:///here.db") as store:
+            store.publish(offsets_of(len(folder) + ord(folder[0])), by="test", note=folder)
+        alive.append(follow("sqlite:///here.db"))
+        found.append(Steering(alive[-1]).apply(np.ones(WIDTH), "asked"))
+
+    assert not np.array_equal(*found)

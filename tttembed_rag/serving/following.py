@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from threading import Lock
 from typing import Any, Protocol
 from weakref import WeakValueDictionary, finalize, ref
@@ -366,13 +367,14 @@ def _opened(url: str) -> ServingStore:
     return open_store(url)
 
 
-# One for each store, by its URL or identity.
-_followers: WeakValueDictionary[str | int, Follower] = WeakValueDictionary()
+# One for each store, by its URL or identity; a file that is named from the current folder, by that folder too.
+_followers: WeakValueDictionary[tuple[str | int, str], Follower] = WeakValueDictionary()
 _making = Lock()
 
 
 def _follower_of(store: ServingStore | str, every: float) -> Follower:
-    key = store if isinstance(store, str) else id(store)
+    is_relative = isinstance(store, str) and store.startswith("sqlite:///") and not store.startswith("sqlite:////")
+    key = (store if isinstance(store, str) else id(store)), (str(Path.cwd()) if is_relative else "")
     with _making:
         follower = _followers.get(key)
         if follower is None:
