@@ -367,8 +367,9 @@ def test_the_built_in_requests_have_answers() -> None:
 def embedded() -> tuple[np.ndarray, str]:
     """Ten pairs of paraphrases embedded by all-MiniLM-L6-v2, and what that wrote to a piped stderr."""
     code = (
-        "import sys, numpy; from tttembed_rag.embedders import minilm\n"
-        "numpy.save(sys.stdout.buffer, minilm().embed_documents(sys.stdin.read().splitlines()))"
+        "import io, sys, numpy; from tttembed_rag.embedders import minilm\n"
+        "numpy.save(file := io.BytesIO(), minilm().embed_documents(sys.stdin.read().splitlines()))\n"
+        "sys.stdout.buffer.write(file.getvalue())"
     )
     texts = "\n".join(text for pair in PARAPHRASES for text in pair).encode()
     done = subprocess.run([sys.executable, "-c", code], check=True, input=texts, capture_output=True)

@@ -6,6 +6,7 @@ import builtins
 import csv
 import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -138,14 +139,16 @@ def test_requests_are_unique(requests: list[tuple[str, list[str]]]) -> None:
 
 
 def test_every_answer_is_a_document(corpus: Callables, requests: list[tuple[str, list[str]]]) -> None:
-    """Every answer resolves to a document of this Python's standard library."""
+    """Every answer resolves to a document of the standard library, but for what an early 3.11 does not document."""
     answers = {answer for _, answers in requests for answer in answers}
-    assert sorted(answers - corpus.canonical.keys()) == []
+    lacking = sorted(answers - corpus.canonical.keys())
+    assert lacking in ([], ["asyncio.taskgroups.TaskGroup", "asyncio.taskgroups.TaskGroup.create_task"])
+    assert all(pydoc.locate(answer).__doc__ is None for answer in lacking)
 
 
 def test_answers_are_different_documents(corpus: Callables, requests: list[tuple[str, list[str]]]) -> None:
     """The answers to one request are distinct documents."""
-    resolved = {request: [corpus.canonical[answer] for answer in answers] for request, answers in requests}
+    resolved = {request: [corpus.canonical.get(answer, answer) for answer in answers] for request, answers in requests}
     assert [request for request, names in resolved.items() if len(set(names)) < len(names)] == []
 
 
