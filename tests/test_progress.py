@@ -48,7 +48,10 @@ def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     candidates = [{"id": f"d{i}", "text": f"text {i}"} for i in range(5)]
     lines = [{"query_id": f"q{i}", "query": f"question {i}", "candidates": candidates} for i in range(60)]
     (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    command = [sys.executable, "-m", "tttembed_rag", "judge", "log.jsonl", "--judge", "python:slow_judge:judge"]
+    # A shell may start its background jobs with SIGINT ignored.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from tttembed_rag.cli import main; main()"
+    command = [sys.executable, "-c", code, "judge", "log.jsonl", "--judge", "python:slow_judge:judge"]
     command += ["--out", "scores/mine.tsv", "--concurrency", "2"]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     cache = tmp_path / "scores" / ".paid-scores.sqlite"
