@@ -46,7 +46,7 @@ MOST_RISE = 0.20
 MOST_RISEN_QUERIES = 3
 # The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
 LISTED = 10
-EXPOSED_QUERIES = 1000
+EXPOSED_QUERIES = 250
 # How often an offset is learned anew without the documents that rose.
 EXPOSURE_ROUNDS = 4
 
