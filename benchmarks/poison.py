@@ -96,6 +96,13 @@ class Ground:
             [q for q in self.held if not collection.dataset.qrels.get(str(collection.query_ids[q]), {}).get(name)]
         )
 
+    def planted(self, document: int, near: int = 20) -> Ground:
+        """The same with a *document* written for the middle of some questions."""
+        vectors = self.bench.collection.doc_vectors.copy()
+        some = np.random.default_rng(self.seed + document).choice(self.pool, near)
+        vectors[document] = self.unit[some].mean(axis=0)
+        return replace(self, bench=Bench.of(replace(self.bench.collection, doc_vectors=vectors)))
+
     def targets(self, count: int) -> list[int]:
         """Documents that an attacker may want to lift: neither in everybody's lists nor in none."""
         counts = np.bincount(self.bench.collection.base[self.pool][:, :10].ravel(), minlength=len(self.bench.unit_docs))
@@ -264,10 +271,13 @@ def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[
 
 
 def loop(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
-    """Ten rounds of serving, judging and learning through a store and its worker, one document overrated."""
+    """Ten rounds of serving, judging and learning through a store and its worker, one document overrated or planted."""
     for (name, ground), grade in product(grounds(), (None, 0.6, 0.8, 1.0)):
         for target in ground.targets(2):
-            yield {"collection": name, "grade": grade or 0.0, **_looped(ground, target, grade)}
+            yield {"collection": name, "kind": "overrated", "grade": grade or 0.0, **_looped(ground, target, grade)}
+    for name, ground in grounds():
+        for target in ground.targets(2):
+            yield {"collection": name, "kind": "planted", "grade": 1.0, **_looped(ground.planted(target), target, 1.0)}
 
 
 def _looped(ground: Ground, target: int, grade: float | None, rounds: int = 10, each: int = 60) -> dict[str, Any]:
@@ -365,7 +375,7 @@ GROUPS = {
     "blind": ("style",),
     "sources": ("kind", "accounts", "share"),
     "head": ("accounts", "fakes"),
-    "loop": ("grade",),
+    "loop": ("kind", "grade"),
 }
 
 
