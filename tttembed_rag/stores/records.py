@@ -36,11 +36,13 @@ class Counts:
 
         pairs: Pairs of query and document.
 
-        rewards: Rewards of pairs, of all judges.
+        rewards: Rewards of pairs, of all judges; what several sources gave to one judge is one.
 
         waiting: Pairs that no judge has answered.
 
         bytes: Size of the whole database, also where one tenant is asked for.
+
+        dropped: Rewards of sources that were dropped, as a pair keeps those of the last 32 sources.
     """
 
     queries: int
@@ -49,6 +51,7 @@ class Counts:
     rewards: int
     waiting: int
     bytes: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
