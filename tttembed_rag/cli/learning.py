@@ -119,8 +119,10 @@ class RewardSource:
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
 
     def _of_store(self, url: str) -> tuple[Rewards, str]:
+        from tttembed_rag.stores.records import AUDIT
+
         with opened(url) as store:
-            judges = [name for name, _ in store.judges(tenant=self.tenant)]
+            judges = [name for name, _ in store.judges(tenant=self.tenant) if name != AUDIT]
             if self.judge is None and len(judges) > 1:
                 raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
             judge = self.judge or (judges[0] if judges else "any")

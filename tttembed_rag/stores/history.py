@@ -86,6 +86,26 @@ class History:
                 rows = [row for part in parts for row in connection.execute(part)]
         return {(query, document): float(value) for query, document, value in rows}
 
+    def tasks(self, tenant: str) -> dict[str, list[str]]:
+        """The tasks of each query of *tenant* by its id."""
+        q = schema.queries
+        found: dict[str, list[str]] = defaultdict(list)
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            for name, task in connection.execute(select(q.c.name, q.c.task).where(q.c.tenant == owner)):
+                found[name].append(task)
+        return dict(found)
+
+    def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """The texts of documents of *tenant* by their ids, where texts are kept."""
+        d = schema.documents
+        with self._database.read() as connection:
+            named = select(d.c.name, d.c.text).where(
+                d.c.tenant == id_of(connection, schema.tenants, tenant), d.c.text.is_not(None)
+            )
+            rows = [row for part in in_parts(names) for row in connection.execute(named.where(d.c.name.in_(part)))]
+        return {row.name: row.text for row in rows}
+
     def texts(self, tenant: str) -> dict[str, str]:
         """The text of each query of *tenant* by its id, where texts are kept."""
         q = schema.queries

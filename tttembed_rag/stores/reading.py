@@ -15,7 +15,7 @@ from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.records import Counts, checksum
+from tttembed_rag.stores.records import AUDIT, Counts, checksum
 from tttembed_rag.stores.rows import id_of, in_parts
 from tttembed_rag.stores.sources import Given, all_of, said_of
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 # What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
-_FOREIGN = "(another tenant's)"
+FOREIGN = "(another tenant's)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,16 +128,16 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
 
 def _shown_name(owned: tuple[str, str], tenant: str) -> str:
     owner, name = owned
-    return name if owner == tenant else _FOREIGN
+    return name if owner == tenant else FOREIGN
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
-    """The judge of any that rewarded most of the last rewarded queries; None without rewards.
+    """The judge of any but `AUDIT` that rewarded most of the last rewarded queries; None without rewards.
 
     Of two judges with as many queries it is the one that rewarded the newest query.
     """
     progress, j = schema.progress, schema.judges
-    spoken = exists().where(
+    spoken = (j.c.name != AUDIT) & exists().where(
         progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(selection.tenant)), progress.c.rewards > 0
     )
     # One judge at a time, for the same reason as one tenant at a time in `_last_served`.

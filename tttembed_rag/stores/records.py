@@ -19,6 +19,8 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores.schema import MAX_NAME
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
+# The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
+AUDIT = "audit"
 # Characters that a database cannot hold.
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
 # Vectors that are checked at once: they fit into a processor's cache.

@@ -239,7 +239,10 @@ class Store(AbstractContextManager["Store"]):
             return reading.embedder_of_most(connection, selection)
 
     def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
-        """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`."""
+        """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`.
+
+        The judge ``audit`` is never meant: its rewards are trusted labels.
+        """
         selection = Selection(judge="", tenant=tenant, last=last, since=since)
         with self._database.read() as connection:
             return reading.judge_of_most(connection, selection)
