@@ -43,7 +43,7 @@ def audit_sample(file: Path | None, out: Path, count: int, seed: int, **options:
 
     check_target(out)
     source = RewardSource(out=out, **options)  # type: ignore[arg-type]
-    rewards, _ = source.rewards_and_embedder()
+    rewards = source.read().rewards
     pairs = audit_sample(rewards, _offsets(file, source), count, seed=seed)
     if not pairs:
         raise click.UsageError("--offsets: expected offsets that move what was judged, got none that do")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select
@@ -98,13 +99,20 @@ class History:
 
     def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of documents of *tenant* by their ids, where texts are kept."""
+        return dict(self._of_documents(tenant, names, schema.documents.c.text))
+
+    def document_lengths(self, tenant: str, names: Sequence[str]) -> dict[str, int]:
+        """The characters of those texts."""
+        return dict(self._of_documents(tenant, names, func.length(schema.documents.c.text)))
+
+    def _of_documents(self, tenant: str, names: Sequence[str], wanted: ColumnElement[Any]) -> list[tuple[str, Any]]:
+        """What is *wanted* of documents with texts, each with its name."""
         d = schema.documents
         with self._database.read() as connection:
-            named = select(d.c.name, d.c.text).where(
-                d.c.tenant == id_of(connection, schema.tenants, tenant), d.c.text.is_not(None)
-            )
-            rows = [row for part in in_parts(names) for row in connection.execute(named.where(d.c.name.in_(part)))]
-        return {row.name: row.text for row in rows}
+            owner = id_of(connection, schema.tenants, tenant)
+            named = select(d.c.name, wanted).where(d.c.tenant == owner, d.c.text.is_not(None))
+            parts = (named.where(d.c.name.in_(part)) for part in in_parts(names))
+            return [(name, value) for part in parts for name, value in connection.execute(part)]
 
     def texts(self, tenant: str) -> dict[str, str]:
         """The text of each query of *tenant* by its id, where texts are kept."""
