@@ -91,14 +91,24 @@ def _ray(engine: str) -> Iterator[Any]:
 
 
 class _RayActors:
-    """Actors that hold the shards, as many as there are CPUs; Ray replaces those that die and asks them again."""
+    """Actors that hold the shards, one for each CPU; Ray replaces those that die and asks them again.
+
+    They reserve no CPU, only begin on a node that has one for each: those of a lost node crowd on what is left.
+    """
 
     def __init__(self, ray: Any, shards: Sequence[Shard]) -> None:
         self._ray, self._count = ray, len(shards)
-        actors = max(1, min(len(shards), int(ray.cluster_resources().get("CPU", 1))))
-        holder = ray.remote(num_cpus=1, max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Holder)
-        spread = holder.options(scheduling_strategy="SPREAD")
-        self._actors = [spread.remote(shards[first::actors]) for first in range(actors)]
+        holder = ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Holder)
+        preferred = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        nodes = [(node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
+        cpus = max((count for _, count in nodes), default=0)
+        places = [node for turn in range(cpus) for node, count in nodes if turn < count][: len(shards)]
+        if not places:
+            raise TTTEmbedError("engine: expected a Ray cluster with a CPU, found none")
+        self._actors = [
+            holder.options(scheduling_strategy=preferred(node, soft=True)).remote(shards[first :: len(places)])
+            for first, node in enumerate(places)
+        ]
 
     def each(self, method: str, *given: Any) -> list[Any]:
         """The answers, in the order of the shards, whichever came first."""
