@@ -211,7 +211,7 @@ def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
     )
     judged.to_parquet(tmp_path / "set")
     plan = ShardPlan(gated(Recipe(), judged), (SharedGroup(None, ("d0",)),), gated=True)
-    ((learned, _),) = Shard(tmp_path / "set", "part-00000.parquet")._learn(plan).values()
+    learned = Shard(tmp_path / "set", "part-00000.parquet")._learn(plan)[0].rewards
 
     assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])
     assert {"d0", "d1"} & set(learned.doc_ids[learned.candidates]) == set()

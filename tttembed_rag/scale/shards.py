@@ -22,6 +22,7 @@ from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.copies import row_hashes
 from tttembed_rag.vectors.rows import Float64
 
@@ -85,6 +86,21 @@ class Census(NamedTuple):
     places: Mapping[str, NDArray[np.uint64]]
 
 
+class _Learned(NamedTuple):
+    """What a shared offset is learned from: rewards, how much each query counts, the tasks and the task of each."""
+
+    rewards: Rewards
+    voices: Float64
+    tasks: tuple[str, ...]
+    task: IntArray
+
+    @classmethod
+    def of(cls, rewards: Rewards, voices: Float64) -> _Learned:
+        """Of *rewards* whose queries count as many *voices*."""
+        tasks, task = np.unique(rewards.tasks, return_inverse=True)
+        return cls(rewards, voices, tuple(tasks.tolist()), task)
+
+
 class Shard:
     """The rewards of one file of queries; pickled as its path, and read when first asked.
 
@@ -105,7 +121,7 @@ class Shard:
     ) -> None:
         self._given: dict[str, Any] = {"scale": scale, "part": part, "scratch": scratch}
         self._folder = os.fspath(folder)
-        self._learned: tuple[Any, dict[int, tuple[Rewards, Float64]]] = (None, {})
+        self._learned: tuple[Any, dict[int, _Learned]] = (None, {})
         self._problems: tuple[Any, dict[int, SharedProblem]] = (None, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -131,11 +147,9 @@ class Shard:
         """Of each group, the voices of each task: its rewarded queries where no gate counts voices."""
         learned, sums = self._learn(plan), list[dict[str, float]]()
         for row in range(len(plan.groups)):
-            sums.append({})
-            if row in learned:
-                rewards, voices = learned[row]
-                tasks, task = np.unique(rewards.tasks, return_inverse=True)
-                sums[-1] = dict(zip(tasks.tolist(), np.bincount(task, voices).tolist(), strict=True))
+            mine = learned.get(row)
+            counts = [] if mine is None else zip(mine.tasks, np.bincount(mine.task, mine.voices).tolist(), strict=True)
+            sums.append(dict(counts))
         return sums
 
     def evaluate(
@@ -208,8 +222,8 @@ class Shard:
         kept = ~np.isin(copies, copies[out])
         return rewards.only(kept) if kept.any() else None
 
-    def _learn(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:
-        """By row of its group, the rewards that are learned from, and how much each query counts; kept for *plan*."""
+    def _learn(self, plan: ShardPlan) -> dict[int, _Learned]:
+        """What each group is learned from, by its row; kept for *plan*."""
         if self._learned[0] != plan:
             found = {}
             for row, group in enumerate(plan.groups):
@@ -217,9 +231,9 @@ class Shard:
                     continue
                 if plan.gated:
                     case = Case(rewards, plan.recipe, plan.source_voices)
-                    found[row] = case.widened, case.voices
+                    found[row] = _Learned.of(case.widened, case.voices)
                 else:
-                    found[row] = rewards, np.ones(len(rewards))
+                    found[row] = _Learned.of(rewards, np.ones(len(rewards)))
             self._learned = plan, found
         return self._learned[1]
 
@@ -229,10 +243,9 @@ class Shard:
         """The data term of each group by its row; the last one asked for is kept."""
         if self._problems[0] != (plan, shares, objective):
             found = {}
-            for row, (rewards, voices) in self._learn(plan).items():
-                tasks, task = np.unique(rewards.tasks, return_inverse=True)
-                weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
-                loss = plan.recipe.loss(Grid.of(rewards), objective)
-                found[row] = SharedProblem.of(rewards, loss, weights[None], 0.0, plan.recipe.device)
+            for row, mine in self._learn(plan).items():
+                weights = mine.voices * np.array([shares[row][name] for name in mine.tasks])[mine.task]
+                loss = plan.recipe.loss(Grid.of(mine.rewards), objective)
+                found[row] = SharedProblem.of(mine.rewards, loss, weights[None], 0.0, plan.recipe.device)
             self._problems = (plan, shares, objective), found
         return self._problems[1]
