@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
 from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
@@ -92,7 +92,17 @@ class History:
             named = select(q.c.name, q.c.text).where(q.c.tenant == owner, q.c.text.is_not(None))
             return {row.name: row.text for row in connection.execute(named)}
 
-    def recent(self, tenant: str, *, width: int, embedder: str, judge: str, limit: int, depth: int) -> list[Served]:
+    def recent(
+        self,
+        tenant: str,
+        *,
+        width: int,
+        embedder: str,
+        judge: str,
+        depth: int,
+        limit: int | None = None,
+        names: Sequence[tuple[str, str]] | None = None,
+    ) -> list[Served]:
         """The last served queries with vectors, newest first, each with its first candidates that have vectors.
 
         Args:
@@ -104,9 +114,11 @@ class History:
 
             judge: Fingerprint of the judge that gave the candidates' rewards.
 
-            limit: Queries at most.
-
             depth: Candidates at most, of each.
+
+            limit: Queries at most; None is all.
+
+            names: Only queries with this task and id; None is any.
         """
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         newest = (
@@ -119,6 +131,8 @@ class History:
         )
         if embedder:
             newest = newest.where(e.c.name == embedder)
+        if names is not None:
+            newest = newest.where(tuple_(q.c.task, q.c.name).in_(names))
         with self._database.read() as connection:
             rows = connection.execute(newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))).all()
             number = id_of(connection, schema.judges, judge)
