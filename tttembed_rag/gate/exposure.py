@@ -12,9 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.gate.signal import agreement_p
-from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, EXPOSED_QUERIES, LISTED, MOST_RISE, MOST_RISEN_QUERIES, VARIES
+from tttembed_rag.gate.thresholds import (
+    BELIEVED_LEVEL,
+    EXPOSED_QUERIES,
+    LISTED,
+    MOST_RISE,
+    MOST_RISE_OF_SOURCES,
+    MOST_RISEN_QUERIES,
+    VARIES,
+)
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -71,8 +80,15 @@ class Exposure:
 
     def risen(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> list[int]:
         """Documents that rise into too many lists: see `rises`."""
-        least = max(MOST_RISE, MOST_RISEN_QUERIES / float(voices.sum()))
+        declared = np.bincount(self.document, self._declared, minlength=len(self.pool)) > 0
+        most = np.where(declared, MOST_RISE, MOST_RISE_OF_SOURCES)
+        least = np.maximum(most, MOST_RISEN_QUERIES / float(voices.sum()))
         return list(np.flatnonzero(self.rises(rewards, voices, offsets) > least).tolist())
+
+    @property
+    def _declared(self) -> NDArray[np.bool_]:
+        """(N,) whether the declared judge gave the reward of each pair, not a source."""
+        return np.repeat(self.rewards.sources == "", self.rewards.depths)
 
     def unasked(self, document: int) -> bool:
         """Whether the rewards of a document do not depend on what is asked.
@@ -88,9 +104,9 @@ class Exposure:
             return False
         if float(mine.var(ddof=1)) <= VARIES * float(self.rewards.values.var()):
             return True
-        query = np.searchsorted(self.rewards.starts, pairs, side="right") - 1
-        if (self.rewards.sources[query] != "").all():
+        if not self._declared[pairs].any():
             return True
+        query = np.searchsorted(self.rewards.starts, pairs, side="right") - 1
         similarity = np.vecdot(self.rewards.queries.rows(query).unit, self.pool[document])
         return agreement_p(-mine, similarity.astype(np.float64), np.zeros(len(mine), dtype=np.intp)) < BELIEVED_LEVEL
 

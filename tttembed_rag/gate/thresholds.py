@@ -41,9 +41,11 @@ BEST_LEAST = 3
 BEST_SHARE = 0.05
 # By how much an offset may raise the share of queries whose list holds a document, and in how many queries at least.
 # The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries; those that rise by more
-# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`). At .20
-# twenty accounts could lift a document of seal-tools into a fifth of all lists.
-MOST_RISE = 0.10
+# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`).
+MOST_RISE = 0.20
+# The same for a document that sources alone reward: below .20 twenty accounts lifted one into a fifth of all lists
+# (`benchmarks/poison.py sources`, seal-tools).
+MOST_RISE_OF_SOURCES = 0.10
 MOST_RISEN_QUERIES = 3
 # The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
 LISTED = 10
@@ -168,10 +170,10 @@ UNSOLVED = Question(
 EXPOSED = Question(
     "TTT-G10",
     "Does no document rise into everybody's list?",
-    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%}, "
-    f"unless the declared judge's rewards of it vary by more than {VARIES:.0%} of the variance of all, and do not "
-    f"contradict the retriever (p < {BELIEVED_LEVEL:g}). One that rises otherwise is taken as unjudged, and the offset "
-    f"is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
+    f"No offset raises the share of rewarded queries whose first {LISTED} hold a document by over {MOST_RISE:.0%} "
+    f"({MOST_RISE_OF_SOURCES:.0%} where sources alone reward it), unless the declared judge's rewards of it vary by "
+    f"more than {VARIES:.0%} of the variance of all, and do not contradict the retriever (p < {BELIEVED_LEVEL:g}). One "
+    f"that rises otherwise is taken as unjudged, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
     "documents rise into too many lists",
     "Look at the documents that are named: the judge overrates them, or somebody planted them.",
 )
