@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.
+TOOL_CALLS = "tool use"
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:

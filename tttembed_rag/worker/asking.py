@@ -254,12 +254,7 @@ class Asking:
     def _left(self) -> Budget:
         """What is left of the day's budget."""
         spent = self._queue.spent()
-
-        def left(cap: float | None, gone: float) -> float | None:
-            return None if cap is None else max(0.0, cap - gone)
-
-        budget = self._budget
-        return Budget(left(budget.pairs, spent.pairs), left(budget.tokens, spent.tokens), left(budget.usd, spent.usd))
+        return self._budget.less(pairs=spent.pairs, tokens=spent.tokens, usd=spent.usd)
 
     def _parted(
         self, observations: Sequence[Observation], answers: Answers
