@@ -93,8 +93,8 @@ def test_a_day_costs_what_was_allowed(taught, judge, budget, pairs):
 
 
 def test_nothing_is_paid_for_twice(taught, judge):
-    """A later pass asks about new requests alone, and knows the verdicts on the earlier ones."""
-    search = taught()
+    """A later pass asks about new requests alone, and what is left of the day's pairs is for these."""
+    search = taught(budget=Budget(pairs=2 + 3 * len(LEARNED) + 5))
     search.learn()
     before = len(judge.asked)
     search.used("something new", "zeta_redmail")
