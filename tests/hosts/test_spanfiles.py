@@ -121,7 +121,8 @@ def test_what_a_collector_writes_is_read(tmp_path):
     provider.add_span_processor(SimpleSpanProcessor(kept))
     tracer = provider.get_tracer("test")
     vector = {"embedding.embeddings.0.embedding.text": "wool", "embedding.embeddings.0.embedding.vector": [0.5, -2.0]}
-    with tracer.start_as_current_span("outer", attributes={"openinference.span.kind": "RETRIEVER"} | flat(TEXTS[:1])):
+    outer = {"openinference.span.kind": "RETRIEVER", "input.value": "wool"} | flat(TEXTS[:1])
+    with tracer.start_as_current_span("outer", attributes=outer):
         tracer.start_span("embed", attributes={"openinference.span.kind": "EMBEDDING"} | vector).end()
         fields = {"openinference.span.kind": "RETRIEVER", "input.value": "wool", "top": 7, "hybrid": True} | flat()
         tracer.start_span("retrieve", attributes=fields).end()
