@@ -10,6 +10,8 @@ from tttembed_rag.vectors.checks import FloatArray
 
 # In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.
 TOOL_CALLS = "tool use"
+# Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
+MAX_SOURCES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Served:
         at: When, in Unix seconds; None is now.
 
         embedder: Fingerprint of the model that the vectors come from.
+
+        source: Who gave the rewards of its candidates, such as a user or an agent; empty for the declared judge.
     """
 
     query_id: str
@@ -82,3 +86,4 @@ class Served:
     tenant: str = ""
     at: float | None = None
     embedder: str = ""
+    source: str = ""

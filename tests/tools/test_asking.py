@@ -80,10 +80,10 @@ def test_verdicts_count_instead_of_nothing(taught, judge, verdict):
 
 @pytest.mark.parametrize(
     ("budget", "pairs"),
-    [(Budget(pairs=20), 20), (Budget(pairs=1), 0), (Budget(tokens=200), 18)],
+    [(Budget(pairs=20), 20), (Budget(pairs=1), 0), (Budget(tokens=200), 20)],
 )
 def test_a_day_costs_what_was_allowed(taught, judge, budget, pairs):
-    """Caps hold over all searches of a store; those on usage count the probe twice."""
+    """Caps hold over all searches of a store; they hold for its probe too."""
     for number in range(2):
         search = taught(budget=budget)
         search.used(f"another request {number}", "zeta_redmail")

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import Any
 
 from tttembed_rag.errors import InputError
 
@@ -124,11 +123,6 @@ class Budget:
         """A budget written as ``pairs=2000,tokens=1e6,usd=1.50``, each part optional."""
         return cls(**_numbers("budget", text, cls))
 
-    def less(self, *, pairs: float, tokens: float, usd: float) -> Budget:
-        """What is left of every cap after a cost, at least 0."""
-        spent = {"pairs": pairs, "tokens": tokens, "usd": usd}
-        return Budget(**{name: cap and max(0.0, cap - spent[name]) for name, cap in _columns(self).items()})
-
 
 class Ledger:
     """The cost of one result so far and of its running calls, against a budget.
@@ -216,7 +210,7 @@ def _within(value: float, cap: float | None) -> bool:
     return cap is None or value <= cap * (1 + 1e-9)  # sums of shares are rounded
 
 
-def _columns(value: Price | Budget) -> Mapping[str, Any]:
+def _columns(value: Price | Budget) -> Mapping[str, float]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

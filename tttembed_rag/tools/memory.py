@@ -45,6 +45,8 @@ class PastRequest:
         task: Its task key: a server or a namespace.
 
         outcomes: The reward of each tool that was called, by the key of its card.
+
+        source: Who called them; several may call tools for the same request.
     """
 
     query_id: str
@@ -52,11 +54,12 @@ class PastRequest:
     vector: FloatArray
     task: str
     outcomes: Mapping[str, float]
+    source: str = ""
 
     @property
     def digest(self) -> int:
         """A number of 32 bits that stands for the request with its outcomes."""
-        return crc32(json.dumps([self.task, self.query_id, sorted(self.outcomes.items())]).encode())
+        return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +78,8 @@ class Outcome:
         reward: In [0, 1].
 
         task: The task key of the request, None where nothing names one.
+
+        source: Who called the tool; empty where nothing names them.
     """
 
     query: str
@@ -83,6 +88,7 @@ class Outcome:
     card_vector: FloatArray
     reward: float
     task: str | None
+    source: str = ""
 
 
 class CallMemory(Protocol):
@@ -131,14 +137,15 @@ class InProcess:
 
     def __init__(self) -> None:
         self.live = LiveOffsets()
-        self._kept: dict[str, OrderedDict[tuple[str, str], tuple[FloatArray, dict[str, float]]]] = {}
+        # By tenant, the vector and the outcomes of each task, request and source.
+        self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}
         self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
     def note(self, outcome: Outcome, tenant: str) -> None:
         """Keep the outcome of one call."""
-        key = (outcome.task or DEFAULT_TASK, outcome.query)
+        key = (outcome.task or DEFAULT_TASK, outcome.query, outcome.source)
         with self._lock:
             kept = self._kept.setdefault(tenant, OrderedDict())
             kept.setdefault(key, (outcome.vector, {}))[1][outcome.card.key] = outcome.reward
@@ -150,8 +157,8 @@ class InProcess:
         """The last requests of a tenant with vectors (width,), newest first."""
         with self._lock:
             return [
-                PastRequest(query, query, vector, task, dict(outcomes))
-                for (task, query), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+                PastRequest(query, query, vector, task, dict(outcomes), source)
+                for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
                 if len(vector) == width
             ]
 
@@ -212,7 +219,14 @@ class InStore:
         """Keep the outcome of one call; it is written a moment later."""
         known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
         with scope(outcome.task, tenant=tenant, query_id=""):
-            self._log.record(outcome.query, [outcome.card.text], [outcome.reward], task=outcome.task, known=known)
+            self._log.record(
+                outcome.query,
+                [outcome.card.text],
+                [outcome.reward],
+                task=outcome.task,
+                known=known,
+                source=outcome.source,
+            )
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -222,10 +236,10 @@ class InStore:
         """
         self._log.flush()
         served = self.store.history.recent(
-            tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH
+            tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
         return [
-            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes)
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source)
             for one in served
             if one.vector is not None
             and one.query
