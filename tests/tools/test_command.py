@@ -32,11 +32,12 @@ def store(tmp_path):
 
 @pytest.mark.slow
 def test_cron_learns_what_agents_did(tmp_path, store):
-    """A pass publishes what `learn` would, to searches of other processes; the next pass has nothing new."""
+    """A pass asks a judge as often as it may, and publishes to other processes; the next pass has nothing new."""
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, LEARNED)
 
-    once, again = learn(tmp_path, CATALOG), learn(tmp_path, CATALOG)
+    judge = ("--judge", "python:tttembed_rag.testing:FakeJudge", "--budget", "pairs=7")
+    once, again = learn(tmp_path, CATALOG, *judge), learn(tmp_path, CATALOG)
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, UNSEEN[:1])
         after = first(search, UNSEEN)
@@ -48,6 +49,7 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     assert after > 0.9
     assert few.reason == "1 requests are new, too few"
     assert len(store.versions()) == 1
+    assert store.judge_queue.spent().pairs == 7
 
 
 @pytest.mark.slow
@@ -63,6 +65,7 @@ def test_the_worker_leaves_calls_alone(store):
             "these are calls of tools: `tttembed tools learn` learns from them"
         ]
         assert [one.by for one in store.versions()] == ["tools"]
+        assert store.due.tenants() == []
 
 
 def test_servers_are_no_tools(tmp_path, store):

@@ -47,6 +47,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     judge, count = tenant.judge()
     if judge == TOOL_CALLS:  # what they support is seen on lists that only a search with the catalogue can make
         yield tenant.step("learned nothing", "these are calls of tools: `tttembed tools learn` learns from them")
+        tenant.settle()
         return
     if not count and tenant.live is None:
         yield tenant.step("learned nothing", "no rewards yet")
