@@ -239,7 +239,8 @@ def test_options_exist(document: Path) -> None:
     known = {
         option
         for command in main.commands.values()
-        for parameter in command.params
+        for below in [command, *getattr(command, "commands", {}).values()]
+        for parameter in below.params
         if isinstance(parameter, click.Option)
         for option in parameter.opts
     } | {"--help", "--version"}

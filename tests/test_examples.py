@@ -62,6 +62,7 @@ def test_each_agent_learns_its_own_skills(printed):
     found = re.findall(r"(\w+), (\w+): the first skill works for (\d+) of 10", said)
     works = {(when, agent): int(count) for when, agent, count in found}
 
+    assert len((EXAMPLES / "agent_skills.py").read_text(encoding="utf-8").splitlines()) <= 40
     assert works["after", "northwind"] > works["before", "northwind"]
     assert works["after", "acme"] > works["before", "acme"]
 

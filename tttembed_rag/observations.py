@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+# In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.
+TOOL_CALLS = "tool use"
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
 MAX_SOURCES = 32
 

@@ -108,6 +108,38 @@ def test_what_the_sdk_prints_is_read(tmp_path):
     assert (found.query, found.documents) == ("wool", TEXTS)
 
 
+def test_what_a_collector_writes_is_read(tmp_path):
+    """OTLP as JSON by the real encoder, a line for each batch, beside a line of logs."""
+    trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the OpenTelemetry SDK is not installed")
+    encoder = pytest.importorskip(
+        "opentelemetry.exporter.otlp.json.common.trace_encoder", reason="the JSON encoder of OTLP is not installed"
+    )
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    provider, kept = trace.TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    tracer = provider.get_tracer("test")
+    vector = {"embedding.embeddings.0.embedding.text": "wool", "embedding.embeddings.0.embedding.vector": [0.5, -2.0]}
+    outer = {"openinference.span.kind": "RETRIEVER", "input.value": "wool"} | flat(TEXTS[:1])
+    with tracer.start_as_current_span("outer", attributes=outer):
+        tracer.start_span("embed", attributes={"openinference.span.kind": "EMBEDDING"} | vector).end()
+        fields = {"openinference.span.kind": "RETRIEVER", "input.value": "wool", "top": 7, "hybrid": True} | flat()
+        tracer.start_span("retrieve", attributes=fields).end()
+    lines = [encoder.encode_spans([span]).to_json() for span in kept.get_finished_spans()]
+    (tmp_path / "traces.jsonl").write_text("\n".join(['{"resourceLogs": []}', *lines]), encoding="utf-8")
+
+    spans = read_spans(tmp_path / "traces.jsonl")
+    (found,) = retrievals_of(spans, Reader())
+
+    assert [dict(span.attributes) for span in spans] == [
+        {key: list(value) if isinstance(value, tuple) else value for key, value in span.attributes.items()}
+        for span in kept.get_finished_spans()
+    ]
+    assert (found.query, found.documents, found.vector) == ("wool", TEXTS, [0.5, -2.0])
+    assert found.span.at == pytest.approx(kept.get_finished_spans()[1].start_time / 1e9)
+
+
 def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
     """Queries wait for a judge; what was cut is counted; the same file again adds nothing."""
     lines = [record(1, **flat()), record(2, **flat(["x" * 50, "whole"], **{"input.value": "tea"}))]
@@ -143,6 +175,11 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
         ('{"name": "a"}', "span 1: expected context.span_id, trace_id and attributes"),
         ("[3]", "span 1: expected context.span_id, trace_id and attributes"),
         ("no JSON", "expected spans as JSON lines or Parquet"),
+        (
+            '{"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "a"}]}]}]}',
+            "object 1: expected resourceSpans as OTLP",
+        ),
+        ('{"resourceSpans": 3}', "object 1: expected resourceSpans as OTLP"),
     ],
 )
 def test_another_file_is_refused(tmp_path, text, message):

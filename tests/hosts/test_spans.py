@@ -4,11 +4,12 @@ import json
 import logging
 import threading
 
+import numpy as np
 import pytest
 
-from tttembed_rag import InputError, scope
-from tttembed_rag.capture import RewardLog, StoreLog
-from tttembed_rag.testing import FakeEmbedder, FakeLog
+from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.testing import FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
 
@@ -240,9 +241,6 @@ class TestVectors:
 
     def test_a_steered_vector_is_marked_and_left_out(self):
         """Steering inside a span marks it; its vector is never taken for a base vector."""
-        import numpy as np
-
-        from tttembed_rag import Evidence, Offset, Offsets
         from tttembed_rag.serving import Steering
 
         offset = Offset("global", np.ones(2, np.float32), 0.9, 9, Evidence(9, 0.1, (0.0, 0.2), "published", "made up"))
@@ -324,92 +322,3 @@ class TestHarm:
         log.close()
 
         assert (store.counts("acme").queries, store.counts("acme").pairs, store.counts("").queries) == (1, 4, 0)
-
-
-class TestLangChain:
-    """The same chain, seen by its own callbacks and by its spans."""
-
-    @pytest.fixture
-    def chain(self):
-        """A chain with two retrievers in an ensemble, compressed, over a store with stemmed word vectors."""
-        pytest.importorskip("langchain_classic", reason="LangChain is not installed")
-        from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
-        from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
-        from langchain_core.embeddings import Embeddings
-        from langchain_core.runnables import RunnableLambda
-        from langchain_core.vectorstores import InMemoryVectorStore
-
-        fake = FakeEmbedder()
-
-        class Words(Embeddings):
-            """Vectors of the words of a text."""
-
-            def embed_query(self, text):
-                """One vector."""
-                return list(map(float, fake.embed_query(text)))
-
-            def embed_documents(self, texts):
-                """A vector each."""
-                return [self.embed_query(text) for text in texts]
-
-        words = Words()
-        stores = [InMemoryVectorStore(words) for _ in range(2)]
-        for part, into in enumerate(stores):
-            into.add_texts([f"{text} {part}" for text in DOCUMENTS])
-        ensemble = EnsembleRetriever(retrievers=[one.as_retriever(search_kwargs={"k": 2}) for one in stores])
-        compressed = ContextualCompressionRetriever(
-            base_compressor=EmbeddingsFilter(embeddings=words, k=2), base_retriever=ensemble
-        )
-        return RunnableLambda(lambda query: query.lower()) | compressed
-
-    @pytest.mark.parametrize("metadata", [{}, {"tttembed_scope": "billing"}])
-    def test_both_taps_tell_the_same(self, chain, metadata):
-        """Queries, documents, order and tasks are those of the native adapter, sync, in batches and with a scope."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
-        )
-        from langchain_tttembed import RewardCallbackHandler
-
-        native, tapped = FakeLog(), FakeLog()
-        processor, _ = provided(tapped)
-        provider = trace.TracerProvider()
-        provider.add_span_processor(processor)
-        instrumentor = instrument.LangChainInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
-        try:
-            config = {"callbacks": [RewardCallbackHandler(native)], "metadata": metadata}
-            chain.invoke("Wash wool", config)
-            with scope("sales"):
-                chain.batch(["hot kettle", "mill river"], config)
-            processor.force_flush()
-        finally:
-            instrumentor.uninstrument()
-
-        assert len(native.calls) == 6
-        assert sorted(calls_of(tapped), key=repr) == sorted(calls_of(native), key=repr)
-        assert {one.task for one in native.calls} == ({"billing"} if metadata else {None, "sales"})
-
-    def test_what_was_tapped_can_be_judged_and_learned(self, chain):
-        """Through a `RewardLog`: observe by spans, judge, and rewards are there for `fit`."""
-        instrument = pytest.importorskip(
-            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
-        )
-        from tttembed_rag.testing import FakeJudge
-
-        judge, model = FakeJudge(), FakeEmbedder()
-        log = RewardLog.of(judge)
-        processor, _ = provided(log)
-        provider = trace.TracerProvider()
-        provider.add_span_processor(processor)
-        instrumentor = instrument.LangChainInstrumentor()
-        instrumentor.instrument(tracer_provider=provider)
-        try:
-            chain.invoke("Wash wool")
-            processor.force_flush()
-        finally:
-            instrumentor.uninstrument()
-        log.score_waiting(judge)
-
-        rewards = log.rewards(model.embed_query, model.embed_documents)
-
-        assert (len(rewards.query_vectors), len(rewards.values)) == (1, 4)

@@ -20,7 +20,9 @@ WIDTH = 16
 
 LANGCHAIN, LLAMA = "integrations/langchain-tttembed/tests", "integrations/llama-index-embeddings-tttembed/tests"
 HAYSTACK, HOSTS, PROXY = "integrations/tttembed-haystack/tests/test_components.py", "tests/hosts", "tests/proxy"
-FRAMEWORKS, SPANS, PHOENIX = (f"{HOSTS}/test_{name}.py" for name in ("frameworks", "spans", "phoenix"))
+FRAMEWORKS, SPANS, PHOENIX, TAPS = (
+    f"{HOSTS}/test_{name}.py" for name in ("frameworks", "spans", "phoenix", "instrumentations")
+)
 BY_HAND = "tests/test_capture.py"
 
 # By host, what proves the cells: captured, steered, cannot be. Each is a file and the name of a test in it, or a class.
@@ -61,7 +63,7 @@ PROOF = {
         (FRAMEWORKS, "test_queries_are_steered_and_all_else_is_not"),
     ),
     "DSPy": (
-        (SPANS, "test_a_retriever_is_observed"),
+        (f"{HOSTS}/test_dspy.py", "test_what_retrieve_finds_is_captured_by_its_spans"),
         (f"{HOSTS}/test_dspy.py", "test_searches_are_steered_and_the_corpus_is_not"),
         (f"{HOSTS}/test_dspy.py", "test_a_function_names_the_task_of_each_query"),
     ),
@@ -71,7 +73,7 @@ PROOF = {
         (f"{PROXY}/test_roles.py", "test_cohere_says_its_role_itself"),
     ),
     "anything with spans": (
-        (SPANS, "test_both_taps_tell_the_same"),
+        (TAPS, "test_both_taps_tell_the_same"),
         (SPANS, "test_a_steered_vector_is_marked_and_left_out"),
         (SPANS, "test_a_text_that_is_not_whole_is_never_judged"),
     ),
@@ -80,10 +82,20 @@ PROOF = {
         (PHOENIX, "test_spans_are_imported_judged_and_annotated"),
         (f"{HOSTS}/test_spanfiles.py", "test_import_puts_spans_into_a_store"),
     ),
+    "OpenTelemetry collector": (
+        (f"{HOSTS}/test_spanfiles.py", "test_what_a_collector_writes_is_read"),
+        (f"{HOSTS}/test_spanfiles.py", "test_import_puts_spans_into_a_store"),
+        (f"{HOSTS}/test_spanfiles.py", "test_import_puts_spans_into_a_store"),
+    ),
     "Quepid, OpenSearch, TREC": (
         (f"{HOSTS}/test_judgments.py", "test_what_is_written_is_read_again"),
         (f"{HOSTS}/test_judgments.py", "test_a_store_is_written_by_the_command"),
         (f"{HOSTS}/test_judgments.py", "test_ratings_of_quepid_are_read"),
+    ),
+    "any MCP client": (
+        ("tests/tools/test_mcp_server.py", "test_what_was_called_is_kept_when_it_is_told_to_end"),
+        ("tests/tools/test_mcp_server.py", "test_a_client_gains_without_code"),
+        ("tests/tools/test_search.py", "test_calls_before_any_search_say_nothing"),
     ),
 }
 
@@ -210,14 +222,15 @@ def test_the_line_of_pydantic_ai_steers(url):
     assert vectors[0] != vectors[1]
 
 
+@pytest.mark.slow
 def test_the_line_of_dspy_steers(url):
-    """A retriever with its corpus embedded is steered; a stand-in of DSPy's shape, which does not install here."""
-    from types import SimpleNamespace
-
+    """A retriever with its corpus embedded is steered."""
+    dspy = pytest.importorskip("dspy", reason="DSPy is not installed")
     from tttembed_rag.hosts.dspy import QueryEmbedder, steer
 
     words = FakeEmbedder(width=WIDTH).embed_queries
-    retriever = SimpleNamespace(embedder=words, corpus_embeddings=words(["wool"]))
+    embedder = dspy.Embedder(words, caching=False)
+    retriever = dspy.retrievers.Embeddings(corpus=["wool"], embedder=embedder, k=1)
     use = next(use for name, use, *_ in rows() if name == "DSPy")
 
     made = eval(use, {"steer": steer, "retriever": retriever, "follow": follow, "url": url})  # noqa: S307
@@ -281,13 +294,16 @@ def test_the_line_of_spans_runs():
     assert [one.query for one in log.calls] == ["wool"]
 
 
-@pytest.mark.parametrize("host", ["any client of HTTP", "Phoenix", "Quepid, OpenSearch, TREC"])
+@pytest.mark.parametrize(
+    "host", [host for host, use, *_ in rows() if use.startswith("tttembed ")], ids=lambda host: host.replace(" ", "-")
+)
 def test_the_commands_of_the_table_exist(host):
     """Each is a command with these options."""
     _, name, *rest = next(use for of, use, *_ in rows() if of == host).split()
+    below = [word for word in rest if word in getattr(main.commands[name], "commands", ())]
     options = [word for word in rest if word.startswith("--")]
 
-    said = CliRunner().invoke(main, [name, "--help"]).output
+    said = CliRunner().invoke(main, [name, *below, "--help"]).output
 
     assert options
     assert all(option in said for option in options)

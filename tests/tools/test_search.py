@@ -13,12 +13,12 @@ import pytest
 
 import tttembed_rag
 from tttembed_rag.errors import InputError, StoreUnavailable
+from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.tools.index import WEIGHT, best, fused, words
 from tttembed_rag.tools.learning import CONTRADICTED, _excess, learn, usable
-from tttembed_rag.tools.memory import JUDGE
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 
@@ -88,6 +88,20 @@ def test_a_leg_that_says_nothing_counts_nothing():
     assert best(fused(dense, nothing, WEIGHT), 3).tolist() == [1, 2, 0]
     assert best(fused(nothing, dense, WEIGHT), 3).tolist() == [1, 2, 0]
     assert fused(nothing, nothing, WEIGHT).tolist() == [0, 0, 0]
+
+
+def test_the_application_decides_what_is_logged():
+    """An application that logs from INFO on sees nothing of how an index is built."""
+    code = (
+        "import logging; logging.basicConfig(level='INFO')\n"
+        "from tttembed_rag.testing import FakeEmbedder\n"
+        "from tttembed_rag.tools import LearnedToolSearch\n"
+        "print(LearnedToolSearch({'a': 'one'}, FakeEmbedder())('one'))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    assert (done.stdout, done.stderr) == ("['a']\n", "")
 
 
 # The catalogue changes
@@ -187,6 +201,19 @@ def test_nothing_is_learned_twice(search):
     search.learn()
 
     assert search.learn().reason == "no request is new"
+
+
+def test_learning_goes_on_beyond_the_last_requests(search, monkeypatch):
+    """Where as many requests are remembered as ever can be, new ones are learned from all the same."""
+    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 20)
+    teach(search, TOPICS[:20])
+    search.learn()
+    teach(search, TOPICS[20:21])
+    few = search.learn(grown=0.1)
+    teach(search, LEARNED[21:])
+
+    assert few.reason == "1 requests are new, too few"
+    assert search.learn(grown=0.1).published
 
 
 def test_the_weight_of_keywords_is_learned():
@@ -346,7 +373,7 @@ def test_tools_that_were_not_called_stay_unjudged(tmp_path):
                 search.used(request(topic), f"zeta_{topic}")
             search.learn()
 
-        rewards = store.rewards(JUDGE)
+        rewards = store.rewards(TOOL_CALLS)
 
         assert rewards.values.tolist() == [1.0] * len(LEARNED)
         assert store.counts().pairs == len(LEARNED)
@@ -410,7 +437,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         teach(search, LEARNED)
         search.learn()
-        search._memory._store.close()
+        search._memory.store.close()
         for file in tmp_path.iterdir():
             file.unlink()
         (tmp_path / "tools.db").mkdir()

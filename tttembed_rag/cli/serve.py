@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +84,9 @@ def serve(
     listening = config.bind_socket()
     listening.listen(config.backlog)  # from here on callers wait instead of being refused
     shown = f"[{host}]" if ":" in host else host
+    # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
+    gc.collect()
+    gc.freeze()
     click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {', '.join(models)} at {upstream}; {live!r}")
     uvicorn.Server(config).run(sockets=[listening])
 

@@ -1,4 +1,4 @@
-"""`tttembed tools serve`: MCP servers behind one search that learns from what is called."""
+"""`tttembed tools`: MCP servers behind one search that learns from what is called, and learning under cron."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, main, say
+from tttembed_rag.cli.telling import named
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+
+def judged(command: CommandT) -> CommandT:
+    """The options of a judge that is asked about tools that nobody called."""
+    for option in (
+        click.option("--price", default="", metavar="USD", help="As for `tttembed worker`."),
+        click.option(
+            "--budget", default="pairs=200", show_default=True, metavar="CAPS", help="Of --judge, per day (UTC)."
+        ),
+        click.option(
+            "--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @main.group()
@@ -33,8 +52,18 @@ def tools() -> None:
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
 @click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between two passes of learning.")
 @counted("--top", 8, "Tools found at most.")
+@judged
 def serve(
-    catalog: Path, store: str | None, embedder: str, http: str | None, tenant: str, every: float, top: int
+    catalog: Path,
+    store: str | None,
+    embedder: str,
+    http: str | None,
+    tenant: str,
+    every: float,
+    top: int,
+    judge: str | None,
+    budget: str,
+    price: str,
 ) -> None:
     """An MCP server in front of other MCP servers, with two tools: search_tools and call_tool.
 
@@ -44,6 +73,7 @@ def serve(
     """
     import asyncio
 
+    from tttembed_rag.judges.spending import Budget, Price
     from tttembed_rag.serving.context import scope
     from tttembed_rag.system.background import checked_interval
     from tttembed_rag.tools.mcp_server import Front, read_servers, serve_http, serve_stdio
@@ -56,7 +86,9 @@ def serve(
     said.setFormatter(logging.Formatter("%(message)s"))
     logging.getLogger("tttembed_rag").addHandler(said)
     logging.getLogger("tttembed_rag.tools").setLevel(logging.INFO)
-    search = LearnedToolSearch([], embedder, store=store)
+    search = LearnedToolSearch(
+        [], embedder, store=store, judge=judge, budget=Budget.parse(budget), price=Price.parse(price)
+    )
 
     def end(*_: object) -> None:
         search.close()
@@ -67,6 +99,38 @@ def serve(
             signal.signal(number, end)
     with search, scope(None, tenant=tenant):
         asyncio.run(Front(search, servers, k=top, every=every).run(way))
+
+
+@tools.command()
+@click.option(
+    "--catalog",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The tools that are searched: a JSON file of tools, or a folder with SKILL.md files.",
+)
+@click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
+@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
+@click.option(
+    "--grown", default=0.1, show_default=True, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass."
+)
+@judged
+def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | None, budget: str, price: str) -> None:
+    """Learn from the calls in a store, for every tenant, as `LearnedToolSearch.learn` does; one pass, for cron.
+
+    A tenant is learned for where requests that no process has learned from are at least a share --grown of the others.
+    """
+    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.stores import open_store
+    from tttembed_rag.tools.search import LearnedToolSearch
+
+    caps, cost = Budget.parse(budget), Price.parse(price)
+    with (
+        open_store(store, create=False) as opened,
+        LearnedToolSearch(catalog, embedder, store=opened, judge=judge, budget=caps, price=cost) as search,
+    ):
+        for tenant, lesson in search.learn_for_all(grown=grown).items():
+            say(f"{named(tenant)}: {lesson}")
 
 
 def _address(text: str) -> tuple[str, int]:

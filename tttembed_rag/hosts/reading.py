@@ -11,6 +11,7 @@ Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) an
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
 SCOPE_KEY, STEERED = "tttembed_scope", "tttembed.steered"
 _REDACTED = "__REDACTED__"
+# What Haystack's instrumentation writes where a retriever was asked by a vector.
+_A_VECTOR = re.compile(r"<\d+-dimensional vector>")
 # Spans that have a retriever below them, and query vectors, that are remembered at most.
 _MOST = 10_000
 
@@ -117,9 +120,11 @@ class Reader:
     def __post_init__(self) -> None:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
-        # Spans that have a retriever below them.
+        # Spans that have a retriever with documents below them.
         self._around: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._query_vectors: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
+        # The texts that were embedded in a trace.
+        self._embedded: OrderedDict[str, set[str]] = OrderedDict()
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -129,7 +134,11 @@ class Reader:
             kind = "RETRIEVER"
         nested = (span.trace_id, span.span_id) in self._around
         self._around.pop((span.trace_id, span.span_id), None)
-        if (nested or kind == "RETRIEVER") and span.parent_id is not None:
+        documents: list[dict[str, Any]] = []
+        if kind == "RETRIEVER":
+            documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
+        # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
+        if (nested or documents) and span.parent_id is not None:
             _keep(self._around, (span.trace_id, span.parent_id), None)
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
@@ -140,11 +149,14 @@ class Reader:
         if nested:
             self.counts.nested += 1
             return None
-        return self._retrieved(span, fields)
+        return self._retrieved(span, fields, documents)
 
-    def _retrieved(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
-        query = self._whole(fields.get("gen_ai.retrieval.query.text") or _input(fields))
-        documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
+    def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
+        said = fields.get("gen_ai.retrieval.query.text") or _input(fields)
+        if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # that of the one text that was embedded, if it is one
+            embedded = self._embedded.get(span.trace_id, set())
+            said = next(iter(embedded)) if len(embedded) == 1 else None
+        query = self._whole(said)
         if query is None:
             self.counts.left_out += len(documents)
             return None
@@ -177,14 +189,15 @@ class Reader:
         return Retrieval(query, whole, places, span, scores, vector, _task(fields))  # type: ignore[arg-type]
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
-        """Remember the vectors of a trace's texts: the first of a text is the innermost model's."""
-        if not self.vectors or fields.get(STEERED):
-            return
+        """Remember a trace's embedded texts with their vectors: the first of a text is the innermost model's."""
+        base = self.vectors and not fields.get(STEERED)
         number = 0
         while (vector := fields.get(f"embedding.embeddings.{number}.embedding.vector")) is not None:
             text = self._whole(fields.get(f"embedding.embeddings.{number}.embedding.text"))
             key = (span.trace_id, text or "")
-            if text is not None and isinstance(vector, Sequence) and key not in self._query_vectors:
+            if text is not None:
+                _keep(self._embedded, span.trace_id, self._embedded.get(span.trace_id, set()) | {text})
+            if base and text is not None and isinstance(vector, Sequence) and key not in self._query_vectors:
                 _keep(self._query_vectors, key, vector)
             number += 1
 
@@ -294,7 +307,7 @@ def _task(fields: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def _keep(kept: OrderedDict[tuple[str, str], Any], key: tuple[str, str], value: Any) -> None:
+def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
     kept[key] = value
     while len(kept) > _MOST:
         kept.popitem(last=False)

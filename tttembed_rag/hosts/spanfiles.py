@@ -25,7 +25,8 @@ def read_spans(path: Path) -> list[Span]:
     """The spans of a file.
 
     Known are JSON lines and JSON lists of what the OpenTelemetry SDK prints (``span.to_json()``) or Phoenix exports,
-    and Parquet files of Phoenix's data frames (``pip install 'tttembed-rag[spans]'``).
+    OTLP as JSON, which the file exporter of the OpenTelemetry collector writes, and Parquet files of Phoenix's data
+    frames (``pip install 'tttembed-rag[spans]'``).
 
     Raises:
         DataError: Not such a file; the message names the line.
@@ -34,7 +35,7 @@ def read_spans(path: Path) -> list[Span]:
         if path.suffix == ".parquet":
             records: Iterable[Any] = require("pyarrow.parquet", "spans").read_table(path).to_pylist()
         else:
-            records = _json(path.read_text(encoding="utf-8"))
+            records = _without_envelopes(path, _json(path.read_text(encoding="utf-8")))
         return [_checked(path, number, record) for number, record in enumerate(records, 1)]
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a file of spans, found none") from exc
@@ -112,6 +113,45 @@ def _json(text: str) -> Iterable[Any]:
             continue
         value, place = decoder.raw_decode(text, place)
         yield from value if isinstance(value, list) else [value]
+
+
+def _without_envelopes(path: Path, records: Iterable[Any]) -> Iterable[Any]:
+    """*records* with the spans of OTLP in the place of their envelopes; its logs and metrics are passed over."""
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, Mapping) or not record.keys() & {"resourceSpans", "resourceLogs", "resourceMetrics"}:
+            yield record
+            continue
+        try:
+            for resource in record.get("resourceSpans", ()):
+                for scope in resource.get("scopeSpans", ()):
+                    yield from map(_of_otlp, scope.get("spans", ()))
+        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+            raise DataError(f"{path}: object {number}: expected resourceSpans as OTLP has them ({exc!r})") from exc
+
+
+def _of_otlp(span: Mapping[str, Any]) -> dict[str, Any]:
+    """A span of OTLP as `span_of` reads it."""
+    return {
+        "context": {"span_id": span["spanId"], "trace_id": span["traceId"]},
+        "parent_id": span.get("parentSpanId"),
+        "start_time": int(span["startTimeUnixNano"]) if "startTimeUnixNano" in span else None,
+        "attributes": _values_of_otlp(span.get("attributes", ())),
+    }
+
+
+def _values_of_otlp(pairs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {pair["key"]: _value_of_otlp(pair.get("value", {})) for pair in pairs}
+
+
+def _value_of_otlp(value: Mapping[str, Any]) -> Any:
+    """The value of an attribute: OTLP names its type; whole numbers may be texts, as JSON cannot hold all of them."""
+    if "intValue" in value:
+        return int(value["intValue"])
+    if "arrayValue" in value:
+        return [_value_of_otlp(one) for one in value["arrayValue"].get("values", ())]
+    if "kvlistValue" in value:
+        return _values_of_otlp(value["kvlistValue"].get("values", ()))
+    return next((value[kind] for kind in ("stringValue", "doubleValue", "boolValue") if kind in value), None)
 
 
 def _checked(path: Path, number: int, record: Any) -> Span:

@@ -21,9 +21,11 @@ LEARNED, TRIAL = "learned", "trial"
 DRIFT = "drift"
 # The identity of the tenant's embedding model.
 PROBE = "probe"
+# The requests that a search over tools has learned from.
+TOOLS = "tools"
 
 # States that are derived from rewards: forgetting deletes them.
-DERIVED = (LEARNED, TRIAL, DRIFT)
+DERIVED = (LEARNED, TRIAL, DRIFT, TOOLS)
 # Fields of `MEMORY` that outlive forgetting: when the embedding model changed, and what was rolled back.
 REMEMBERED = ("since", "contradicted", "fresh")
 

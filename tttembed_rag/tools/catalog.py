@@ -103,6 +103,8 @@ def _tools(catalog: Any) -> Iterable[Any]:
         path = Path(catalog)
         return _skills(path) if path.is_dir() else _tools(_read_json(path))
     if isinstance(catalog, Mapping):
+        if isinstance(catalog.get("mcpServers"), Mapping):
+            raise InputError("catalog: expected tools, got mcpServers: `tttembed tools serve` searches their tools")
         for key in ("result", "tools"):
             if isinstance(catalog.get(key), Mapping | list):
                 return _tools(catalog[key])

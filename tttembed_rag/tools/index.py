@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -94,6 +95,10 @@ def _bm25(texts: Sequence[list[str]]) -> Any:
     """The BM25 index; None where there is no word at all."""
     if not any(texts):
         return None
-    ranker = require("bm25s", "tools").BM25(k1=1.5, b=0.75)
+    logger = logging.getLogger("bm25s")
+    level = logger.level
+    bm25s = require("bm25s", "tools")
+    logger.setLevel(level)  # importing it sets DEBUG, and the application would see its messages
+    ranker = bm25s.BM25(k1=1.5, b=0.75)
     ranker.index(list(texts), show_progress=False)
     return ranker

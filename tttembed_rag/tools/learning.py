@@ -2,23 +2,25 @@
 
 What is known of a request is which tools worked for it. To learn from that, a tool that worked is compared with the
 tools that the search lists first and nobody called: they count as no better, and only while offsets are fitted. What
-is kept of them is nothing: they stay unjudged.
+is kept of them is nothing: they stay unjudged. Where a judge was asked about one of them, its verdict counts instead;
+what is served is decided by calls alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
-from tttembed_rag.tools.memory import JUDGE, PastRequest
+from tttembed_rag.tools.memory import PastRequest
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # Rewards of a tool that was called and worked, and of one that failed by its own error.
@@ -82,12 +84,21 @@ def usable(requests: Sequence[PastRequest], index: ToolIndex) -> list[PastReques
     return sorted(found, key=lambda one: (one.task, one.query_id, one.source))
 
 
-def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
+def learn(
+    requests: Sequence[PastRequest], index: ToolIndex, verdicts: Sequence[Mapping[str, float]] | None = None
+) -> Offsets:
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     The gate of `fit` decides on the dense leg. Then requests that did not train the offsets are searched with both
     legs: offsets of a task that make it worse there by more than a standard error are withheld, and another weight is
     taken where it is better by more than that.
+
+    Args:
+        requests: The requests.
+
+        index: The catalogue.
+
+        verdicts: Rewards of tools that nobody called, for each request, by the keys of their cards.
     """
     vectors = np.stack([one.vector for one in requests])
     keyword = np.stack([index.keyword(one.query) for one in requests])
@@ -95,7 +106,7 @@ def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
         np.array([index.keys[key] for key, value in one.outcomes.items() if value >= 0.5 and key in index.keys])
         for one in requests
     ]
-    rewards = rewards_of_calls(requests, index, vectors, keyword)
+    rewards = rewards_of_calls(requests, index, vectors, keyword, verdicts)
     offsets = fit(rewards)
     tasks = [one.task for one in requests]
     held_out = _cross_fitted(rewards, vectors, tasks) if any(one.served for one in offsets.values()) else vectors
@@ -117,7 +128,11 @@ def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
 
 
 def rewards_of_calls(
-    requests: Sequence[PastRequest], index: ToolIndex, vectors: FloatArray, keyword: FloatArray
+    requests: Sequence[PastRequest],
+    index: ToolIndex,
+    vectors: FloatArray,
+    keyword: FloatArray,
+    verdicts: Sequence[Mapping[str, float]] | None = None,
 ) -> Rewards:
     """The outcomes of each request, beside the tools that the search lists first and nobody called."""
     known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]
@@ -128,11 +143,11 @@ def rewards_of_calls(
     near = np.mean((scores > np.array(lowest)[:, None]).sum(axis=1) < _BACKGROUND)
     depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
     candidates, values = [], []
-    for row, own in zip(scores, known, strict=True):
-        row[list(own)] = -np.inf
-        others = best(row, min(depth, len(index) - len(own)))
+    for row, own, judged in zip(scores, known, verdicts or [{}] * len(known), strict=True):
+        others = uncalled(row, own, depth)
         candidates.append(np.concatenate([np.fromiter(own, dtype=np.intp), others]))
-        values.append(np.concatenate([np.fromiter(own.values(), dtype=np.float64), np.zeros(len(others))]))
+        counted = [judged.get(index.cards[place].key, 0.0) for place in others.tolist()]
+        values.append(np.array([*own.values(), *counted], dtype=np.float64))
     return Rewards.from_indexed(
         vectors,
         index.vectors,
@@ -140,10 +155,17 @@ def rewards_of_calls(
         values,
         tasks=[one.task for one in requests],
         query_ids=[one.query_id for one in requests],
-        judge=JUDGE,
+        judge=TOOL_CALLS,
         sources=[one.source for one in requests],
         doc_ids=[card.key for card in index.cards],
     )
+
+
+def uncalled(scores: FloatArray, called: Collection[int], count: int) -> IntArray:
+    """The places of the *count* tools with the highest scores (n,) that were not *called*."""
+    others = scores.copy()
+    others[list(called)] = -np.inf
+    return best(others, min(count, len(others) - len(called)))
 
 
 def _cross_fitted(rewards: Rewards, vectors: FloatArray, tasks: Sequence[str]) -> FloatArray:

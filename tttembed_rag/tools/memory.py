@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
+from zlib import crc32
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, Superseded
+from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import scope
@@ -22,10 +25,10 @@ from tttembed_rag.vectors.checks import FloatArray
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
 
-# Who gave the rewards: an agent that called tools.
-JUDGE = "tool use"
 # Requests learned from, the last ones; tools of one request that are read.
 LAST, _DEPTH = 2000, 200
+# Digests that are kept of requests that were learned from: searches with other catalogues may share the store.
+_SEEN = 4 * LAST
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +55,11 @@ class PastRequest:
     task: str
     outcomes: Mapping[str, float]
     source: str = ""
+
+    @property
+    def digest(self) -> int:
+        """A number of 32 bits that stands for the request with its outcomes."""
+        return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +111,14 @@ class CallMemory(Protocol):
         """The tenants that may have requests."""
         ...
 
+    def seen(self, tenant: str) -> set[int]:
+        """Digests of the requests that were learned from, or in vain."""
+        ...
+
+    def see(self, digests: Collection[int], tenant: str) -> None:
+        """Add the digests of requests that were learned from now."""
+        ...
+
     def version(self, tenant: str) -> int:
         """The number of the version that a tenant is served, 0 for none."""
         ...
@@ -124,6 +140,7 @@ class InProcess:
         # By tenant, the vector and the outcomes of each task, request and source.
         self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}
+        self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
     def note(self, outcome: Outcome, tenant: str) -> None:
@@ -149,6 +166,14 @@ class InProcess:
         """The tenants that have requests."""
         with self._lock:
             return sorted(self._kept)
+
+    def seen(self, tenant: str) -> set[int]:
+        """Digests of the requests that were learned from, or in vain."""
+        return self._seen.get(tenant, set())
+
+    def see(self, digests: Collection[int], tenant: str) -> None:
+        """Add the digests of requests that were learned from now."""
+        self._seen[tenant] = self.seen(tenant).union(digests)
 
     def version(self, tenant: str) -> int:
         """How often something was published to a tenant."""
@@ -183,12 +208,12 @@ class InStore:
     def __init__(self, store: Store | str, embedder: str) -> None:
         from tttembed_rag.stores import open_store
 
-        self._store, self._is_own = (open_store(store), True) if isinstance(store, str) else (store, False)
-        if not self._store.texts:
+        self.store, self._is_own = (open_store(store), True) if isinstance(store, str) else (store, False)
+        if not self.store.texts:
             raise InputError("store: expected one that keeps texts, which BM25 reads, got one without texts")
         self._embedder = embedder
-        self._log = StoreLog(self._store, JUDGE, embedder=embedder)
-        self.live = follow(self._store, embedder=embedder)
+        self._log = StoreLog(self.store, TOOL_CALLS, embedder=embedder)
+        self.live = follow(self.store, embedder=embedder)
 
     def note(self, outcome: Outcome, tenant: str) -> None:
         """Keep the outcome of one call; it is written a moment later."""
@@ -210,8 +235,8 @@ class InStore:
             StoreUnavailable: The store cannot be read now.
         """
         self._log.flush()
-        served = self._store.history.recent(
-            tenant, width=width, embedder=self._embedder, judge=JUDGE, limit=LAST, depth=_DEPTH, by_source=True
+        served = self.store.history.recent(
+            tenant, width=width, embedder=self._embedder, judge=TOOL_CALLS, limit=LAST, depth=_DEPTH, by_source=True
         )
         return [
             PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source)
@@ -223,17 +248,35 @@ class InStore:
 
     def tenants(self) -> list[str]:
         """Every tenant of the store."""
-        return self._store.tenants()
+        self._log.flush()
+        return self.store.tenants()
+
+    def seen(self, tenant: str) -> set[int]:
+        """Digests of the requests that any process has learned from, or in vain."""
+        return set(self._seen(tenant))
+
+    def see(self, digests: Collection[int], tenant: str) -> None:
+        """Add the digests of requests that were learned from now; the first of many are forgotten."""
+        earlier = [one for one in self._seen(tenant) if one not in set(digests)]
+        from tttembed_rag.stores.states import TOOLS
+
+        self.store.states.set(TOOLS, json.dumps([*earlier, *digests][-_SEEN:]), tenant=tenant)
+
+    def _seen(self, tenant: str) -> list[int]:
+        from tttembed_rag.stores.states import TOOLS
+
+        kept = self.store.states.get(TOOLS, tenant=tenant)
+        return [] if kept is None else list(json.loads(kept))
 
     def version(self, tenant: str) -> int:
         """The number of the live version of a tenant, 0 for none."""
-        live = self._store.registry.version("live", tenant=tenant)
+        live = self.store.registry.version("live", tenant=tenant)
         return 0 if live is None else live.number
 
     def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:
-            self._store.publish(
+            self.store.publish(
                 offsets,
                 by="tools",
                 tenant=tenant,
@@ -244,7 +287,7 @@ class InStore:
             )
         except Superseded:
             return False
-        follow(self._store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look
+        follow(self.store, tenants=[tenant], embedder=self._embedder)  # this process need not wait for its next look
         return True
 
     def close(self) -> None:
@@ -252,4 +295,4 @@ class InStore:
         self._log.close()
         self.live.close()
         if self._is_own:
-            self._store.close()
+            self.store.close()

@@ -15,9 +15,12 @@ import numpy as np
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
+from tttembed_rag.judges.contract import checked_judge
+from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.serving.context import current_scope, current_source, current_tenant
 from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
+from tttembed_rag.tools.asking import DAILY, ToolJudge
 from tttembed_rag.tools.catalog import cards_of
 from tttembed_rag.tools.explaining import ToolExplanation, explained
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
@@ -27,6 +30,7 @@ from tttembed_rag.tools.turn import Turn
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
+    from tttembed_rag.judges import Judge
     from tttembed_rag.stores import Store
 
 _log = logging.getLogger(__name__)
@@ -52,23 +56,39 @@ class LearnedToolSearch:
 
         store: An open store, or its URL, shared by any number of processes; None learns in this process.
 
+        judge: Who says, while something is learned, whether some of the tools that were listed for a request and that
+            nobody called would have served it: any judge, or the text of one as `tttembed judge` takes it. It needs a
+            store. None asks nobody.
+
+        budget: Caps on what judges of the store may cost in a day (UTC), over all processes.
+
+        price: What the judge's usage costs; needed where the budget caps money.
+
     Raises:
-        InputError: The catalogue or the model is not what was expected.
+        InputError: The catalogue, the model or the judge is not what was expected.
         EmbedderError: The model cannot be loaded, or embeds no tools.
         StoreError: The store cannot be opened.
         MissingExtraError: bm25s is not installed.
     """
 
-    def __init__(self, catalog: Any, embed: Any = None, *, store: Store | str | None = None) -> None:
+    def __init__(
+        self,
+        catalog: Any,
+        embed: Any = None,
+        *,
+        store: Store | str | None = None,
+        judge: Judge | str | None = None,
+        budget: Budget = DAILY,
+        price: Price | None = None,
+    ) -> None:
         self._embedder = _embedder(embed)
         self._adding = Lock()
         self._index = ToolIndex([], np.zeros((0, 0), dtype=np.float32))
         self.add(catalog)
         self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
+        self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
         self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
         self._remembering = Lock()
-        # By tenant, what the last pass of `learn` looked at.
-        self._looked: dict[str, tuple[int, tuple[Any, ...]]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -212,7 +232,7 @@ class LearnedToolSearch:
         """Learn from all calls of the caller's tenant, and serve what they support.
 
         Args:
-            grown: Learn only where there are more requests than at the last pass of this process by this share, >= 0.
+            grown: Learn only where the requests that no process has learned from are this share of the others, >= 0.
 
         Raises:
             StoreUnavailable: The store is away; what was served stays.
@@ -221,14 +241,17 @@ class LearnedToolSearch:
         live = self._memory.live.current
         version = self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
-        outcomes = tuple((one.task, one.query_id, one.source, tuple(sorted(one.outcomes.items()))) for one in requests)
-        seen, before = (len(index), outcomes), self._looked.get(tenant, (0, ()))
+        digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
+        new = sum(one not in seen for one in digests)
         if len(requests) < 2:
             return Lesson.of(len(requests), live, _TOO_FEW)
-        if before == seen or len(outcomes) < (1 + grown) * len(before[1]):
-            return Lesson.of(len(requests), live, "no request is new")
-        offsets = learn(requests, index)
-        self._looked[tenant] = seen
+        if not new or new < grown * (len(requests) - new):
+            return Lesson.of(
+                len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
+            )
+        verdicts = None if self._judge is None else self._judge.verdicts(requests, index, tenant)
+        offsets = learn(requests, index, verdicts)
+        self._memory.see(digests, tenant)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
@@ -242,6 +265,16 @@ class LearnedToolSearch:
         """The same, without holding up the event loop."""
         return await asyncio.to_thread(self.learn, grown=grown)
 
+    def learn_for_all(self, *, grown: float = 0.0) -> dict[str, Lesson]:
+        """The same for every tenant, by name."""
+        lessons = {}
+        for tenant in self._memory.tenants():
+            with in_scope(None, tenant=tenant):
+                lessons[tenant] = lesson = self.learn(grown=grown)
+            if lesson.published:
+                _log.info("tools of tenant %r: %s", tenant, lesson)
+        return lessons
+
     @contextmanager
     def learning(self, every: float = 60.0) -> Iterator[Self]:
         """Within the block, learn for every tenant from the background, whenever there is a tenth more to learn from.
@@ -254,7 +287,7 @@ class LearnedToolSearch:
 
         def work() -> float | None:
             if not ended:
-                self._learn_for_all()
+                self.learn_for_all(grown=GROWTH)
             return None if ended else every
 
         loop = Loop("tttembed-tools", work, lambda: None)
@@ -275,13 +308,6 @@ class LearnedToolSearch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _learn_for_all(self) -> None:
-        for tenant in self._memory.tenants():
-            with in_scope(None, tenant=tenant):
-                lesson = self.learn(grown=GROWTH)
-            if lesson.published:
-                _log.info("tools of tenant %r: %s", tenant, lesson)
 
     def _found(
         self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
@@ -325,6 +351,17 @@ def _embedder(embed: Any) -> Embedder:
 
         return open_embedder(embed or "minilm")
     return FrameworkEmbedder(embed)
+
+
+def _asked(judge: Any, memory: CallMemory, budget: Budget, price: Price) -> ToolJudge:
+    """The judge, as it is asked about the requests of a store."""
+    if not isinstance(memory, InStore):
+        raise InputError("judge: expected a store beside it, which keeps what it answers and what it costs, got none")
+    if isinstance(judge, str):
+        from tttembed_rag.judges.specs import open_judge
+
+        judge = open_judge(judge, queries={}, documents={})
+    return ToolJudge(memory.store, checked_judge(judge), budget, price)
 
 
 def _check(query: str, k: int) -> None:

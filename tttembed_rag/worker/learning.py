@@ -18,6 +18,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.system import telemetry
@@ -44,6 +45,10 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         Superseded: Somebody has changed what is live meanwhile; that stays.
     """
     judge, count = tenant.judge()
+    if judge == TOOL_CALLS:  # what they support is seen on lists that only a search with the catalogue can make
+        yield tenant.step("learned nothing", "these are calls of tools: `tttembed tools learn` learns from them")
+        tenant.settle()
+        return
     if not count and tenant.live is None:
         yield tenant.step("learned nothing", "no rewards yet")
         tenant.settle()

@@ -1,0 +1,76 @@
+"""`tttembed tools learn`, and the worker beside it, on the store of a search."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag.cli import main
+from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeEmbedder
+from tttembed_rag.tools import LearnedToolSearch
+from tttembed_rag.worker import Worker
+
+from .conftest import CATALOG, LEARNED, UNSEEN, first, teach
+
+
+def learn(folder, catalog, *options):
+    """The exit code and output of the command on the store of a folder."""
+    (folder / "tools.json").write_text(json.dumps(catalog), encoding="utf-8")
+    given = ["--catalog", folder / "tools.json", "--store", f"sqlite:///{folder}/tools.db"]
+    embedder = ["--embedder", "python:tttembed_rag.testing:FakeEmbedder"]
+    done = CliRunner().invoke(main, ["tools", "learn", *map(str, given), *embedder, *options])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The store of the folder."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        yield store
+
+
+@pytest.mark.slow
+def test_cron_learns_what_agents_did(tmp_path, store):
+    """A pass asks a judge as often as it may, and publishes to other processes; the next pass has nothing new."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+        teach(search, LEARNED)
+
+    judge = ("--judge", "python:tttembed_rag.testing:FakeJudge", "--budget", "pairs=7")
+    once, again = learn(tmp_path, CATALOG, *judge), learn(tmp_path, CATALOG)
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+        teach(search, UNSEEN[:1])
+        after = first(search, UNSEEN)
+        few = search.learn(grown=0.1)
+
+    assert once[0] == again[0] == 0
+    assert once[1].startswith(f"the shared tenant: published: {len(LEARNED)} requests")
+    assert again[1].endswith("; no request is new\n")
+    assert after > 0.9
+    assert few.reason == "1 requests are new, too few"
+    assert len(store.versions()) == 1
+    assert store.judge_queue.spent().pairs == 7
+
+
+@pytest.mark.slow
+def test_the_worker_leaves_calls_alone(store):
+    """A worker on the same store learns nothing from calls of tools, and takes nothing back."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+        teach(search, LEARNED)
+        search.learn()
+
+        (done,) = Worker(store, min_new=1).round()
+
+        assert [str(step.detail) for step in done.steps] == [
+            "these are calls of tools: `tttembed tools learn` learns from them"
+        ]
+        assert [one.by for one in store.versions()] == ["tools"]
+        assert store.due.tenants() == []
+
+
+def test_servers_are_no_tools(tmp_path, store):
+    """The file of `tttembed tools serve` names servers: that is said in one line."""
+    code, said = learn(tmp_path, {"mcpServers": {"files": {"command": "x"}}})
+
+    assert code == 2
+    assert "catalog: expected tools, got mcpServers: `tttembed tools serve` searches their tools" in said
