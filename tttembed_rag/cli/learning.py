@@ -57,6 +57,12 @@ def rewards_options(command: CommandT) -> CommandT:
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit-sample` asked for.")
+@click.option(
+    "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
+)
+@click.option(
+    "--scratch", is_flag=True, help="Of a folder of Parquet: query vectors in temporary files, not in memory."
+)
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def learn(
@@ -64,7 +70,9 @@ def learn(
     out: Path,
     scope: Any,
     audit: Path | None,
+    engine: str | None,
     *,
+    scratch: bool,
     no_gate: bool,
     everything: bool,
     as_json: bool,
@@ -75,7 +83,9 @@ def learn(
     FILE is your own feedback, CSV with a header or JSON lines: query, document (their texts), and one of reward (in
     [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
     position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served
-    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
+    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors; or a folder of
+    Parquet files as `tttembed export --rewards` writes it, each file of queries a shard, held where --engine says. URL
+    is a store.
     """
     from tttembed_rag.gate.deciding import fit
     from tttembed_rag.judging.biases import warnings_of
@@ -86,15 +96,33 @@ def learn(
     if audit is not None and no_gate:
         raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
     labels = None if audit is None else read_labels(audit)
-    asked = RewardSource(source=source, out=out, **options)
-    rewards, embedder, lengths = asked.read()
-    offsets = fit(rewards, scope=scope, gate=not no_gate, audit=labels)
-    offsets = with_origin(offsets, embedder=embedder, warning="\n".join(warnings_of(rewards, lengths)))
+    if isinstance(source, Path) and is_sharded(source):
+        from tttembed_rag.parquet import parts
+        from tttembed_rag.scale import fit_sharded
+
+        held, scale = engine or "local", options["scale"]
+        offsets = fit_sharded(
+            source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
+        )
+        learned, embedder, warning = sum(parts(source).values()), "", ""
+    elif engine or scratch:
+        option = "engine" if engine else "scratch"
+        raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
+    else:
+        rewards, embedder, lengths = RewardSource(source=source, out=out, **options).read()
+        offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
+        warning = "\n".join(warnings_of(rewards, lengths))
+    offsets = with_origin(offsets, embedder=embedder, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
-        click.echo(f"{out}: {len(offsets)} offsets from {len(rewards)} rewarded queries, {served} served")
+        click.echo(f"{out}: {len(offsets)} offsets from {learned} rewarded queries, {served} served")
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether *folder* holds the two tables of `Rewards.to_parquet`."""
+    return all((folder / table).is_dir() for table in ("queries", "documents"))
 
 
 class Found(NamedTuple):

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.audittrail import write_line
+from tttembed_rag.stores.due import mark_due
 from tttembed_rag.stores.observing import EVERYTHING, forgotten_id, source_id, update_progress
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
@@ -96,19 +97,22 @@ def _unlearned(
     if not (gone or names is None or _has_expired(connection, learners)):
         return 0
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
-    leasing.revoke_worker(connection)
+    leasing.revoke_workers(connection, salt, learners)
+    mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 
 
 def expire_queries(connection: Connection, before: float, *, by: str) -> int:
     """Delete the queries last served before a Unix second, and paid answers as old."""
     q = schema.queries
-    old = connection.execute(select(q.c.id).where(q.c.last_at < before).order_by(q.c.id)).scalars().all()
+    rows = connection.execute(select(q.c.id, q.c.tenant).where(q.c.last_at < before).order_by(q.c.id)).all()
+    old = [row.id for row in rows]
     _, _, shown = _delete_queries(connection, old)
     _delete_orphans(connection, shown)
     for table in (schema.answers, schema.forgotten):
         connection.execute(table.delete().where(table.c.at < before))
     if old:
+        mark_due(connection, {row.tenant for row in rows})
         write_line(connection, by, _EXPIRE, f"{len(old)} queries last served before {before:.0f}", None)
     return len(old)
 

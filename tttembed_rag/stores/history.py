@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
 from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
@@ -129,8 +129,9 @@ class History:
         width: int,
         embedder: str,
         judge: str,
-        limit: int,
         depth: int,
+        limit: int | None = None,
+        names: Sequence[tuple[str, str]] | None = None,
         by_source: bool = False,
     ) -> list[Served]:
         """The last served queries with vectors, newest first, each with its first candidates that have vectors.
@@ -144,9 +145,11 @@ class History:
 
             judge: Fingerprint of the judge that gave the candidates' rewards.
 
-            limit: Queries at most.
-
             depth: Candidates at most, of each.
+
+            limit: Queries at most; None is all.
+
+            names: Only queries with this task and id; None is any.
 
             by_source: Whether a query comes once for each source, with its rewards; else once, with the mean of all.
         """
@@ -161,6 +164,8 @@ class History:
         )
         if embedder:
             newest = newest.where(e.c.name == embedder)
+        if names is not None:
+            newest = newest.where(tuple_(q.c.task, q.c.name).in_(names))
         with self._database.read() as connection:
             rows = connection.execute(newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))).all()
             number = id_of(connection, schema.judges, judge)

@@ -25,8 +25,6 @@ from tttembed_rag.stores.sources import Given, write_rewards
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
-# Rows of `schema.changes` that are worth adding up.
-_MANY_CHANGES = 1000
 
 
 def forgotten_id(salt: bytes, query_id: str) -> bytes:
@@ -155,19 +153,6 @@ def _write_rewards(connection: Connection, judge: int, rewards: Sequence[Given],
     changes = Counter(tenants[query] for query in changed)
     counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changes.items())]
     insert_all(connection, schema.changes, counts)
-
-
-def fold_changes(connection: Connection) -> None:
-    """Add up the rows of `schema.changes`, so that there is one for each tenant and judge."""
-    table = schema.changes
-    if connection.execute(select(func.count()).select_from(table)).scalar_one() < _MANY_CHANGES:
-        return
-    sums = Counter[tuple[int, int]]()
-    gone = table.delete().returning(table.c.tenant, table.c.judge, table.c.rewards)
-    for tenant, judge, rewards in connection.execute(gone):
-        sums[tenant, judge] += rewards
-    rows = [{"tenant": tenant, "judge": judge, "rewards": total} for (tenant, judge), total in sorted(sums.items())]
-    insert_all(connection, table, rows)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:

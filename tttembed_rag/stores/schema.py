@@ -203,7 +203,8 @@ progress = Table(
 )
 
 # How many rewards were written that were new or differed from those before: a row for each transaction, so that no
-# writer waits for another, which the worker adds up. It tells what is new, as the number of rewards does not.
+# writer waits for another. It tells what is new, as the number of rewards does not. Once a worker has looked at a row,
+# it is added to the sum of its tenant and judge, which is a row with an id below 0: see `due`.
 changes = Table(
     "changes",
     metadata,

@@ -18,6 +18,7 @@ from tttembed_rag.stores import forgetting, leasing, observing, reading, rows, s
 from tttembed_rag.stores.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.batch import Batch, QueryKey, with_text_ids
 from tttembed_rag.stores.database import Database, TextIds
+from tttembed_rag.stores.due import Due, mark_due
 from tttembed_rag.stores.history import History
 from tttembed_rag.stores.judgequeue import JudgeQueue
 from tttembed_rag.stores.leasing import Leases
@@ -25,6 +26,7 @@ from tttembed_rag.stores.migrating import migrate, salt_of
 from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.registry import Registry
+from tttembed_rag.stores.reserving import Reservations
 from tttembed_rag.stores.states import States
 from tttembed_rag.stores.vectors import StoredVectors
 
@@ -90,6 +92,10 @@ class Store(AbstractContextManager["Store"]):
 
         leases: The right to do something alone, for workers.
 
+        due: The tenants with something new to learn from, for workers.
+
+        reservations: What workers are asking judges at this moment, and may spend.
+
         states: What a worker keeps between rounds.
 
         history: What a report reads.
@@ -110,7 +116,9 @@ class Store(AbstractContextManager["Store"]):
         self.promote, self.rollback = self.registry.promote, self.registry.rollback
         self.judge_queue = JudgeQueue(database, self._salt)
         self.audit = AuditTrail(database)
-        self.leases = Leases(database)
+        self.leases = Leases(database, self._salt)
+        self.due = Due(database)
+        self.reservations = Reservations(database, self._salt)
         self.states = States(database)
         self.history = History(database)
         self.vectors = StoredVectors(database)
@@ -272,11 +280,6 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.count_changes(connection, Selection(judge=judge, tenant=tenant))
 
-    def fold_changes(self) -> None:
-        """Add up what `changes` counts; a worker does it now and then."""
-        with self._database.write("observing") as connection:
-            observing.fold_changes(connection)
-
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
 
@@ -333,10 +336,11 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
         with self._database.write("publishing") as connection:
-            rows.ids_of(connection, schema.tenants, [tenant])
+            ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
+            mark_due(connection, [ids[""]])
             connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
             if not allowed:
-                leasing.revoke_worker(connection)
+                leasing.revoke_workers(connection, self._salt, [""])
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Forgetting

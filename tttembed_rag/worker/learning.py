@@ -46,6 +46,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     judge, count = tenant.judge()
     if not count and tenant.live is None:
         yield tenant.step("learned nothing", "no rewards yet")
+        tenant.settle()
         return
     if probe is not None:
         yield from recognise(tenant, probe, count)
@@ -53,6 +54,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     audited = labelled != tenant.memory.labelled
     if not audited and (judge, count, changes) == (tenant.memory.judge, tenant.memory.looked, tenant.memory.changes):
         yield tenant.step("learned nothing", f"nothing is new, {count} rewards as before")
+        tenant.settle()
         return
     tenant.find_embedder(judge)
     if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
@@ -73,6 +75,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     if new < needed:
         yield tenant.step("learned nothing", f"{new} rewards are new, {needed} are needed")
     tenant.remember()
+    tenant.settle()
 
 
 def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None) -> Iterator[Step]:

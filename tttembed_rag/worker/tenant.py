@@ -67,6 +67,7 @@ class Tenant:
     def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
         self.store, self.name, self.habits = store, name, habits
         self._holding = holding
+        self._marks = store.due.marks(name)  # before anything else is read: what comes later stays due
         self.notes = Notes(store, name, holding)
         self.memory = self.notes.memory()
         self.live = store.registry.version("live", tenant=name)
@@ -160,6 +161,10 @@ class Tenant:
         """Write the memory, with changes of its attributes."""
         self.memory = replace(self.memory, **changes)  # type: ignore[arg-type]  # its own attributes
         self.notes.set_memory(self.memory)
+
+    def settle(self) -> None:
+        """Note that the tenant was looked at: until something new comes, no worker looks at it again."""
+        self.store.due.settle(self._marks, tenant=self.name, lease=self.lease)
 
     def step(self, action: Action, detail: str, version: Version | None = None) -> Step:
         """A step of this tenant."""
