@@ -442,6 +442,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "verdict": "published",
         "reason": "steady",
         "needed": None,
+        "sources": 0,
         "judge": None,
         "landmarks": None,
         "bandwidth": None,

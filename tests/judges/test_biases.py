@@ -58,6 +58,13 @@ def test_a_judge_that_reads_is_not(seed):
     assert warnings_of(*judge) == []
 
 
+def test_a_little_of_length_is_not():
+    """A correlation that is weak is no warning, also where rewards hardly follow similarity."""
+    judge = judged(lambda similarity, length, noise: 0.3 + noise / 2 + length / 25_000 - similarity / 10, 400)
+
+    assert warnings_of(*judge) == []
+
+
 def test_noise_and_few_queries_are_not():
     """Rewards at random follow nothing; nine queries say nothing."""
     assert warnings_of(*judged(lambda _, __, noise: noise)) == []

@@ -312,6 +312,20 @@ def test_forget_says_what_is_left(url: str) -> None:
     assert "privacy office" in run("audit", "--store", url).output
 
 
+def test_forget_takes_back_what_a_source_said(url: str) -> None:
+    """The queries stay; a source without rewards is said so with exit code 1, a query beside it is refused."""
+    with open_store(url) as store:
+        one = replace(traffic(1)[0], source="ann")
+        store.observe([one], judge=JUDGE)
+    options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
+    found, missed, both = (run("forget", *options, *more) for more in ([], [], ["--query", "q3"]))
+
+    assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
+    assert "left of tenant '': 20 queries, 80 rewards" in found.output
+    assert (missed.exit_code, missed.stderr) == (1, "--source: expected one with rewards of tenant '', found none\n")
+    assert (both.exit_code, "expected a query or a source, got both" in both.output) == (2, True)
+
+
 def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
     """It is halted all the same: a tenant may be served what is shared, and never have sent anything."""
     with open_store(url) as store:

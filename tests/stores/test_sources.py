@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from sqlalchemy import select, text
 
+from tttembed_rag import fit
 from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Store, open_store, schema
@@ -82,7 +83,7 @@ def test_the_last_sources_of_a_pair_are_kept(store: Store) -> None:
 
     found = by_source(store.rewards(JUDGE))
 
-    assert sorted(found) == sorted(["", *(f"s{number}" for number in range(MAX_SOURCES))])
+    assert found == {"": [0.5]} | {f"s{number}": [0.0] for number in range(MAX_SOURCES)}
     assert (store.counts().dropped, store.counts().rewards) == (1, 1)
 
 
@@ -132,3 +133,25 @@ def test_what_an_earlier_release_writes_counts_as_the_judges_own(store: Store) -
 
     assert at_once == {"": [0.25], "ann": [1.0]}
     assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0], "bob": [0.5]}
+
+
+def test_one_attacker_does_not_undo_what_many_say(store: Store, planted: Callable[..., Rewards]) -> None:
+    """Three users reward every query; one account then says the opposite of everything: the offset hardly moves."""
+    rewards = planted(40, strength=0.9)
+    shown = [[Candidate(f"d{8 * row + j}", rewards.doc_vectors[8 * row + j]) for j in range(8)] for row in range(40)]
+    store.observe([Served(f"q{row}", rewards.query_vectors[row], shown[row], at=row) for row in range(40)])
+
+    def say(source: str, values: Sequence[float]) -> None:
+        for row in range(40):
+            given = {f"d{j}": values[j] for j in range(8 * row, 8 * row + 8)}
+            store.reward(JUDGE, {("", "default", f"q{row}"): given}, source=source)
+
+    for user in ("ann", "bob", "cid"):
+        say(user, rewards.values.tolist())
+    before = fit(store.rewards(JUDGE), scope="task")["task:default"]
+    say("eve", (1 - rewards.values).tolist())
+    after = fit(store.rewards(JUDGE), scope="task")["task:default"]
+
+    assert (before.served, after.served) == (True, True)
+    assert (before.evidence.sources, after.evidence.sources) == (3, 4)
+    assert before.vector @ after.vector > 0.95 * np.linalg.norm(before.vector) * np.linalg.norm(after.vector)

@@ -303,13 +303,13 @@ def _judged_documents(
             select(r.c.query, r.c.document, r.c.value)
             .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
-        )
+        ).all()
         said = said_of(connection, judge, numbers)
-        stored += [
-            Given(query, document, given, source)
-            for query, document, value in rows
-            for source, (given, _) in all_of(value, said.get((query, document), {})).items()
-        ]
+        for query, document, value in rows:
+            if (own := said.get((query, document))) is None:
+                stored.append(Given(query, document, value))
+            else:
+                stored += [Given(query, document, given, source) for source, (given, _) in all_of(value, own).items()]
     sound = _shallow(connection, [one for one in stored if _is_reward(one.value)])
     documents = sorted({one.document for one in sound})
     names: dict[int, tuple[str, str]] = {}

@@ -126,7 +126,7 @@ class Tenant:
 
     def labels(self) -> dict[tuple[str, str], float] | None:
         """Trusted labels of the tenant's own queries: the rewards of the judge `AUDIT`; None where there are none."""
-        return self.store.history.verdicts(self.name, judge=AUDIT) or None
+        return self.store.history.verdicts(self.name, judge=AUDIT) or None if self.labelled() else None
 
     def labelled(self) -> int:
         """How many trusted labels were ever written that were new, or others than before."""
