@@ -424,7 +424,7 @@ def test_a_document_from_far_below_has_its_rank() -> None:
     angles = np.linspace(0.0, np.pi / 2, 60)
     far = [Candidate(f"d{i}", np.array([np.cos(a), np.sin(a)])) for i, a in enumerate(angles)]
 
-    lists = lists_of(Served("q", np.array([1.0, 0.0]), far), np.array([0.0, 50.0]), "global")
+    lists = lists_of(Served("q", np.array([1.0, 0.0]), far), np.array([0.0, 5000.0]), "global")
 
     assert len(lists.candidates) == 40
     assert [(one.document, one.rank) for one in lists.ranked()[:2]] == [("d59", 60), ("d58", 59)]
