@@ -30,7 +30,7 @@ def audit_sample(offsets: Path, out: Path, count: int, seed: int, **source: obje
     from tttembed_rag.offsets.lookup import Offsets
 
     check_target(out)
-    rewards, _ = RewardSource(out=out, **source).rewards_and_embedder()  # type: ignore[arg-type]
+    rewards = RewardSource(out=out, **source).rewards_given()  # type: ignore[arg-type]
     pairs = audit_sample(rewards, Offsets.load(offsets), count, seed=seed)
     if not pairs:
         raise click.UsageError(f"--offsets: expected offsets that move what was judged, got none in {offsets}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -15,7 +15,7 @@ from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
-from tttembed_rag.cli.telling import tell, with_origin
+from tttembed_rag.cli.telling import tell
 from tttembed_rag.errors import DataError
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
@@ -85,9 +85,9 @@ def learn(
         raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
     labels = None if audit is None else read_labels(audit)
     asked = RewardSource(source=source, out=out, **options)
-    rewards, embedder = asked.rewards_and_embedder()
+    rewards = asked.rewards_given()
     offsets = fit(rewards, scope=scope, gate=not no_gate, audit=labels)
-    with_origin(offsets, embedder=embedder).save(out)
+    offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
@@ -110,15 +110,15 @@ class RewardSource:
     scale: str
     depth: int
 
-    def rewards_and_embedder(self) -> tuple[Rewards, str]:
-        """The rewards of the source, and the embedding model of their vectors."""
+    def rewards_given(self) -> Rewards:
+        """The rewards of the source, with the name of the embedding model of their vectors."""
         if isinstance(self.source, str):
             return self._of_store(self.source)
         if self.judge is not None:
             raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
 
-    def _of_store(self, url: str) -> tuple[Rewards, str]:
+    def _of_store(self, url: str) -> Rewards:
         with opened(url) as store:
             judges = [name for name, _ in store.judges(tenant=self.tenant)]
             if self.judge is None and len(judges) > 1:
@@ -130,10 +130,9 @@ class RewardSource:
                 embedder = store.embedder(judge, tenant=self.tenant)
                 if embedder is None and (lacking := store.vectors.lacking()).texts:
                     raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
-            rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
-            return rewards, embedder or ""
+            return store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
 
-    def _of_folder(self, folder: Path) -> tuple[Rewards, str]:
+    def _of_folder(self, folder: Path) -> Rewards:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
         from tttembed_rag.evaluate.files import embedder_of
 
@@ -145,9 +144,9 @@ class RewardSource:
         collection = open_collection(folder, vectors=self.vectors, rewards=self.rewards, scale=scale, labels=False)
         judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
         pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
-        return pooled, embedder_of(folder, self.vectors)
+        return replace(pooled, embedder=embedder_of(folder, self.vectors))
 
-    def _of_file(self, file: Path) -> tuple[Rewards, str]:
+    def _of_file(self, file: Path) -> Rewards:
         from tttembed_rag.judges.feedbackrows import read_rows
 
         scale = Scale.parse(self.scale)
@@ -161,13 +160,13 @@ class RewardSource:
         length = len(queries) + len({row.document for row in rows})
         with cached_embedder(self.embed, self.out.absolute().parent / ".known-vectors.sqlite", length) as model:
             vectors = dict(zip(queries, model.embed_queries(queries), strict=True))
-            rewards = Rewards.from_texts(
+            return Rewards.from_texts(
                 rows,
                 embed_query=vectors.__getitem__,
                 embed_documents=model.embed_documents,
                 judge=self.rewards or file.name,
+                embedder=model.fingerprint,
             )
-            return rewards, model.fingerprint
 
 
 def _is_log(file: Path) -> bool:

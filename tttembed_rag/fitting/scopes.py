@@ -116,6 +116,8 @@ def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str)
     """Offsets with the record of how they were learned."""
     settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge}
     settings |= {name: getattr(recipe, name) for name in _SETTINGS}
+    if rewards.embedder:
+        settings["embedder"] = rewards.embedder
     return Offsets(offsets, width=rewards.width, settings=settings)
 
 

@@ -72,6 +72,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         embedder = _embedder_of_most(connection, selection.tenant, rewarded, 1)
     else:
         embedder = id_of(connection, schema.embedders, selection.embedder)
+    named = select(schema.embedders.c.name).where(schema.embedders.c.id == embedder)
     q, r, own = schema.queries, schema.rewards, schema.query_vectors
     of_documents = schema.document_vectors
     with_vectors = (
@@ -110,6 +111,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         query_ids=[named_for(selection.tenant, row.tenant, row.name) for row in rows],
         judge=selection.judge,
         doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
+        embedder=connection.execute(named).scalar_one(),
     )
     return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
 
