@@ -1,16 +1,18 @@
-"""Writes the pages that follow from the code: one for each verdict, the gate, the command line, and llms.txt.
+"""Writes the pages that follow from the code: the verdicts, the gate, the command line, the store, and llms.txt.
 
 `python docs/generate.py` writes them; a test compares what is there with what it would write.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
 
 from tttembed_rag.cli import main
 from tttembed_rag.gate import thresholds
+from tttembed_rag.stores import schema
 
 HERE = Path(__file__).parent
 SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query vectors; published only on evidence."
@@ -23,6 +25,7 @@ def pages() -> dict[str, str]:
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
     written["reference/cli.md"] = command_line()
+    written["reference/schema.md"] = tables()
     written["llms.txt"] = listing({**written})
     return written
 
@@ -110,6 +113,51 @@ def command_line() -> str:
         with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
             parts += [f"## tttembed {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(parts)
+
+
+def tables() -> str:
+    """The tables of a store, with the comments that stand above them and above their columns in the code."""
+    said = comments(Path(schema.__file__).read_text(encoding="utf-8"))
+    parts = [
+        "# The tables of a store",
+        "",
+        "SQLite or PostgreSQL, the same tables in both; `tttembed migrate` brings them up to date. A column that",
+        "refers to another table has its singular as name, and the id there as value. Read them as you like, and write",
+        f"through `tttembed_rag.stores` alone: its guarantees live there. This is revision {schema.HEAD}.",
+        "",
+    ]
+    for table in schema.metadata.sorted_tables:
+        parts += [f"## {table.name}", ""]
+        parts += [said[table.name, ""], ""] if (table.name, "") in said else []
+        parts += ["| column | type | key | what |", "|---|---|---|---|"]
+        for column in table.columns:
+            key = ["primary"] * column.primary_key + [f"`{one.target_fullname}`" for one in column.foreign_keys]
+            kind = f"{str(column.type).lower()}{' or null' if column.nullable else ''}"
+            parts.append(f"| `{column.name}` | {kind} | {', '.join(key)} | {said.get((table.name, column.name), '')} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def comments(source: str) -> dict[tuple[str, str], str]:
+    """The comments of the tables in *source*, by table and column; of a table itself the column is empty."""
+    said, above, table = dict[tuple[str, str], str](), list[str](), ""
+    for line in map(str.strip, source.splitlines()):
+        if line.startswith("#"):
+            above.append(line.removeprefix("# "))
+            continue
+        if found := re.match(r"(\w+) = Table\(", line):
+            table, column = found[1], ""
+        elif found := re.match(r'Column\("(\w+)"', line):
+            column = found[1]
+        elif found := re.match(r'_of\("(\w+)"', line):
+            column = found[1].removesuffix("s") if found[1] != "queries" else "query"
+        else:
+            above = []
+            continue
+        if above:
+            said[table, column] = " ".join(above)
+        above = []
+    return said
 
 
 def listing(written: dict[str, str]) -> str:

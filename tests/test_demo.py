@@ -213,11 +213,11 @@ def test_abstaining_offsets_leave_queries_alone(abstained: Demo) -> None:
     assert offsets.apply(query, task=NAME).tolist() == query.tolist()
 
 
-def test_the_report_has_its_plot_inside(published: Demo) -> None:
-    """The report is one file: a drawn plot, and nothing to load from elsewhere."""
+def test_the_report_has_its_drawings_inside(published: Demo) -> None:
+    """The report is one file: levels, gains, course and judged levels are drawn, nothing is loaded from elsewhere."""
     html = published.html
 
-    assert html.count("<svg") == 1
+    assert html.count("<svg") == 4
     assert [part for part in ("<script", "<link", "<img", "<iframe", "@import", "url(http") if part in html] == []
 
 
@@ -240,7 +240,8 @@ def test_the_report_escapes_the_judge(abstained: Demo) -> None:
 def test_the_report_has_the_verdict(published: Demo, abstained: Demo) -> None:
     """The report opens with what the gate decided."""
     verdicts = [
-        re.search(r'class="verdict">Learned from \d+ rewarded queries, (\w+):', d.html) for d in (published, abstained)
+        re.search(r'class="verdict[ good]*">Learned from \d+ rewarded queries, (\w+):', d.html)
+        for d in (published, abstained)
     ]
 
     assert [found and found[1] for found in verdicts] == ["published", "abstained"]
@@ -248,13 +249,35 @@ def test_the_report_has_the_verdict(published: Demo, abstained: Demo) -> None:
 
 def test_the_report_has_a_row_per_budget(published: Demo) -> None:
     """The table on held-out queries has the four budgets."""
-    assert [n for n in (8, 16, 32, 50) if f"<tr><td>{n}</td>" in published.html] == [8, 16, 32, 50]
+    assert [n for n in (8, 16, 32, 50) if f'<th scope="row" class="number">{n}</th>' in published.html] == [
+        8,
+        16,
+        32,
+        50,
+    ]
 
 
-def test_the_report_has_examples_only_if_published(published: Demo, abstained: Demo) -> None:
-    """Three held-out queries are shown where an offset is served, and none otherwise."""
-    assert (published.html.count("<h3>"), abstained.html.count("<h3>")) == (3, 0)
+def test_the_report_answers_first_what_held_out_queries_gain(published: Demo) -> None:
+    """In one sentence and three levels: those of the split that the offset is of, as in the rows."""
+    (row,) = [row for row in held_out(published.rows, 50, gated=True) if row["seed"] == 0]
+    raw, served = row["raw_ndcg10"], row["ndcg10"]
+
+    assert f"goes from {raw:.3f} to {served:.3f} ({served - raw:+.3f}, 95 % interval" in published.html
+    assert f"served: with offsets {served:.3f}" in published.html
+    assert f"direct rerank: the judge asked at every request {raw + row['rerank_delta']:.3f}" in published.html
+
+
+def test_the_report_has_lists_only_if_published(published: Demo, abstained: Demo) -> None:
+    """Held-out queries are shown before and after where an offset is served, and none otherwise."""
+    assert 5 <= published.html.count('<details class="query"') <= 15
+    assert abstained.html.count("<details") == 0
     assert "No example: nothing was published" in abstained.html
+    assert "stays at" in abstained.html
+
+
+def test_documents_without_a_label_are_called_not_judged(published: Demo) -> None:
+    """The labels name one document of each query: the others of its list are hatched."""
+    assert published.html.count('<li class="unjudged">') > published.html.count('class="reward good"') > 0
 
 
 def test_examples_are_held_out_queries_from_best_to_worst(published: Demo) -> None:

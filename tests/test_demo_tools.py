@@ -54,10 +54,20 @@ def test_the_story_has_a_line_for_each_count(story):
 
 
 def test_the_report_is_one_file_that_escapes_texts(story):
-    """Plot, table and three explained requests; hostile texts are shown as text."""
+    """Drawings, lists, table and three explained requests; hostile texts are shown as text."""
     _, _, html = story
+    _, _, explained = html.partition("three requests that nobody asked before</h2>")
 
-    assert html.count("<svg") == 1
-    assert html.count("<h3>") == 3
+    assert html.count("<svg") == 3
+    assert explained.count("<h3>") == 3
     assert "&lt;i&gt;" in html
     assert [part for part in ("<i>", "<script", "<link", "<img", "url(http") if part in html] == []
+
+
+def test_the_report_answers_first_what_requests_held_out_gain(story):
+    """In one sentence, of the first split, as in the rows; the lists show the tool that works on its way up."""
+    _, rows, html = story
+    raw, served = (row["ndcg10"] for row in rows if row["split"] == 0 and row["seen"] in (0, 30))
+
+    assert f"goes from {raw:.3f} to {served:.3f} ({served - raw:+.3f}, 95 % interval" in html
+    assert '<span class="reward good">1.00</span>\n<span class="from quiet">&uarr; from 2</span>' in html

@@ -31,6 +31,7 @@ from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
 README = REPO / "README.md"
+DATA = REPO.parent / "shared" / "data"
 GUIDES = sorted((REPO / "docs").rglob("*.md"))
 # Of a guide, its path below docs/.
 NAMES = [str(guide.relative_to(REPO / "docs")) for guide in GUIDES]
@@ -263,6 +264,27 @@ def test_commands_in_the_prose_exist(document: Path) -> None:
 def test_generated_pages_are_up_to_date(name: str) -> None:
     """A page that follows from the code says what the code says: `python docs/generate.py` writes it."""
     assert generated.pages()[name] == (REPO / "docs" / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.data
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "metatool").is_dir(), reason=f"{DATA / 'metatool'} is absent")
+def test_figures_of_the_readme_are_those_that_the_benchmark_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """The two of `benchmarks/gain.py`, to the last digit; that of `benchmarks/harm.py` takes hours."""
+    gain = runpy.run_path(str(REPO / "benchmarks" / "gain.py"))
+    gain["shared_scopes"].__globals__.update(SETS=("metatool", "cranfield"), BUDGETS=(16, 200))
+    gain["shared_scopes"](DATA, None)
+    printed = {
+        line[:26].split()[0] + " " + line[12:26].strip(): line[26:] for line in capsys.readouterr().out.splitlines()
+    }
+
+    def change(row: str, column: int) -> str:
+        return re.sub(r"^([+-])0\.", r"\1.", re.findall(r"([+-]\S+) \(", printed[row])[column])
+
+    gained = change("metatool auto", 1)[1:]
+    assert f"200 judged queries of metatool raise nDCG@10 of queries that nobody judged by {gained}:" in TEXT
+    assert change("cranfield auto", 0) == "+.000"
+    assert f"which are served as before; the plain rule loses {change('cranfield plain rule', 0)[1:]}: the same" in TEXT
 
 
 def test_every_verdict_has_a_page() -> None:

@@ -18,7 +18,9 @@ from safetensors import safe_open
 from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
-from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, VectorError, fit
+from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, Rewards, VectorError, fit
+from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.offsets.kernel import KernelMap
 
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")
@@ -367,6 +369,29 @@ class TestMapping:
         """As in any mapping."""
         with pytest.raises(KeyError, match=key):
             everything()[key]
+
+    def test_a_missing_key_names_those_there_are(self):
+        """Those of the same name first: a task's name alone is no key, since it may have two offsets."""
+        with pytest.raises(KeyError, match="expected a key such as 'task:billing', got 'billing'"):
+            everything()["billing"]
+        with pytest.raises(KeyError, match=r"expected a key such as 'global', 'task:billing'.*, got 'nobody'"):
+            everything()["nobody"]
+        with pytest.raises(KeyError, match="expected no key of an empty one, got 'a'"):
+            Offsets([], width=2)["a"]
+
+    def test_every_value_fits_a_screen(self):
+        """No representation prints a vector: the facts, in a few lines."""
+        wide = np.random.default_rng(0).normal(size=999)
+        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "steady", code="TTT-G00")
+        moving = KernelMap(wide[None], wide[None], 0.25, ("q",))
+        local = Offset("local", wide, 0.9, 9, evidence, task="billing", map=moving)
+        served = Served("q", wide, [Candidate("d", wide, "text", 0.5)] * 50, "how?")
+        rewards = Rewards.from_arrays([wide] * 99, [[wide, -wide]] * 99, [[0.0, 1.0]] * 99, embedder="e")
+        values = [local, moving, served, *served.candidates[:1], rewards, Offsets([local], width=999), evidence]
+
+        assert repr(local) == f"Offset('local:billing', 9 rewarded queries, dose 0.90, width 999, {evidence})"
+        assert repr(moving) == "KernelMap(1 landmarks, width 999, bandwidth 0.25)"
+        assert [one for one in values if len(repr(one)) > 300 or "\n" in repr(one)] == []
 
     def test_says_how_many_are_served(self):
         """The representation counts offsets and served ones."""

@@ -198,6 +198,30 @@ class TestLog:
         assert (judged.exit_code, learned.exit_code) == (0, 0), judged.output + learned.output
         assert finds_official_pages(Offsets.load("o.safetensors"), "docs") > 0.3
 
+    def test_a_folder_without_vectors_is_judged_and_learned_from(self, here: Path) -> None:
+        """Two commands from texts alone to offsets that name the model; a log needs no vectors to be judged."""
+        folder = here / "docs"
+        folder.mkdir()
+        texts = {f"d{i}": text for i, text in enumerate(dict.fromkeys(text for _, text, _ in ROWS))}
+        queries = {f"q{i}": query for i, query in enumerate(dict.fromkeys(query for query, _, _ in ROWS))}
+        for part, rows in (("corpus", texts), ("queries", queries)):
+            lines = [json.dumps({"_id": name, "text": text}) for name, text in rows.items()]
+            (folder / f"{part}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+        judged = run(
+            "judge", folder, "--judge", JUDGE, "--embed", EMBED, "--vectors", "mine", "--out", folder / "scores/j.tsv"
+        )
+        learned = run("fit", folder, "--vectors", "mine", "--rewards", "j", "--out", here / "o.safetensors")
+        refused = run("judge", here / "judge_of_test.py", "--judge", JUDGE, "--embed", EMBED)
+
+        assert judged.exit_code == learned.exit_code == 0, judged.output + learned.output
+        assert (folder / "vectors" / "mine.npz").is_file()
+        offsets = Offsets.load(here / "o.safetensors")
+        assert offsets["task:docs"].n == len(queries)
+        assert offsets.settings["embedder"] == FakeEmbedder().fingerprint
+        assert refused.exit_code == 2
+        assert "--embed: expected a folder, got" in refused.output
+
     def test_a_log_that_was_not_judged_says_how(self, here: Path) -> None:
         """With the command that judges it."""
         write_log(here / "log.jsonl")

@@ -408,7 +408,7 @@ def test_lists_are_those_of_the_offset(fresh: str) -> None:
     # The turned query is at 63 degrees, documents every 18: d4, d3, d5, d2, d1, d0.
     assert (lists.query_id, lists.query, lists.offset) == ("q1", "which?", "task:default")
     assert [one.document for one in lists.candidates] == ["d0", "d1", "d2", "d3", "d4", "d5"]
-    assert [(rank, one.document, one.reward, one.text) for rank, one in lists.ranked()] == [
+    assert [(one.rank, one.document, one.reward, one.text) for one in lists.ranked()] == [
         (5, "d4", 0.8, "text 4"),
         (4, "d3", 0.6, "text 3"),
         (6, "d5", 1.0, "text 5"),
@@ -416,7 +416,18 @@ def test_lists_are_those_of_the_offset(fresh: str) -> None:
         (2, "d1", 0.2, "text 1"),
         (1, "d0", 0.0, "text 0"),
     ]
-    assert [one.document for _, one in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+    assert [one.document for one in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+
+
+def test_a_document_from_far_below_has_its_rank() -> None:
+    """A list holds the first candidates before and after alone; the ranks of those are among all."""
+    angles = np.linspace(0.0, np.pi / 2, 60)
+    far = [Candidate(f"d{i}", np.array([np.cos(a), np.sin(a)])) for i, a in enumerate(angles)]
+
+    lists = lists_of(Served("q", np.array([1.0, 0.0]), far), np.array([0.0, 5000.0]), "global")
+
+    assert len(lists.candidates) == 40
+    assert [(one.document, one.rank) for one in lists.ranked()[:2]] == [("d59", 60), ("d58", 59)]
 
 
 def test_a_list_at_dose_1_is_what_is_served(planted: Any) -> None:
@@ -431,7 +442,7 @@ def test_a_list_at_dose_1_is_what_is_served(planted: Any) -> None:
     lists = lists_of(served, offsets["local:default"].dosed(base), "local:default")
 
     similar = rewards.documents.unit[:15] @ offsets.apply(served.vector)
-    assert [int(one.document) for _, one in lists.ranked()] == np.argsort(-similar).tolist()
+    assert [int(one.document) for one in lists.ranked()] == np.argsort(-similar).tolist()
     assert lists.moved
 
 
@@ -778,7 +789,7 @@ def test_winners_and_losers_are_counted(held: HeldOut, page: Page) -> None:
 def test_lists_of_a_query_held_out_are_those_that_were_measured(mixed: HeldOut) -> None:
     """nDCG@10 of the rewards in the order shown is the nDCG@10 that stands above."""
     for one in (*mixed.worst, *mixed.best):
-        for order, measured in ((one.candidates, one.before), ([c for _, c in one.ranked()], one.after)):
+        for order, measured in ((one.candidates, one.before), (one.ranked(), one.after)):
             rewards = np.array([c.reward for c in order])
             gains = rewards - rewards.min()
             discount = 1 / np.log2(np.arange(2, len(gains) + 2))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import DataError, InputError, RewardError, Rewards, fit
+from tttembed_rag import DataError, InputError, Offsets, RewardError, Rewards, fit
+from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
 MODEL = FakeEmbedder(width=16)
@@ -56,6 +57,21 @@ class TestFromTexts:
         assert rewards.sources.tolist() == ["ann", "ben", ""]
         assert rewards.tasks.tolist() == ["default"] * 3
         assert rewards.values.tolist() == [1.0, 0.25, 0.1]
+
+    def test_offsets_carry_the_embedding_model(self, tmp_path):
+        """From the rewards, through a part of them, a file and a fit, to a file of offsets and a version of a store."""
+        rewards = of(ROWS, embedder="model-a")
+        rewards.save(tmp_path / "rewards.npz")
+
+        offsets = fit(Rewards.load(tmp_path / "rewards.npz").take(np.array([1])))
+        offsets.save(tmp_path / "offsets.safetensors")
+
+        read = Offsets.load(tmp_path / "offsets.safetensors")
+        assert read.settings["embedder"] == "model-a"
+        assert "embedder" not in fit(of(ROWS)).settings
+        with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
+            assert store.publish(read, by="me").embedder == "model-a"
+            assert store.publish(read, by="me", embedder="model-b").embedder == "model-b"
 
     def test_every_text_is_embedded_once(self):
         """However often it comes."""

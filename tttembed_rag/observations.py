@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
@@ -49,7 +49,7 @@ class Candidate:
     """
 
     doc_id: str
-    vector: FloatArray | None = None
+    vector: FloatArray | None = field(default=None, repr=False)
     text: str | None = None
     reward: float | None = None
 
@@ -79,8 +79,8 @@ class Served:
     """
 
     query_id: str
-    vector: FloatArray | None
-    candidates: Sequence[Candidate]
+    vector: FloatArray | None = field(repr=False)
+    candidates: Sequence[Candidate] = field(repr=False)
     query: str | None = None
     task: str = DEFAULT_TASK
     tenant: str = ""

@@ -43,7 +43,10 @@ DEFAULT_TASK = "default"
 
 
 # What a file of rewards holds, and what follows from it: the norms.
-_SAVED = ("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids", "sources", "doc_ids")
+_SAVED = (
+    *("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids", "sources", "doc_ids"),
+    *("judge", "embedder"),
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
@@ -72,6 +75,8 @@ class Rewards:
         sources: Who gave the rewards of each of the n queries, such as a user; empty for the declared judge itself.
 
         doc_ids: u names of the documents.
+
+        embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
     """
 
     query_vectors: FloatArray
@@ -86,6 +91,7 @@ class Rewards:
     judge: str
     sources: NDArray[np.str_]
     doc_ids: NDArray[np.str_]
+    embedder: str = ""
 
     @classmethod
     def from_arrays(
@@ -99,6 +105,7 @@ class Rewards:
         scale: Scale | str = "probability",
         judge: str | Sequence[str] = "unnamed",
         sources: Sequence[str] | None = None,
+        embedder: str = "",
     ) -> Rewards:
         """Rewards of candidates given by their vectors.
 
@@ -120,6 +127,8 @@ class Rewards:
             sources: Who gave the rewards of each query, such as a user: several may reward the same query, each in a
                 row of its own, and no source counts as more than one voice near any query. An empty name, and None for
                 all, is the declared judge, whose every query counts.
+
+            embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         scores, starts = ragged("rewards", rewards, np.float64)
         docs = stacked("candidate_vectors", candidate_vectors, starts)
@@ -137,6 +146,7 @@ class Rewards:
             sources,
             None,
             "candidate_vectors",
+            embedder,
         )
 
     @classmethod
@@ -153,6 +163,7 @@ class Rewards:
         judge: str | Sequence[str] = "unnamed",
         sources: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
+        embedder: str = "",
     ) -> Rewards:
         """Rewards of candidates given as rows of one matrix of unique documents.
 
@@ -179,6 +190,8 @@ class Rewards:
                 all, is the declared judge, whose every query counts.
 
             doc_ids: Names of all rows of *doc_vectors*; None numbers them.
+
+            embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         rows, starts = ragged("candidates", candidates, np.intp)
         scores, score_starts = ragged("rewards", rewards, np.float64)
@@ -199,6 +212,7 @@ class Rewards:
             sources,
             doc_ids,
             "doc_vectors",
+            embedder,
         )
 
     @classmethod
@@ -210,6 +224,7 @@ class Rewards:
         embed_documents: Callable[[list[str]], ArrayLike | Sequence[ArrayLike]],
         scale: Scale | str = "probability",
         judge: str = "unnamed",
+        embedder: str = "",
     ) -> Rewards:
         """Rewards of texts, with the vectors that an embedding model gives them; a query's id is its text.
 
@@ -224,13 +239,15 @@ class Rewards:
             scale: `Scale`, or its text: ``probability``, ``logit``, ``rubric:0,5``.
 
             judge: Fingerprint of the judge.
+
+            embedder: Name of the embedding model: offsets carry it, and serve no other.
         """
         columns = columns_of(feedback, DEFAULT_TASK, embed_query, embed_documents)
-        return cls.from_indexed(**columns, scale=scale, judge=judge)
+        return cls.from_indexed(**columns, scale=scale, judge=judge, embedder=embedder)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write one ``.npz`` file, whole or not at all."""
-        write_arrays(path, {name: getattr(self, name) for name in _SAVED} | {"judge": np.array(self.judge)})
+        write_arrays(path, {name: np.asarray(getattr(self, name)) for name in _SAVED})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Rewards:
@@ -239,8 +256,8 @@ class Rewards:
         Raises:
             DataError: The file is something else, or damaged.
         """
-        saved = read_arrays(path, (*_SAVED, "judge"), "a file that Rewards.save wrote")
-        queries, documents, starts, candidates, values, tasks, ids, sources, doc_ids, judge = saved
+        saved = read_arrays(path, _SAVED, "a file that Rewards.save wrote")
+        queries, documents, starts, candidates, values, tasks, ids, sources, doc_ids, judge, embedder = saved
         rows, rewards = (np.split(column, starts[1:-1]) for column in (candidates, values))
         return cls.from_indexed(
             queries,
@@ -252,6 +269,7 @@ class Rewards:
             judge=str(judge),
             sources=sources.tolist(),
             doc_ids=doc_ids.tolist(),
+            embedder=str(embedder),
         )
 
     @classmethod
@@ -318,6 +336,7 @@ class Rewards:
         sources: Sequence[str] | None,
         doc_ids: Sequence[str] | None,
         docs_name: str,
+        embedder: str = "",
     ) -> Rewards:
         queries, docs = matrix("query_vectors", query_vectors), matrix(docs_name, doc_vectors)
         n, rewarded = len(queries), len(starts) - 1
@@ -361,6 +380,7 @@ class Rewards:
             judge=one_judge(judge, n),
             sources=source_keys,
             doc_ids=doc_keys,
+            embedder=embedder,
         )
 
     def __len__(self) -> int:
@@ -439,6 +459,7 @@ class Rewards:
             judge=self.judge,
             sources=self.sources[rows],
             doc_ids=self.doc_ids[used],
+            embedder=self.embedder,
         )
 
     def bounded(self, most: int) -> Rewards:

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
-from tttembed_rag.cli.telling import with_origin
+from tttembed_rag.cli.telling import with_origin, without_origin
 from tttembed_rag.judges import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store, schema
@@ -94,7 +94,7 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
     out = tmp_path / "exported.safetensors"
     with open_store(url) as store:
         probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
-        before = store.publish(learned(store), by="me", embedder="model-a", probe=probe)
+        before = store.publish(without_origin(learned(store)), by="me", embedder="model-a", probe=probe)
         run("export", out, "--store", url)
         run("publish", out, "--store", url)
         after = store.registry.version()
@@ -108,7 +108,7 @@ def test_publish_asks_for_the_embedding_model(url: str, tmp_path: Path) -> None:
     """A file that does not say it is published with a name alone: offsets of one model are noise to another."""
     file = tmp_path / "unnamed.safetensors"
     with open_store(url) as store:
-        learned(store).save(file)
+        without_origin(learned(store)).save(file)
         refused = run("publish", file, "--store", url)
         run("publish", file, "--store", url, "--embedder", "model-a")
 

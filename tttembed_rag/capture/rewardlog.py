@@ -175,6 +175,7 @@ class RewardLog:
         embed_documents: Callable[[list[str]], Sequence[ArrayLike]],
         *,
         vectors: TextVectors | None = None,
+        embedder: str = "",
     ) -> Rewards:
         """Everything judged so far, with vectors, ready for `fit`.
 
@@ -185,6 +186,8 @@ class RewardLog:
             embed_documents: Texts to document vectors, of the model the index was built with.
 
             vectors: Where document vectors are looked for first; None embeds each text once.
+
+            embedder: Name of the embedding model: offsets carry it, and serve no other.
 
         Raises:
             RewardError: Nothing was judged.
@@ -212,7 +215,11 @@ class RewardLog:
             query_ids=[query for _, query, _ in judged],
             judge=self.judge,
             sources=[source for _, _, source in judged],
+            embedder=embedder,
         )
+
+    def __repr__(self) -> str:
+        return f"RewardLog({self.judge!r}, {len(self)} queries)"
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all of it to a file of JSON lines, whole or not at all."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
 from pathlib import Path
 
 import click
 
+from tttembed_rag.cli.embedding import embed_folder
 from tttembed_rag.cli.group import main
-from tttembed_rag.cli.progress import working
 from tttembed_rag.system.files import write_whole
 
 # The file that names the source of a folder's collection; written before the texts.
@@ -52,8 +51,7 @@ def data(
 
     Run it again to continue: texts that are there are not loaded twice, and none is embedded twice.
     """
-    from tttembed_rag.embedders import CachedEmbedder, VectorCache, name_of, open_embedder
-    from tttembed_rag.evaluate.files import load_beir, write_vectors
+    from tttembed_rag.evaluate.files import load_beir
 
     here = (Path(name) / "corpus.jsonl").is_file()
     folder = out or Path(name)
@@ -69,21 +67,8 @@ def data(
         "queries": len(dataset.queries),
     }
     if spec is not None:
-        embedder = open_embedder(spec)
-        cache_file = cache_path or folder / "vectors" / ".known.sqlite"
-        cache_file.parent.mkdir(parents=True, exist_ok=True)
-        length = len(dataset.documents) + len(dataset.queries)
-        with (
-            closing(VectorCache.open(cache_file)) as cache,
-            working(length, "embed") as bar,
-        ):
-            cached = CachedEmbedder(embedder, cache, at_once=128, watch=bar.update)
-            documents = cached.embed_documents(list(dataset.documents.values()))
-            queries = cached.embed_queries(list(dataset.queries.values()))
-        written = write_vectors(
-            folder, vectors or name_of(spec), dataset, documents, queries, fingerprint=embedder.fingerprint
-        )
-        record |= {"vectors": str(written), "dimensions": documents.shape[1], "embedder": embedder.fingerprint}
+        written, width, fingerprint = embed_folder(folder, dataset, spec, vectors, cache_path)
+        record |= {"vectors": str(written), "dimensions": width, "embedder": fingerprint}
     if as_json:
         click.echo(json.dumps(record))
         return

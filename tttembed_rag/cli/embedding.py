@@ -17,6 +17,7 @@ from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
+    from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.stores import Store
     from tttembed_rag.stores.vectors import Lacking
 
@@ -41,6 +42,34 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
         working(length, "embed") as bar,
     ):
         yield CachedEmbedder(model, known, at_once=128, watch=bar.update)
+
+
+def embed_folder(
+    folder: Path, dataset: Dataset, spec: str, name: str | None = None, cache: Path | None = None
+) -> tuple[Path, int, str]:
+    """Write the vectors of a BEIR folder, each text embedded once; gives the file, their width and the model's name.
+
+    Args:
+        folder: The folder.
+
+        dataset: Its texts.
+
+        spec: The model.
+
+        name: They go to vectors/NAME.npz; None is a name made of *spec*.
+
+        cache: The file of vectors that are known; None is one beside them.
+    """
+    from tttembed_rag.embedders import name_of
+    from tttembed_rag.evaluate.files import write_vectors
+
+    length = len(dataset.documents) + len(dataset.queries)
+    with cached_embedder(spec, cache or folder / "vectors" / ".known.sqlite", length) as model:
+        documents = model.embed_documents(list(dataset.documents.values()))
+        queries = model.embed_queries(list(dataset.queries.values()))
+    named = name or name_of(spec)
+    written = write_vectors(folder, named, dataset, documents, queries, fingerprint=model.fingerprint)
+    return written, documents.shape[1], model.fingerprint
 
 
 def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple[str, Lacking]:

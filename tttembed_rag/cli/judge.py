@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tttembed_rag.cli.batch import ByFile, by_file, run_by_file
+from tttembed_rag.cli.embedding import embed_folder, embedded_by
 from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 @main.command()
 @click.argument("source", metavar="DIR|LOG", type=click.Path(path_type=Path))
 @click.option("--judge", "spec", required=True, metavar="SPEC", help="Who judges; see above.")
-@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@click.option(
+    "--vectors", metavar="NAME", help="Stored vectors of DIR: vectors/NAME.npz.  [default: minilm, or by --embed]"
+)
+@embedded_by("the texts of DIR first, as `tttembed data` does")
 @click.option(
     "--depth",
     "depths",
@@ -47,7 +51,8 @@ if TYPE_CHECKING:
 def judge(
     source: Path,
     spec: str,
-    vectors: str,
+    vectors: str | None,
+    embed: str | None,
     depths: tuple[int, ...],
     budget: str,
     price: str,
@@ -93,6 +98,7 @@ def judge(
     if not price and spec.partition(":")[0] in FREE:
         caps = replace(caps, usd=None)
     draft = Plan([], depths, caps, Price.parse(price), seed)
+    vectors = vectors or "minilm" if embed is None else _embedded(source, embed, vectors)
     served = observe(source, vectors=vectors, depth=max(depths))
     plan = replace(draft, observations=served)
     if batch:
@@ -124,6 +130,18 @@ def judge(
     _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
     if verdicts.stopped not in ("", BUDGET_ENDED):
         raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
+
+
+def _embedded(source: Path, spec: str, name: str | None) -> str:
+    """The name of the vectors of a folder, written now."""
+    from tttembed_rag.evaluate.files import load_beir
+
+    if not source.is_dir():
+        raise click.UsageError(
+            f"--embed: expected a folder, got {source}: a log names its candidates, and is judged without vectors "
+            f"(`tttembed fit {source} --embed {spec}` asks for them)"
+        )
+    return embed_folder(source, load_beir(source, labels=False), spec, name)[0].stem
 
 
 def _texts(source: Path, served: Sequence[Observation]) -> dict[str, Mapping[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
@@ -104,15 +104,15 @@ def learn(
         offsets = fit_sharded(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
         )
-        learned, embedder, warning = sum(parts(source).values()), "", ""
+        learned, warning = sum(parts(source).values()), ""
     elif engine or scratch:
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        rewards, embedder, lengths = RewardSource(source=source, out=out, **options).read()
+        rewards, lengths = RewardSource(source=source, out=out, **options).read()
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
         warning = "\n".join(warnings_of(rewards, lengths))
-    offsets = with_origin(offsets, embedder=embedder, warning=warning)
+    offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:
@@ -126,10 +126,9 @@ def is_sharded(folder: Path) -> bool:
 
 
 class Found(NamedTuple):
-    """The rewards of a source, the embedding model of their vectors, and the lengths of documents by their ids."""
+    """The rewards of a source, and the lengths of documents by their ids."""
 
     rewards: Rewards
-    embedder: str
     lengths: Mapping[str, int]
 
 
@@ -173,7 +172,7 @@ class RewardSource:
                     raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
             rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
             lengths = store.history.document_lengths(self.tenant, rewards.doc_ids.tolist())
-            return Found(rewards, embedder or "", lengths)
+            return Found(rewards, lengths)
 
     def _of_folder(self, folder: Path) -> Found:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
@@ -188,7 +187,7 @@ class RewardSource:
         judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
         pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
         lengths = {name: len(text) for name, text in load_beir(folder, labels=False).documents.items()}
-        return Found(pooled, embedder_of(folder, self.vectors), lengths)
+        return Found(replace(pooled, embedder=embedder_of(folder, self.vectors)), lengths)
 
     def _of_file(self, file: Path) -> Found:
         from tttembed_rag.judges.feedbackrows import read_rows
@@ -209,9 +208,10 @@ class RewardSource:
                 embed_query=vectors.__getitem__,
                 embed_documents=model.embed_documents,
                 judge=self.rewards or file.name,
+                embedder=model.fingerprint,
             )
             lengths = {id_of_text(row.document): len(row.document) for row in rows}
-            return Found(rewards, model.fingerprint, lengths)
+            return Found(rewards, lengths)
 
 
 def _is_log(file: Path) -> bool:

@@ -113,6 +113,7 @@ _kept = lru_cache(maxsize=1)(_collections)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-demo"), show_default=True, help="Report folder."
 )
+@click.option("--interactive", is_flag=True, help="The report of --data has a slider: the lists at other doses.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
 def demo(
     data: Path | None,
@@ -122,6 +123,8 @@ def demo(
     seeds: tuple[int, ...],
     out: Path,
     json_path: Path | None,
+    *,
+    interactive: bool,
 ) -> None:
     """Watch a frozen embedding model get better at a real retrieval job from rewards alone.
 
@@ -130,15 +133,15 @@ def demo(
     from tttembed_rag.demo.run import run_demo
     from tttembed_rag.demo.tools import run_tool_demo
 
-    if data is None and (vectors or rewards != "qrels"):
-        raise click.UsageError("--vectors and --rewards need a folder: --data DIR")
+    if data is None and (vectors or rewards != "qrels" or interactive):
+        raise click.UsageError("--vectors, --rewards and --interactive need a folder: --data DIR")
     check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
     if data is None:
         rows = run_tool_demo(seeds, out, say)
     else:
-        rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say)
+        rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say, interactive=interactive)
     if json_path is not None:
         write_json(json_path, rows)
 

@@ -1,17 +1,17 @@
-"""The demo's numbers as lines and sentences, and its HTML report: one file with its plot inside."""
+"""The demo's numbers as lines and sentences, and its HTML report: one file with its drawings inside."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-from tttembed_rag.errors import require
 from tttembed_rag.evaluate.experiment import Row
 from tttembed_rag.evaluate.explaining import Move, fallen, risen
 from tttembed_rag.offsets.values import Offset
+from tttembed_rag.report import drawing
+from tttembed_rag.report.heldout import HeldOut
+from tttembed_rag.report.rendering import held_out_drawings, rendered
 
 # Ranks that the demo shows; documents below are beyond.
 SHOWN = 10
@@ -89,49 +89,32 @@ def write_report(
     lines: Sequence[BudgetLine],
     judged: Mapping[str, float],
     task: Offset,
-    examples: Sequence[ShownQuery],
+    held_out: HeldOut,
     rows: Sequence[Row],
+    *,
+    interactive: bool,
 ) -> None:
     """Write the report of a demo to *path*; its texts are escaped."""
-    jinja2 = require("jinja2", "eval")
-    markup = require("markupsafe", "eval").Markup
-    template = resources.files("tttembed_rag.demo").joinpath("report.html.jinja").read_text(encoding="utf-8")
-    page = jinja2.Environment(autoescape=True).from_string(template)
-    html = page.render(
+    marks = [
+        drawing.Mark(line.gated - line.raw, (line.low, line.high), filled=2 * line.published > line.seeds)
+        for line in lines
+    ]
+    ends = [f"{line.rewarded} rewarded queries" for line in (lines[0], lines[-1])]
+    html = rendered(
+        "demo/report.html.jinja",
+        extra="eval",
+        interactive=interactive,
         name=name,
         judge=judge,
         depth=rows[0].depth,
         documents=f"{rows[0].embedder} vectors, half of the queries held out, {lines[0].seeds} splits.",
         lines=lines,
-        judged=judged,
+        judged_levels=drawing.levels(
+            "nDCG@10 of judged queries", {name: judged[name] for name in ("raw", "private offsets", "direct rerank")}
+        ),
         task=task,
-        examples=examples,
-        plot=markup(_plot(lines, rows)),
-        sentence=sentence,
-        is_answer=is_answer,
+        held_out=held_out,
+        drawings=held_out_drawings(held_out),
+        course=drawing.course("Gain on queries held out, by rewarded queries", marks, *ends),
     )
     path.write_text(html, encoding="utf-8")
-
-
-def _plot(lines: Sequence[BudgetLine], rows: Sequence[Row]) -> str:
-    """Gain on held-out queries against rewarded queries: a line for the mean, a point per split."""
-    require("matplotlib", "eval")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    budgets = [line.rewarded for line in lines]
-    for label, gated, colour in (("plain rule", False, "#a06000"), ("with the gate", True, "#2a7d4f")):
-        means = [(line.gated if gated else line.plain) - line.raw for line in lines]
-        axes.plot(budgets, means, color=colour, label=label)
-        cells = [r for r in rows if r.scope == "task" and r.gated == gated and r.population == "heldout"]
-        axes.plot([r.rewarded for r in cells], [r.delta for r in cells], "o", color=colour, alpha=0.4, markersize=4)
-    axes.axhline(0, color="#888", linewidth=1)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(budgets, [str(budget) for budget in budgets])
-    axes.set_xlabel("rewarded queries")
-    axes.set_ylabel("nDCG@10 gain on held-out queries")
-    axes.legend(frameon=False)
-    image = io.StringIO()
-    figure.savefig(image, format="svg")
-    return image.getvalue()[image.getvalue().index("<svg") :]

@@ -23,9 +23,13 @@ from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.explaining import moves_between
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, traffic_of
+from tttembed_rag.report.moving import lists_of
 from tttembed_rag.scales import Scale
-from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
 _EMBEDDER = "all-MiniLM-L6-v2"
@@ -34,6 +38,8 @@ _TEXT_TOKENS = 128
 # Task success is known for every listed callable at no cost, so the whole list is rewarded.
 _DEPTH = 30
 _HOLDOUT = 0.5
+# Documents of each search that a list may show, at this dose or another.
+_LISTED = 30
 
 
 def run_demo(
@@ -44,6 +50,8 @@ def run_demo(
     seeds: Sequence[int],
     out: Path,
     say: Callable[[str], None],
+    *,
+    interactive: bool = False,
 ) -> list[dict[str, Any]]:
     """Run the demo, say it line by line, and return its rows.
 
@@ -61,6 +69,8 @@ def run_demo(
         out: Folder of the report and the offsets, created if absent.
 
         say: Function that takes each line.
+
+        interactive: Whether the report has a slider for the dose, and the script that it needs.
     """
     plan = ExperimentPlan(depth=_DEPTH, seeds=tuple(seeds), holdout=_HOLDOUT, scopes=("task", "query"))
     out.mkdir(parents=True, exist_ok=True)
@@ -88,7 +98,7 @@ def run_demo(
 
     largest = [row for row in rows if row.rewarded == budgets[-1] and row.scope == "task" and row.gated]
     seed = next((row.seed for row in largest if row.published), seeds[0])
-    offsets, examples = _look_closer(collection, seed)
+    offsets, examples, held_out = _look_closer(collection, seed, judge)
     task = offsets[f"task:{texts.name}"]
     say("")
     say(f"The offset of split {seed}, {task.n} rewarded queries: {task.evidence}")
@@ -99,9 +109,10 @@ def run_demo(
             say(f"  {direction}: {'; '.join(map(sentence, moves)) or 'nothing'}")
 
     offsets.save(out / "offsets.safetensors")
-    write_report(out / "report.html", texts.name, judge, lines, judged, task, examples, rows)
+    page = out / "report.html"
+    write_report(page, texts.name, judge, lines, judged, task, held_out, rows, interactive=interactive)
     say("")
-    say(f"Report: {out / 'report.html'}   Offsets: {out / 'offsets.safetensors'}")
+    say(f"Report: {page}   Offsets: {out / 'offsets.safetensors'}")
     return [row.as_dict() for row in rows]
 
 
@@ -159,19 +170,54 @@ def _mean(rows: Sequence[Row], scope: str) -> float:
     )
 
 
-def _look_closer(collection: Collection, seed: int) -> tuple[Offsets, list[ShownQuery]]:
-    """The gated task offset of one split, and its effect on three held-out queries."""
+def _look_closer(collection: Collection, seed: int, judge: str) -> tuple[Offsets, list[ShownQuery], HeldOut]:
+    """The gated task offset of one split, its effect on three held-out queries, and on all of them."""
     pool, held = split(collection, seed, _HOLDOUT)
     offsets = fit(pooled_rewards([collection], [pool], _DEPTH), scope="task")
     task = collection.dataset.name
-    if offsets.find(task) is None:
-        return offsets, []
     shifted = offsets.apply(collection.query_vectors, task=task)
     after = collection.measure(shifted, held)
+    held_out = _held_out(collection, held, shifted, after, offsets.find(task), f"split {seed}, judge: {judge}")
+    if offsets.find(task) is None:
+        return offsets, [], held_out
     order = held[np.argsort((after - collection.raw)[held], kind="stable")]
     titled = {"Most improved": order[-1], "In the middle": order[len(order) // 2], "Most harmed": order[0]}
     examples = [_example(title, collection, int(q), shifted, after) for title, q in titled.items()]
-    return offsets, examples
+    return offsets, examples, held_out
+
+
+def _held_out(
+    collection: Collection, held: IntArray, shifted: FloatArray, after: Float64, offset: Offset | None, which: str
+) -> HeldOut:
+    """What the *offset* does to the queries *held*: nDCG@10 by the labels, of a search in the whole collection."""
+    lists = [collection.index.search(vectors[held], _LISTED)[1] for vectors in (collection.query_vectors, shifted)]
+    summary = summed_up(
+        collection.raw[held],
+        after[held],
+        collection.measure_reranked(held, _DEPTH)[held],
+        measure="by the labels",
+        method=f"Half of the queries are served by an offset that was learned from the other half ({which}).",
+        traffic=traffic_of(lists[0][:, :SHOWN], lists[1][:, :SHOWN], len(collection.doc_ids)),
+    )
+    if offset is None:
+        return summary
+
+    def shown(place: int) -> Lists:
+        query, rows = int(held[place]), np.union1d(lists[0][place], lists[1][place])
+        query_id, vector = str(collection.query_ids[query]), collection.query_vectors[query]
+        texts, labels = collection.dataset.documents, collection.dataset.qrels[query_id]
+        candidates = [
+            Candidate(name, collection.doc_vectors[row], texts[name], labels.get(name))
+            for row in rows.tolist()
+            for name in [str(collection.doc_ids[row])]
+        ]
+        served = Served(query_id, vector, candidates, collection.dataset.queries[query_id], collection.dataset.name)
+        dosed = offset.dosed(vector / np.linalg.norm(vector))
+        measured = float(collection.raw[query]), float(after[query])
+        return lists_of(served, dosed, offset.key, before=measured[0], after=measured[1])
+
+    worst, best = extremes((after - collection.raw)[held])
+    return replace(summary, worst=tuple(map(shown, worst)), best=tuple(map(shown, best)))
 
 
 def _example(title: str, collection: Collection, query: int, shifted: FloatArray, measured: Float64) -> ShownQuery:

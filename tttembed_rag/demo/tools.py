@@ -7,13 +7,11 @@ half is only measured.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,9 +19,12 @@ from tttembed_rag.demo.run import standard_library
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm
-from tttembed_rag.errors import require
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.measures import dcg
+from tttembed_rag.report import drawing
+from tttembed_rag.report.heldout import LISTED, HeldOut, Listed, Lists, extremes, summed_up, traffic_of
+from tttembed_rag.report.moving import shortened
+from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.tools.catalog import Card
 from tttembed_rag.tools.explaining import ToolExplanation
 from tttembed_rag.tools.search import LearnedToolSearch
@@ -35,6 +36,9 @@ _CARD_TOKENS, _REQUEST_TOKENS = 64, 128
 # Requests seen, up to half of all.
 _SEEN = (0, 25, 50, 100)
 _SHOWN = 3
+
+# By request, the names of the tools that are found for it, best first.
+Found: TypeAlias = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +113,13 @@ def run_tool_demo(
     say(f"Embedding the tools with {embedder.fingerprint} ...")
     rows: list[DemoRow] = []
     explained: list[ToolExplanation] = []
+    held_out: HeldOut | None = None
     for seed in seeds:
         search = LearnedToolSearch([Card(name, text) for name, text in library.documents.items()], embedder)
         measured, before = _split(library, search, seed)
         rows += measured
         explained = explained or _explained(library, search, before)
+        held_out = held_out or _held_out(library, search, before, seed)
     say("")
     say(f"Requests that nobody asked before, mean of {len(seeds)} splits")
     say("requests seen  an answer among 5  nDCG@10   change  worst split  offsets served")
@@ -125,7 +131,7 @@ def run_tool_demo(
     for one in explained:
         say("")
         say(str(one))
-    _write_report(out / "report.html", lines, explained, len(library.documents), embedder.fingerprint)
+    _write_report(out / "report.html", lines, explained, held_out, len(library.documents), embedder.fingerprint)
     say("")
     say(f"Report: {out / 'report.html'}")
     return [asdict(row) for row in rows]
@@ -137,11 +143,11 @@ def _halves(library: Dataset, seed: int) -> tuple[list[str], list[str]]:
     return order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
 
 
-def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[DemoRow], Mapping[str, float]]:
-    """What is found after more and more requests, and the nDCG@10 of each before any was seen."""
+def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[DemoRow], Found]:
+    """What is found after more and more requests, and what was found for each before any was seen."""
     seen, held = _halves(library, seed)
     rows: list[DemoRow] = []
-    before: dict[str, float] = {}
+    before: Found = {}
     told = 0
     for count in (*(count for count in _SEEN if count < len(seen)), len(seen)):
         for query in seen[told:count]:
@@ -150,10 +156,10 @@ def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list
         told = count
         lesson = search.learn()
         found = {query: search(library.queries[query], k=10) for query in held}
-        measures = {query: _ndcg(names, library.qrels[query]) for query, names in found.items()}
-        before = before or measures
+        measures = [_ndcg(names, library.qrels[query]) for query, names in found.items()]
+        before = before or found
         recall = np.mean([bool(set(names[:5]) & library.qrels[query].keys()) for query, names in found.items()])
-        mean = float(np.mean(list(measures.values())))
+        mean = float(np.mean(measures))
         rows.append(DemoRow(seed, count, float(recall), mean, lesson.weight, lesson.moves))
     return rows, before
 
@@ -163,11 +169,11 @@ def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
     return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
 
 
-def _explained(library: Dataset, search: LearnedToolSearch, before: Mapping[str, float]) -> list[ToolExplanation]:
+def _explained(library: Dataset, search: LearnedToolSearch, before: Found) -> list[ToolExplanation]:
     """The requests held out that gained most, one in the middle, and the one that lost most."""
     gains = {
-        query: _ndcg(search(library.queries[query], k=10), library.qrels[query]) - measured
-        for query, measured in before.items()
+        query: _ndcg(search(library.queries[query], k=10), library.qrels[query]) - _ndcg(names, library.qrels[query])
+        for query, names in before.items()
     }
     order = sorted(gains, key=lambda query: -gains[query])
     return [search.explain(library.queries[query], _SHOWN) for query in (order[0], order[len(order) // 2], order[-1])]
@@ -184,32 +190,97 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
         "change": float(np.mean(changes)),
         "worst": min(changes),
         "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
+        "mostly": 2 * sum(row.moves for row in rows) > len(rows),
     }
 
 
+def _held_out(library: Dataset, search: LearnedToolSearch, before: Found, seed: int) -> HeldOut:
+    """What was learned does to the requests that it was not learned from."""
+    after = {query: search(library.queries[query], k=LISTED) for query in before}
+    # What a judge makes of it that is asked at every request: the tools found before, the ones that work first.
+    reranked = {
+        query: sorted(names, key=lambda name: -library.qrels[query].get(name, 0.0)) for query, names in before.items()
+    }
+    raw, served, rerank = (
+        np.array([_ndcg(names, library.qrels[query]) for query, names in found.items()])
+        for found in (before, after, reranked)
+    )
+    rows = {name: row for row, name in enumerate(library.documents)}
+    was, now = (np.array([[rows[name] for name in names] for names in found.values()]) for found in (before, after))
+    summary = summed_up(
+        raw,
+        served,
+        rerank,
+        measure="by the tools that people finally used",
+        method=f"Half of the requests are served by what was learned from the other half (split {seed}).",
+        traffic=traffic_of(was, now, len(rows)),
+    )
+    queries = list(before)
+    worst, best = (
+        tuple(
+            _lists(library, search, query, before[query], after[query], before_after=(raw[place], served[place]))
+            for place in some
+            for query in [queries[place]]
+        )
+        for some in extremes(served - raw)
+    )
+    return replace(summary, worst=worst, best=best)
+
+
+def _lists(
+    library: Dataset,
+    search: LearnedToolSearch,
+    query: str,
+    before: Sequence[str],
+    after: Sequence[str],
+    *,
+    before_after: tuple[float, float],
+) -> Lists:
+    """The tools found *before* and *after*; learning also changes what BM25 weighs, so ranks stand in for scores."""
+    ranks = {tool.name: (tool.rank_before, tool.rank) for tool in search.explain(library.queries[query], LISTED).tools}
+    ranks |= {name: (place, LISTED + place) for place, name in enumerate(before, 1) if name not in after}
+    return Lists(
+        query_id=query,
+        query=shortened(library.queries[query]),
+        task="default",
+        offset="",
+        before=float(before_after[0]),
+        after=float(before_after[1]),
+        candidates=tuple(
+            Listed(
+                document=shortened(name),
+                text=shortened(library.documents[name], 100),
+                reward=library.qrels[query].get(name),
+                rank=was,
+                score=-was,
+                lift=was - now,
+            )
+            for name, (was, now) in sorted(ranks.items(), key=lambda one: one[1])
+        ),
+    )
+
+
 def _write_report(
-    path: Path, lines: Sequence[dict[str, Any]], explained: Sequence[ToolExplanation], tools: int, embedder: str
+    path: Path,
+    lines: Sequence[dict[str, Any]],
+    explained: Sequence[ToolExplanation],
+    held_out: HeldOut | None,
+    tools: int,
+    embedder: str,
 ) -> None:
-    """Write one file with the plot inside; its texts are escaped."""
-    jinja2 = require("jinja2", "eval")
-    markup = require("markupsafe", "eval").Markup
-    template = resources.files("tttembed_rag.demo").joinpath("tools.html.jinja").read_text(encoding="utf-8")
-    page = jinja2.Environment(autoescape=True).from_string(template)
-    html = page.render(lines=lines, explained=explained, tools=tools, embedder=embedder, plot=markup(_plot(lines)))
+    """Write one file with its drawings inside; its texts are escaped."""
+    marks = [drawing.Mark(line["change"], filled=line["mostly"]) for line in lines]
+    ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
+    html = rendered(
+        "demo/tools.html.jinja",
+        extra="eval",
+        interactive=False,
+        lines=lines,
+        explained=explained,
+        held_out=held_out,
+        drawings=held_out_drawings(held_out),
+        tools=tools,
+        embedder=embedder,
+        course=drawing.course("Change of nDCG@10 by requests seen", marks, *ends),
+    )
     path.write_text(html, encoding="utf-8")
-
-
-def _plot(lines: Sequence[dict[str, Any]]) -> str:
-    """nDCG@10 against requests seen."""
-    require("matplotlib", "eval")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.subplots()
-    axes.plot([line["seen"] for line in lines], [line["ndcg10"] for line in lines], "o-", color="#2a7d4f")
-    axes.axhline(lines[0]["ndcg10"], color="#888", linewidth=1)
-    axes.set_xlabel("requests seen")
-    axes.set_ylabel("nDCG@10 of requests nobody asked before")
-    image = io.StringIO()
-    figure.savefig(image, format="svg")
-    return image.getvalue()[image.getvalue().index("<svg") :]

@@ -55,7 +55,7 @@ class Graded:
         rows, columns, values = [], [], []
         ideal = np.zeros(len(query_ids))
         for row, query in enumerate(query_ids):
-            relevant = {doc: float(grade) for doc, grade in qrels[query].items() if grade > 0}
+            relevant = {doc: float(grade) for doc, grade in qrels.get(query, {}).items() if grade > 0}
             ideal[row] = dcg(np.array(sorted(relevant.values(), reverse=True)[:_CUTOFF]))
             indexed = [doc for doc in relevant if doc in column]
             rows += [row] * len(indexed)

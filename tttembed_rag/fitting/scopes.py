@@ -115,13 +115,15 @@ def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
 
 def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
     """Offsets with the record of how they were learned."""
-    return recorded(offsets, rewards.judge, rewards.width, recipe, scope)
+    return recorded(offsets, rewards.judge, rewards.width, recipe, scope, rewards.embedder)
 
 
-def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str) -> Offsets:
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str, embedder: str = "") -> Offsets:
     """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how."""
     settings: dict[str, str | float] = {"scope": scope, "judge": judge}
     settings |= {name: getattr(recipe, name) for name in _SETTINGS}
+    if embedder:
+        settings["embedder"] = embedder
     return Offsets(offsets, width=width, settings=settings)
 
 

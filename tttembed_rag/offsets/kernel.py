@@ -14,7 +14,7 @@ from tttembed_rag.vectors.checks import FloatArray, checked_norms, norms
 _LARGEST_WEIGHT = 100.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class KernelMap:
     """The offset v(x) = sum_j k(x, z_j) b_j with k(x, z) = exp((x·z - 1) / h).
 
@@ -32,6 +32,10 @@ class KernelMap:
     weights: FloatArray
     bandwidth: float
     names: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        count, width = self.landmarks.shape
+        return f"KernelMap({count} landmarks, width {width}, bandwidth {self.bandwidth:.3g})"
 
     def __call__(self, unit: FloatArray) -> FloatArray:
         """Offsets (m, d) or (d,) of *unit* query vectors of that shape, in the precision of the map."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar, get_args, overload
 
@@ -26,6 +27,8 @@ VectorT = TypeVar("VectorT", bound=NDArray[np.floating[Any]])
 
 # Largest norm of an offset that is believed; query vectors have norm 1 here, and learned offsets are shorter than that.
 _LONGEST = 100.0
+# Keys that are named where one is missing.
+_NAMED = 5
 
 
 class Offsets(Mapping[str, Offset]):
@@ -90,7 +93,15 @@ class Offsets(Mapping[str, Offset]):
             return self._offsets[key]
         if key.startswith("query:") and (offset := self._by_id.get(key[len("query:") :])):
             return offset
-        raise KeyError(key)
+        raise KeyError(self._missing(key))
+
+    def _missing(self, key: str) -> str:
+        """Which keys there are instead of *key*: those of the same name first."""
+        same = [one for one in (f"task:{key}", f"local:{key}", f"query:{key}") if one in self._offsets]
+        shared = (offset.key for offset in self._shared.values())
+        there = same or list(islice(dict.fromkeys(chain(shared, islice(self._offsets, _NAMED))), _NAMED))
+        named = f"a key such as {', '.join(map(repr, there))}" if there else "no key of an empty one"
+        return f"offsets: expected {named}, got {key!r}"
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._offsets)

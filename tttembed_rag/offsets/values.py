@@ -95,7 +95,7 @@ class Certificate:
     residual: float | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Offset:
     """One learned offset and all that is known about it.
 
@@ -139,6 +139,10 @@ class Offset:
             return "global" if self.scope == "global" else f"{self.scope}:{self.task}"
         parts = [self.query_id] if self.task == DEFAULT_TASK else [self.task, self.query_id]
         return "query:" + "/".join(str(part).replace("%", "%25").replace("/", "%2F") for part in parts)
+
+    def __repr__(self) -> str:
+        width, evidence = len(self.vector), self.evidence
+        return f"Offset({self.key!r}, {self.n} rewarded queries, dose {self.alpha:.2f}, width {width}, {evidence})"
 
     @property
     def served(self) -> bool:

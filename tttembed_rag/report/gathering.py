@@ -20,6 +20,7 @@ from tttembed_rag.report.facts import Comparison, Effect, Live, OffsetFacts, Sto
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
+from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.stores.states import DRIFT
 from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.memory import read_trial
@@ -57,7 +58,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         live, offsets = _live(store, tenant, owner, serving)
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
-        judge = judges[0][0] if judges else ""
+        judge = next((name for name, _ in judges if name != AUDIT), "")
         held, today = _learned_now(store, tenant, serving.version, offsets, judge)
         return StoreReport(
             store=store.name,

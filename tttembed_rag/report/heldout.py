@@ -32,6 +32,8 @@ class Listed:
 
         reward: What the judge gave; None where it was not judged.
 
+        rank: Its rank under the base vector, 1 is the best.
+
         score: Its cosine similarity x·z to the base vector.
 
         lift: What the offset as served adds: alpha v·z.
@@ -40,6 +42,7 @@ class Listed:
     document: str
     text: str
     reward: float | None
+    rank: int
     score: float
     lift: float
 
@@ -61,7 +64,7 @@ class Lists:
 
         after: nDCG@10 with the offset.
 
-        candidates: Its candidates in the order of the base vector.
+        candidates: Candidates that are among the first under the base vector or with the offset, by their rank.
     """
 
     query_id: str
@@ -77,14 +80,14 @@ class Lists:
         """Whether a judge rewarded any of its candidates."""
         return any(one.reward is not None for one in self.candidates)
 
-    def ranked(self, dose: float = 1.0) -> list[tuple[int, Listed]]:
-        """The candidates best first at a *dose* (1 is as served), each with its rank under the base vector."""
-        return sorted(enumerate(self.candidates, 1), key=lambda one: (-one[1].score - dose * one[1].lift, one[0]))
+    def ranked(self, dose: float = 1.0) -> list[Listed]:
+        """The candidates best first at a *dose*: 0 is the base vector, 1 as served."""
+        return sorted(self.candidates, key=lambda one: (-one.score - dose * one.lift, one.rank))
 
     @property
     def moved(self) -> bool:
         """Whether the offset gives another order."""
-        return any(rank != place for place, (rank, _) in enumerate(self.ranked(), 1))
+        return self.ranked() != list(self.candidates)
 
 
 @dataclass(frozen=True, slots=True)

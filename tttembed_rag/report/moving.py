@@ -57,8 +57,8 @@ def lists_of(
     scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
     lifts = vectors @ np.asarray(dosed, dtype=np.float64)
     order = np.argsort(-scores, kind="stable")
-    ranks = np.minimum(np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable")))
-    kept = [row for row in order.tolist() if ranks[row] < _CANDIDATES]
+    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
+    kept = [row for row in order.tolist() if min(was[row], now[row]) < _CANDIDATES]
     return Lists(
         query_id=shortened(served.query_id, _NAME),
         query=None if served.query is None else shortened(served.query),
@@ -71,6 +71,7 @@ def lists_of(
                 document=shortened(candidate.doc_id, _NAME),
                 text=shortened(candidate.text or "", _TITLE),
                 reward=candidate.reward,
+                rank=int(was[row]) + 1,
                 score=float(scores[row]),
                 lift=float(lifts[row]),
             )

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 from tttembed_rag.errors import require
@@ -14,7 +15,12 @@ from tttembed_rag.report.heldout import LISTED, HeldOut
 
 
 def rendered(
-    template: str, *, extra: str, interactive: bool, filters: Mapping[str, Callable[..., Any]], **facts: Any
+    template: str,
+    *,
+    extra: str,
+    interactive: bool,
+    filters: Mapping[str, Callable[..., str]] = MappingProxyType({}),
+    **facts: Any,
 ) -> str:
     """The page of a *template* of this package; all texts in *facts* are escaped.
 

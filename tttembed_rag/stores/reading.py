@@ -73,6 +73,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         embedder = _embedder_of_most(connection, selection.tenant, rewarded, 1)
     else:
         embedder = id_of(connection, schema.embedders, selection.embedder)
+    named = select(schema.embedders.c.name).where(schema.embedders.c.id == embedder)
     q, r, own = schema.queries, schema.rewards, schema.query_vectors
     of_documents = schema.document_vectors
     with_vectors = (
@@ -122,6 +123,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
             source and named_for(selection.tenant, owner, source) for owner, source in zip(owners, sources, strict=True)
         ],
         doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
+        embedder=connection.execute(named).scalar_one(),
     )
     return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
 

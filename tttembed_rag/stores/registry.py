@@ -72,7 +72,8 @@ class Registry:
 
             note: The reason.
 
-            embedder: Fingerprint of the model that made the vectors they were learned from.
+            embedder: Fingerprint of the model that made the vectors they were learned from; empty takes the one that
+                the offsets carry.
 
             probe: JSON text to find again with the version.
 
@@ -96,7 +97,7 @@ class Registry:
         facts = {
             "by": checked_name("by", by),
             "note": note,
-            "embedder": checked_name("embedder", embedder, empty=True),
+            "embedder": checked_name("embedder", embedder or str(offsets.settings.get("embedder", "")), empty=True),
             "width": offsets.width,
             "rewarded": _rewarded(offsets) if rewarded is None else int(rewarded),
             "kept": len(offsets),

@@ -118,10 +118,15 @@ class TTTEmbeddings(Embeddings):
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)
 
-    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
-        """The rewards in *log* with base query vectors and document vectors, ready for `fit`."""
+    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None, embedder: str = "") -> Rewards:
+        """The rewards in *log* with base query vectors and document vectors, ready for `fit`.
+
+        Offsets that are learned from them carry *embedder*, the name of the wrapped model, and serve no other.
+        """
         model = self._embeddings
-        return log.rewards(model.embed_query, model.embed_documents, vectors=vectors or self._vectors)
+        return log.rewards(
+            model.embed_query, model.embed_documents, vectors=vectors or self._vectors, embedder=embedder
+        )
 
     def document_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of documents, supplied or remembered where possible."""

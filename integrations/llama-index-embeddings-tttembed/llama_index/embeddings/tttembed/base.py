@@ -114,10 +114,18 @@ class TTTEmbedding(BaseEmbedding):
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)
 
-    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None) -> Rewards:
-        """The rewards in *log* with base query vectors and document vectors, ready for `fit`."""
+    def rewards(self, log: RewardLog, *, vectors: TextVectors | None = None, embedder: str = "") -> Rewards:
+        """The rewards in *log* with base query vectors and document vectors, ready for `fit`.
+
+        Offsets that are learned from them carry *embedder*, the name of the wrapped model, and serve no other.
+        """
         model = self._embed_model
-        return log.rewards(model.get_query_embedding, model.get_text_embedding_batch, vectors=vectors or self._vectors)
+        return log.rewards(
+            model.get_query_embedding,
+            model.get_text_embedding_batch,
+            vectors=vectors or self._vectors,
+            embedder=embedder,
+        )
 
     def document_vectors(self, texts: Sequence[str], *, vectors: TextVectors | None = None) -> NDArray[Any]:
         """Vectors (n, d) of texts, supplied or remembered where possible."""
