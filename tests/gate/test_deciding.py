@@ -533,6 +533,10 @@ class TestAuto:
         assert (offsets["global"].evidence.n, offsets["global"].evidence.verdict) == (6, "published")
         assert offsets["global"] is offsets.find("unknown")
 
+    def test_expects_rewards(self):
+        with pytest.raises(InputError, match=r"^rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"):
+            fit(np.zeros((2, 3)))
+
     def test_needs_the_gate(self, planted):
         """Without evidence there is nothing to choose by."""
         with pytest.raises(InputError, match=r"^gate: expected True with scope='auto' .*, got False$"):

@@ -134,6 +134,8 @@ def fit(
         warm_start=warm_start,
     )
     check_scope(scope)
+    if not isinstance(rewards, Rewards):
+        raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
     rewards = rewards.bounded(MOST_CANDIDATES)
     if gate:
         if not source_voices > 0:
