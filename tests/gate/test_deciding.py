@@ -534,6 +534,7 @@ class TestAuto:
         assert offsets["global"] is offsets.find("unknown")
 
     def test_expects_rewards(self):
+        """An array says nothing of candidates or rewards."""
         with pytest.raises(InputError, match=r"^rewards: expected Rewards \(see Rewards.from_texts\), got ndarray$"):
             fit(np.zeros((2, 3)))
 
