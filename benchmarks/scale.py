@@ -133,7 +133,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     if way == "ray":
         import ray
 
-        ray.init(log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         began = time.perf_counter()
     before = processor(os.getpid())
     watcher.start()
@@ -192,7 +192,7 @@ def kills(trials: int) -> None:
     """So many fits, an actor of each killed at a random instant."""
     import ray
 
-    ray.init(log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
+    ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "rewards"
         write(folder, 4000, 1000, 4, 64)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -338,12 +341,22 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args=small | {"include_dashboard": False})
+    # A lost node is missed after a second, not after fifteen.
+    pulse = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500, "health_check_failure_threshold": 2}
+    head = {"include_dashboard": False, "_system_config": pulse}
+    cluster = Cluster(initialize_head=True, head_node_args=small | head)
     cluster.add_node(**small)
     ray.init(address=cluster.address, log_to_driver=False)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+def free_port():
+    """A port that no server has."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def holders():
@@ -375,6 +388,22 @@ def test_a_cluster_gives_the_same_bits(cluster, folder):
 
     assert vectors(offsets) == vectors(alone)
     assert verdicts(offsets) == verdicts(alone)
+
+
+@pytest.mark.slow
+def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path):
+    """From a process that is no part of it, by the address of its server."""
+    port, out = free_port(), tmp_path / "offsets.safetensors"
+    served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=proxy"]
+    command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
+    with subprocess.Popen([*served, f"--address={cluster.address}"], stderr=subprocess.DEVNULL) as server:
+        done = subprocess.run(
+            [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
+        )
+        server.terminate()
+
+    assert done.returncode == 0, done.stderr
+    assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(5), scope="task", gate=False))
 
 
 @pytest.mark.slow
