@@ -14,6 +14,7 @@ an actor is killed at a random instant; the offsets must have the bits of a fit 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -202,13 +203,17 @@ def kills(trials: int) -> None:
             draw = random.Random(seed)
             ended = threading.Event()
 
-            def kill(draw: random.Random = draw, ended: threading.Event = ended) -> None:
+            earlier = set(holders())  # of the last fit, about to end
+
+            def kill(draw: random.Random = draw, ended: threading.Event = ended, earlier: set[int] = earlier) -> None:
                 nonlocal hit
-                while not (found := sorted(holders())) and not ended.is_set():
-                    time.sleep(0.005)
-                if not ended.wait(draw.uniform(0, 2.0)) and found:
-                    os.kill(draw.choice(found), signal.SIGKILL)
-                    hit += 1
+                while not set(holders()) - earlier and not ended.wait(0.01):
+                    pass
+                ended.wait(draw.uniform(0, 1.5))
+                if found := sorted(set(holders()) - earlier):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(draw.choice(found), signal.SIGKILL)
+                        hit += not ended.is_set()
 
             killer = threading.Thread(target=kill)
             killer.start()
