@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,10 @@ from click.testing import CliRunner
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError, RewardError, VectorError
-from tttembed_rag.fitting import Recipe
-from tttembed_rag.gate.case import gated
+from tttembed_rag.fitting import Recipe, scope_weights
+from tttembed_rag.fitting.scopes import of_task, shared_offset
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.scale import fit_sharded
 from tttembed_rag.scale.engines import opened_engine
 from tttembed_rag.scale.shards import Shard, ShardPlan, SharedGroup
@@ -176,18 +179,22 @@ def test_verdicts_do_not_depend_on_the_shards(rewards, folder):
 
 
 def test_published_offsets_are_learned_from_all(rewards, folder):
-    """In one shard, the very problem that the local gate solves; private offsets for queries beyond the sample."""
-    alone = fit(rewards)
+    """In one shard, the very problem that the gate solves without a sample; private offsets for every query."""
     offsets = fit_sharded(folder(1), gate_queries=400)
     constant = [one for one in offsets.values() if one.scope == "task" and one.served]
 
+    assert {one.query_id for one in offsets.values()} == {None, *rewards.query_ids.tolist()}
     assert constant
     for offset in constant:
-        assert offset.n == alone[offset.key].n == 300
+        rows = of_task(rewards, offset.task)
+        kept = rows.only(~np.isin(rows.doc_ids[rows.candidates], offset.evidence.withheld))
+        case = Case(kept, gated(Recipe(), kept))
+        recipe = replace(case.recipe, ridge=RIDGE_STEP * case.recipe.ridge)
+        weights = scope_weights(case.rewards, case.voices)
+        expected = shared_offset(case.widened, "task", offset.task, recipe, weights=weights, n=case.questions)
+        assert offset.n == expected.n == 300
         assert offset.certificate.converged
-        assert np.linalg.norm(offset.vector) > 0.1
-        assert np.linalg.norm(offset.vector - alone[offset.key].vector) < 0.02 * np.linalg.norm(offset.vector)
-    assert set(offsets) == set(alone)
+        assert np.linalg.norm(offset.vector - expected.vector) < 1e-3 < np.linalg.norm(offset.vector)
 
 
 def test_samples_take_small_tasks_whole(rewards, tmp_path):
