@@ -221,6 +221,7 @@ def kills(trials: int) -> None:
             ended.set()
             killer.join()
             same += got == expected
+            print(f"trial {seed}: {same} of {seed + 1} the same, {hit} hit", flush=True)
         print(f"{same} of {trials} fits gave the bits of a fit without kills; in {hit} of them an actor was killed")
     ray.shutdown()
     if same < trials:
