@@ -421,8 +421,10 @@ def test_damage_is_told_by_the_cluster_as_it_is_here(cluster, rewards, tmp_path)
     table = pq.read_table(part)
     pq.write_table(table.drop_columns(["rewards"]), part)
 
-    with pytest.raises(DataError, match=r"part-00001.parquet: expected a column rewards"):
+    with pytest.raises(DataError, match=r"part-00001.parquet: expected a column rewards") as caught:
         fit_sharded(tmp_path / "set", scope="global", gate=False, engine="ray")
+
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.slow
