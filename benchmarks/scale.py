@@ -6,14 +6,15 @@
 Synthetic: unit documents of width 384 that queries share, ten judged of each query, rewards with a preference that
 all queries share; written in shards to a temporary folder, removed afterwards. Every way runs in a process of its
 own, which reads the files and learns one ungated offset on both cores. Times are those of reading and of learning,
-for Ray on a cluster that runs already; memory is the peak of resident memory of the process and of its actors, without
-pages of files, which the system may take back. With --kills small fits run through Ray while an actor is killed at a
-random instant; the offsets must have the bits of a fit without kills.
+for Ray on a cluster that runs already. CPU is the processor time of the process and of its actors, GB their peak of
+resident memory without pages of files, which the system may take back. With --kills small fits run through Ray while
+an actor is killed at a random instant; the offsets must have the bits of a fit without kills.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -101,33 +102,41 @@ def below(pid: int) -> bool:
     return pid > 1
 
 
-def resident() -> int:
-    """Bytes of memory of this process and its actors that is no page of a file."""
-    total = 0
-    for pid in (os.getpid(), *holders()):
-        try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except OSError:
-            continue
-        total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))
-    return total
+def resident(pid: int) -> int:
+    """Bytes of memory of a process that are no pages of files."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon", "RssShmem")))
+
+
+def processor(pid: int) -> float:
+    """Seconds of processor time that a process has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     """One ungated offset of all rewards, one way; seconds and bytes."""
-    peak, done = [0], threading.Event()
+    peak, spent, done = [0], dict[int, float](), threading.Event()
 
     def watch() -> None:
         while not done.wait(0.2):
-            peak[0] = max(peak[0], resident())
+            seen = 0
+            for pid in (os.getpid(), *holders()):
+                try:
+                    seen += resident(pid)
+                    spent[pid] = processor(pid)
+                except OSError:  # it ended
+                    continue
+            peak[0] = max(peak[0], seen)
 
     watcher = threading.Thread(target=watch)
     began = read = time.perf_counter()
     if way == "ray":
         import ray
 
-        ray.init(log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
+        ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         began = time.perf_counter()
+    before = processor(os.getpid())
     watcher.start()
     if way == "whole":
         rewards = Rewards.from_parquet(folder)
@@ -146,6 +155,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
         "way": way,
         "read": read - began,
         "all": ended - began,
+        "cpu": sum(spent.values()) - before,
         "bytes": peak[0],
         "evaluations": certificate.evaluations,
         "objective": certificate.objective,
@@ -163,7 +173,9 @@ def measure(options: argparse.Namespace) -> None:
         documents = f"{DEPTH} of {options.documents:,} documents x {WIDTH}"
         print(f"{options.queries:,} queries x {documents}, {options.shards} shards")
         print(f"{size:.1f} GB of Parquet, written in {time.perf_counter() - began:.0f} s; {os.cpu_count()} cores\n")
-        print(f"{'way':<8}{'read s':>8}{'all s':>8}{'GB':>7}{'evaluations':>13}{'objective':>14}{'norm':>9}")
+        print(
+            f"{'way':<8}{'read s':>8}{'all s':>8}{'CPU s':>8}{'GB':>7}{'evaluations':>13}{'objective':>14}{'norm':>9}"
+        )
         for way in [way for _ in range(options.repeats) for way in options.ways.split(",")]:
             command = [sys.executable, __file__, "--one", way, "--within", str(folder)]
             # The whole and the local way have both cores by threads, Ray by two actors.
@@ -172,18 +184,16 @@ def measure(options: argparse.Namespace) -> None:
             found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)  # noqa: S603 (ourselves)
             row = json.loads(found.stdout.splitlines()[-1])
             read = f"{row['read']:.1f}" if row["read"] else ""
-            print(
-                f"{way:<8}{read:>8}{row['all']:>8.1f}{row['bytes'] / 1e9:>7.1f}{row['evaluations']:>13}"
-                f"{row['objective']:>14.9f}{row['norm']:>9.5f}",
-                flush=True,
-            )
+            used = f"{row['all']:>8.1f}{row['cpu']:>8.1f}{row['bytes'] / 1e9:>7.1f}"
+            reached = f"{row['evaluations']:>13}{row['objective']:>14.9f}{row['norm']:>9.5f}"
+            print(f"{way:<8}{read:>8}{used}{reached}", flush=True)
 
 
 def kills(trials: int) -> None:
     """So many fits, an actor of each killed at a random instant."""
     import ray
 
-    ray.init(log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
+    ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "rewards"
         write(folder, 4000, 1000, 4, 64)
@@ -193,13 +203,17 @@ def kills(trials: int) -> None:
             draw = random.Random(seed)
             ended = threading.Event()
 
-            def kill(draw: random.Random = draw, ended: threading.Event = ended) -> None:
+            earlier = set(holders())  # of the last fit, about to end
+
+            def kill(draw: random.Random = draw, ended: threading.Event = ended, earlier: set[int] = earlier) -> None:
                 nonlocal hit
-                while not (found := sorted(holders())) and not ended.is_set():
-                    time.sleep(0.005)
-                if not ended.wait(draw.uniform(0, 2.0)) and found:
-                    os.kill(draw.choice(found), signal.SIGKILL)
-                    hit += 1
+                while not set(holders()) - earlier and not ended.wait(0.01):
+                    pass
+                ended.wait(draw.uniform(0, 1.5))
+                if found := sorted(set(holders()) - earlier):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(draw.choice(found), signal.SIGKILL)
+                        hit += not ended.is_set()
 
             killer = threading.Thread(target=kill)
             killer.start()
@@ -207,6 +221,7 @@ def kills(trials: int) -> None:
             ended.set()
             killer.join()
             same += got == expected
+            print(f"trial {seed}: {same} of {seed + 1} the same, {hit} hit", flush=True)
         print(f"{same} of {trials} fits gave the bits of a fit without kills; in {hit} of them an actor was killed")
     ray.shutdown()
     if same < trials:

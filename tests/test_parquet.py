@@ -73,6 +73,18 @@ def test_what_is_written_is_read(tmp_path, shards, dtype):
     assert len(list((tmp_path / "set" / "queries").iterdir())) == min(shards, 30)
 
 
+def test_a_file_of_queries_is_read_alone(tmp_path):
+    """With the documents that it names, whichever files and groups of rows they lie in; together they are all."""
+    whole = made(n=30, documents=200)
+    whole.to_parquet(tmp_path / "set", shards=3)
+    for file in (tmp_path / "set" / "documents").iterdir():
+        pq.write_table(pq.read_table(file), file, row_group_size=7)
+
+    for number in range(3):
+        rows = np.arange(10 * number, 10 * number + 10)
+        check_same(whole.take(rows), Rewards.from_parquet(tmp_path / "set", part=f"part-{number:05d}.parquet"))
+
+
 def test_large_files_are_read_in_parts(tmp_path):
     """More rows than are copied at a time, in one file and in two."""
     rewards = made(140_000, 70_000, 2, most=1)

@@ -37,7 +37,7 @@ from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 # Rewarded queries that the gate is asked on, at most. Up to this many, queries that ask nearly the same are found by
-# comparing all with all (`vectors.copies`); with ten candidates of width 384 they take about 2 GB.
+# comparing all with all (`vectors.copies`); with ten candidates of width 384 the gate of as many takes about 1 GB.
 GATE_QUERIES = 20_000
 
 
