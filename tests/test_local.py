@@ -244,8 +244,10 @@ class TestServing:
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
-            ({"bandwidth": 0.0}, "bandwidth: expected a number > 0"),
-            ({"bandwidth": float("nan")}, "bandwidth: expected a number > 0"),
+            ({"bandwidth": 0.0}, "bandwidth: expected a number of at least 0.0001"),
+            ({"bandwidth": 1e-300}, "bandwidth: expected a number of at least 0.0001"),
+            ({"bandwidth": float("nan")}, "bandwidth: expected a number of at least 0.0001"),
+            ({"landmarks": np.full((1, 2), 1e3)}, "landmarks: expected unit vectors"),
             ({"weights": np.full((1, 2), np.inf)}, "weights: expected norms of at most 100"),
             ({"weights": np.full((1, 2), 1e3)}, "weights: expected norms of at most 100"),
             ({"landmarks": np.zeros((1, 2))}, "zero vector"),
