@@ -293,6 +293,7 @@ def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "aubc": area,
         "aubc of the envelope": envelope,
         "aubc, seen on the other half": foreseen,
+        "rewarded mean": {rule: _mean([row["rewarded"][rule] for row in told]) for rule in ("query", "local", "auto")},
         "rewarded below -.01": _mean([row["rewarded"]["auto"] < -0.01 for row in told]),
         "intervals": len(shown),
         "covered": _mean((low <= true) & (true <= high)),
@@ -478,7 +479,7 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
     area, envelope, foreseen = (f[name] for name in ("aubc", "aubc of the envelope", "aubc, seen on the other half"))
     held = f"{area['heldout']:.4f} / {envelope['heldout']:.4f} / {foreseen['heldout']:.4f}"
     rewarded = f"{area['rewarded']:.4f} / {envelope['rewarded']:.4f}"
-    half = f["worth having to a half"]
+    half, again = f["worth having to a half"], f["rewarded mean"]
     return [
         ("changes below -.01", *(f"{f['below -.01'][rule]:.1%}" for rule in ("task", "auto")), "<= 2%"),
         ("worst change", *(f"{f['worst'][rule]:+.3f}" for rule in ("task", "auto")), ">= -.020"),
@@ -497,6 +498,8 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ),
         ("AUBC / envelope / seen on the other half, held-out", "", held, ">= envelope"),
         ("AUBC / envelope, rewarded queries", "", rewarded, ">= envelope"),
+        ("rewarded queries: mean change (plain: private)", *(f"{again[rule]:+.3f}" for rule in ("query", "auto")), ""),
+        ("rewarded queries: mean change of local, ungated", f"{again['local']:+.3f}", "", ""),
         ("rewarded queries: changes below -.01", "", f"{f['rewarded below -.01']:.1%}", ""),
         (f"interval holds the true change ({f['intervals']} published)", "", f"{f['covered']:.1%}", "85-95%"),
         ("true change below the interval", "", f"{f['below the interval']:.1%}", "5%"),
@@ -565,7 +568,8 @@ def main() -> None:
         groups.setdefault((cell.workload, cell.embedder, cell.rewards), []).append(cell)
     jobs = [(group, args.data, args.cache, tuple(args.sets)) for group in groups.values()]
     rows += _measured(jobs, args)
-    halves = {"development": DEVELOPMENT, "confirmation": CONFIRMATION, POOLED: (POOLED,)}
+    others = [name for name in args.sets if name not in (*DEVELOPMENT, *CONFIRMATION)]
+    halves = {"development": DEVELOPMENT, "confirmation": CONFIRMATION, "others": others, POOLED: (POOLED,)}
     parts = {name: [row for row in rows if row["workload"] in half] for name, half in halves.items()}
     parts = {name: mine for name, mine in parts.items() if mine}
     report = {name: show(name, mine) for name, mine in parts.items()}

@@ -96,6 +96,13 @@ class Ground:
             [q for q in self.held if not collection.dataset.qrels.get(str(collection.query_ids[q]), {}).get(name)]
         )
 
+    def planted(self, document: int, near: int = 20) -> Ground:
+        """The same with a *document* written for the middle of some questions."""
+        vectors = self.bench.collection.doc_vectors.copy()
+        some = np.random.default_rng(self.seed + document).choice(self.pool, near)
+        vectors[document] = self.unit[some].mean(axis=0)
+        return replace(self, bench=Bench.of(replace(self.bench.collection, doc_vectors=vectors)))
+
     def targets(self, count: int) -> list[int]:
         """Documents that an attacker may want to lift: neither in everybody's lists nor in none."""
         counts = np.bincount(self.bench.collection.base[self.pool][:, :10].ravel(), minlength=len(self.bench.unit_docs))
@@ -172,15 +179,22 @@ def _ranked(scores: np.ndarray) -> np.ndarray:
 
 
 def poisoned(
-    ground: Ground, honest: int, fakes: Sequence[tuple[np.ndarray, str]], target: int, depth: int = 10
+    ground: Ground,
+    honest: int,
+    fakes: Sequence[tuple[np.ndarray, str]],
+    target: int,
+    depth: int = 10,
+    rewordings: Sequence[np.ndarray] = (),
+    asked: int = 0,
 ) -> Rewards:
     """*honest* rewarded queries, each user giving `PER_USER`, and *fakes*: query vectors with the source of each.
 
-    A fake is shown what a search finds, and the *target*; its source says 1 to the target and 0 to all else.
+    A fake is shown what a search finds, and the *target*; its source says 1 to the target and 0 to all else. The
+    *rewordings* of the query in row *asked* come from a user each, who says what the labels say.
     """
     base = ground.rewards(honest)
     collection = ground.bench.collection
-    queries = [*base.query_vectors, *(vector for vector, _ in fakes)]
+    queries = [*base.query_vectors, *(vector for vector, _ in fakes), *rewordings]
     documents = collection.doc_vectors
     place = {name: row for row, name in enumerate(collection.doc_ids.tolist())}
     own = np.array([place[name] for name in base.doc_ids.tolist()])
@@ -191,14 +205,28 @@ def poisoned(
         shown = found if target in found else np.append(found[:-1], target)
         rows.append(shown)
         values.append((shown == target).astype(float))
+    relevant = collection.dataset.qrels.get(str(collection.query_ids[asked]), {})
+    for vector in rewordings:
+        shown = np.argsort(-(ground.bench.unit_docs @ vector))[:depth]
+        rows.append(shown)
+        labels = [relevant.get(str(collection.doc_ids[document]), 0) for document in shown.tolist()]
+        values.append(np.minimum(1.0, np.array(labels) / collection.scale.high))
     return Rewards.from_indexed(
         np.array(queries),
         documents,
         rows,
         values,
         [collection.dataset.name] * len(queries),
-        [*base.query_ids.tolist(), *(f"fake {i}" for i in range(len(fakes)))],
-        sources=[*(f"user {i // PER_USER}" for i in range(len(base))), *(source for _, source in fakes)],
+        [
+            *base.query_ids.tolist(),
+            *(f"fake {i}" for i in range(len(fakes))),
+            *(f"reworded {i}" for i in range(len(rewordings))),
+        ],
+        sources=[
+            *(f"user {i // PER_USER}" for i in range(len(base))),
+            *(source for _, source in fakes),
+            *(f"near user {i}" for i in range(len(rewordings))),
+        ],
         doc_ids=collection.doc_ids.tolist(),
     )
 
@@ -207,55 +235,61 @@ def sources(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[di
     """Accounts that lift one document: by ordinary questions, by one question copied, or by questions near it."""
     honest = 200
     kinds = ("spread", "copies", "near the document")
-    for (name, ground), (accounts, share), kind in product(
-        grounds(), ((1, 0.05), (3, 0.05), (3, 0.2), (20, 0.05), (20, 0.2)), kinds
-    ):
-        rng = np.random.default_rng(ground.seed)
-        count = round(honest * share / (1 - share))
-        for target in ground.targets(4):
-            if kind == "copies":
-                vectors = np.repeat(ground.unit[ground.pool[honest % len(ground.pool)]][None], count, axis=0)
-            elif kind == "spread":
-                vectors = ground.unit[rng.choice(ground.pool, count)]
-            else:
-                near = ground.bench.unit_docs[target] + 0.3 * rng.standard_normal((count, ground.unit.shape[1])) / 16
-                vectors = near / np.linalg.norm(near, axis=1, keepdims=True)
-            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
-            before, after = (fit(poisoned(ground, honest, some, target)) for some in ([], fakes))
-            strangers = ground.strangers(target)
-            ranks = [np.minimum(ground.places(offsets, target, strangers), 50) for offsets in (before, after)]
-            yield {
-                "kind": kind,
-                "collection": name,
-                "accounts": accounts,
-                "share": share,
-                "exposure raw": ground.exposure(None, target),
-                "exposure clean": ground.exposure(before, target),
-                "exposure": ground.exposure(after, target),
-                "ranks": float((ranks[0] - ranks[1]).mean()),
-                "change clean": ground.change(before),
-                "change": ground.change(after),
-            }
+    shares = ((1, 0.05), (3, 0.05), (3, 0.2), (20, 0.05), (20, 0.2))
+    for name, ground in grounds():
+        before = fit(poisoned(ground, honest, [], 0))
+        for (accounts, share), kind in product(shares, kinds):
+            rng = np.random.default_rng(ground.seed)
+            count = round(honest * share / (1 - share))
+            for target in ground.targets(4):
+                if kind == "copies":
+                    vectors = np.repeat(ground.unit[ground.pool[honest % len(ground.pool)]][None], count, axis=0)
+                elif kind == "spread":
+                    vectors = ground.unit[rng.choice(ground.pool, count)]
+                else:
+                    near = (
+                        ground.bench.unit_docs[target] + 0.3 * rng.standard_normal((count, ground.unit.shape[1])) / 16
+                    )
+                    vectors = near / np.linalg.norm(near, axis=1, keepdims=True)
+                fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+                after = fit(poisoned(ground, honest, fakes, target))
+                strangers = ground.strangers(target)
+                ranks = [np.minimum(ground.places(offsets, target, strangers), 50) for offsets in (before, after)]
+                clean, exposed = (ground.exposure(offsets, target) for offsets in (before, after))
+                yield {
+                    "kind": kind,
+                    "collection": name,
+                    "accounts": accounts,
+                    "share": share,
+                    "exposure raw": ground.exposure(None, target),
+                    "exposure clean": clean,
+                    "exposure": exposed,
+                    "1.5 times at most": exposed <= max(1.5 * clean, clean + 0.01),
+                    "ranks": float((ranks[0] - ranks[1]).mean()),
+                    "change clean": ground.change(before),
+                    "change": ground.change(after),
+                }
 
 
 def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
     """Fakes at one question that many ask: does the target enter the first three of others' near queries?"""
-    for (name, ground), (accounts, fakes_each) in product(grounds(), ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))):
+    attacks = ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))
+    for (name, ground), (accounts, fakes_each), friends in product(grounds(), attacks, (0, 15)):
         rng = np.random.default_rng(ground.seed)
         cosines = ground.unit[ground.held] @ ground.unit[ground.pool[:200]].T
         for centre in ground.held[np.argsort(-(cosines > 0.7).sum(axis=1))[:4]]:
             near = ground.held[ground.unit[ground.held] @ ground.unit[centre] > 0.7]
             target = int(rng.choice(ground.bench.collection.base[centre][10:50]))
-            noise = rng.standard_normal((accounts * fakes_each, ground.unit.shape[1]))
-            vectors = ground.unit[centre] + 0.29 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
-            after = fit(poisoned(ground, 200, fakes, target))
+            vectors = _reworded(ground.unit[centre], accounts * fakes_each, rng)
+            fakes = [(vector, f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+            rewordings = _reworded(ground.unit[centre], friends, rng)
+            after = fit(poisoned(ground, 200, fakes, target, rewordings=list(rewordings), asked=centre))
             raw, first = ((ground.places(offsets, target, near) < 3).mean() for offsets in (None, after))
             yield {
                 "collection": name,
                 "accounts": accounts,
                 "fakes": accounts * fakes_each,
+                "honest rewordings": friends,
                 "near": len(near),
                 "honest near": int((ground.unit[ground.pool[:200]] @ ground.unit[centre] > 0.7).sum()),
                 "first three raw": float(raw),
@@ -263,11 +297,21 @@ def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[
             }
 
 
+def _reworded(query: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(count, d) unit vectors at cosine .96 of a *query*."""
+    noise = rng.standard_normal((count, len(query)))
+    vectors = query + 0.29 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
+
+
 def loop(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
-    """Ten rounds of serving, judging and learning through a store and its worker, one document overrated."""
+    """Ten rounds of serving, judging and learning through a store and its worker, one document overrated or planted."""
     for (name, ground), grade in product(grounds(), (None, 0.6, 0.8, 1.0)):
         for target in ground.targets(2):
-            yield {"collection": name, "grade": grade or 0.0, **_looped(ground, target, grade)}
+            yield {"collection": name, "kind": "overrated", "grade": grade or 0.0, **_looped(ground, target, grade)}
+    for name, ground in grounds():
+        for target in ground.targets(2):
+            yield {"collection": name, "kind": "planted", "grade": 1.0, **_looped(ground.planted(target), target, 1.0)}
 
 
 def _looped(ground: Ground, target: int, grade: float | None, rounds: int = 10, each: int = 60) -> dict[str, Any]:
@@ -364,8 +408,8 @@ GROUPS = {
     "clean": ("rewarded",),
     "blind": ("style",),
     "sources": ("kind", "accounts", "share"),
-    "head": ("accounts", "fakes"),
-    "loop": ("grade",),
+    "head": ("accounts", "fakes", "honest rewordings"),
+    "loop": ("kind", "grade"),
 }
 
 

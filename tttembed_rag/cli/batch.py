@@ -16,7 +16,7 @@ from tttembed_rag.cli.group import CommandT, say
 if TYPE_CHECKING:
     from tttembed_rag.judges.cache import ScoreCache
     from tttembed_rag.judges.lines import LineJudge
-    from tttembed_rag.judging.byfile import Outstanding
+    from tttembed_rag.judging.outstanding import Outstanding
     from tttembed_rag.judging.plan import Plan
 
 # Requests of a file, as OpenAI takes them.
@@ -109,7 +109,8 @@ def run_by_file(
     """
     from tttembed_rag.judges.cache import ScoreCache
     from tttembed_rag.judges.lines import open_by_file
-    from tttembed_rag.judging.byfile import Outstanding, forecast_batch
+    from tttembed_rag.judging.byfile import forecast_batch
+    from tttembed_rag.judging.outstanding import Outstanding
 
     judge = open_by_file(spec)
     with closing(ScoreCache.open(cache_path)) as cache, closing(Outstanding.open(cache_path)) as outstanding:

@@ -1,8 +1,4 @@
-"""Judging by file: requests are written for a batch service, and its results are read, whole or in parts.
-
-What was written and has no answer yet is *outstanding*. It is noted in the file of paid scores, counts against the
-caps with its highest cost, and is not written again until its line says that it failed, or somebody asks for it anew.
-"""
+"""Judging by file: requests are written for a batch service, and its results are read, whole or in parts."""
 
 from __future__ import annotations
 
@@ -19,11 +15,11 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, check_probe, rewards_of
 from tttembed_rag.judges.lines import LineJudge, LineResult
 from tttembed_rag.judges.spending import Price, Usage
+from tttembed_rag.judging.outstanding import Outstanding, PaidOrOutstanding
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
 from tttembed_rag.judging.running import Walk, forecast, probe_keys
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.files import whole_file
-from tttembed_rag.system.keyed import KeyedRows
 
 # Requests of one file: the most that OpenAI takes.
 REQUESTS = 50_000
@@ -35,63 +31,6 @@ _LONGEST_LINE = 8 * 2**20
 _TOO_LONG = b"-"
 # Lines that are read before their answers are kept.
 _AT_ONCE = 1_000
-_COLUMNS = ("pair BLOB", "tokens REAL NOT NULL", "usd REAL NOT NULL", "price TEXT NOT NULL", "open INTEGER NOT NULL")
-
-
-class Outstanding:
-    """Pairs that a file asks about and that have no answer yet, each with the most that it may cost.
-
-    Args:
-        rows: Their table.
-    """
-
-    def __init__(self, rows: KeyedRows) -> None:
-        self._rows = rows
-
-    @classmethod
-    def open(cls, path: Path | None) -> Outstanding:
-        """The table in the file of paid scores at *path*; None keeps it in memory."""
-        return cls(KeyedRows(path, "outstanding", _COLUMNS, kind="a score cache"))
-
-    def close(self) -> None:
-        """Close the file."""
-        self._rows.close()
-
-    def get(self, pairs: Sequence[bytes]) -> dict[bytes, tuple[Paid, Price]]:
-        """Those of *pairs* that are outstanding, with their highest cost and the price that they were written at."""
-        return {
-            pair: (Paid(None, tokens, usd), Price.parse(price))
-            for pair, tokens, usd, price, is_open in self._rows.get(pairs)
-            if is_open
-        }
-
-    def note(self, costs: Mapping[bytes, Paid], price: Price) -> None:
-        """Note pairs as outstanding."""
-        said = f"input={price.input!r},output={price.output!r},request={price.request!r}"
-        self._rows.put([(pair, paid.tokens, paid.usd, said, 1) for pair, paid in costs.items()], replace=True)
-
-    def release(self, pairs: Sequence[bytes]) -> None:
-        """Note that *pairs* are outstanding no more."""
-        self._rows.put([(pair, 0.0, 0.0, "", 0) for pair in pairs], replace=True)
-
-
-class _PaidOrOutstanding:
-    """The answers that are kept, and outstanding pairs as if they were answered at their highest cost."""
-
-    def __init__(self, cache: Answers, outstanding: Outstanding | None) -> None:
-        self._cache, self._outstanding = cache, outstanding
-        self.waiting: set[bytes] = set()
-
-    def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
-        kept = self._cache.get(pairs)
-        if self._outstanding is None:
-            return kept
-        waiting = self._outstanding.get([pair for pair in pairs if pair not in kept])
-        self.waiting |= waiting.keys()
-        return kept | {pair: cost for pair, (cost, _) in waiting.items()}
-
-    def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
-        self._cache.put(judge, answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +131,7 @@ def write_batch(
     if requests < 1:
         raise InputError(f"requests: expected at least 1, got {requests}")
     plan = replace(plan, price=plan.price.share(judge.price))
-    seen = _PaidOrOutstanding(cache, None if again else outstanding)
+    seen = PaidOrOutstanding(cache, None if again else outstanding)
     walk = Walk(plan, judge, seen)
     unproven = probe and len(cache.get(probe_keys(judge))) < len(probe_keys(judge))
     usage = Usage()
@@ -217,10 +156,10 @@ def forecast_batch(
 ) -> Progress:
     """The pairs that `write_batch` would ask about and their highest cost; nothing is written."""
     plan = replace(plan, price=plan.price.share(judge.price))
-    return forecast(plan, judge, _PaidOrOutstanding(cache, outstanding), probe=probe)
+    return forecast(plan, judge, PaidOrOutstanding(cache, outstanding), probe=probe)
 
 
-def _probe(plan: Plan, judge: LineJudge, seen: _PaidOrOutstanding, files: _Files) -> Written:
+def _probe(plan: Plan, judge: LineJudge, seen: PaidOrOutstanding, files: _Files) -> Written:
     """The requests of the judge's probe, where the caps leave room for them."""
     keys, texts = probe_keys(judge), (PROBE_GOOD, PROBE_BAD)
     seen.get(keys)

@@ -12,6 +12,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
+from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.memory import Notes
 from tttembed_rag.worker.steps import Action, Step
@@ -122,6 +123,14 @@ class Tenant:
         return self.store.rewards(
             judge, tenant=self.name, embedder=embedder, last=self.habits.last, since=since or None
         )
+
+    def labels(self) -> dict[tuple[str, str], float] | None:
+        """Trusted labels of the tenant's own queries: the rewards of the judge `AUDIT`; None where there are none."""
+        return self.store.history.verdicts(self.name, judge=AUDIT) or None
+
+    def labelled(self) -> int:
+        """How many trusted labels were ever written that were new, or others than before."""
+        return self.store.changes(AUDIT, tenant=self.name)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
