@@ -275,6 +275,18 @@ class TestServing:
         with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
             Offsets.from_bytes(save(tensors, metadata=header))
 
+    def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):
+        """A file from elsewhere takes no more memory than the offsets that it holds."""
+        from safetensors.numpy import load, save
+
+        tensors = load(fit(some_rewards(5), scope="local", gate=False).to_bytes())
+        text = tensors["offsets"].tobytes()[:-1] + b",[]" * 200_000 + b"]"
+        tensors["offsets"] = np.frombuffer(text, dtype=np.uint8)
+        header = {"format": "tttembed-offsets", "format_version": "2", "settings": "{}"}
+
+        with pytest.raises(OffsetFileError, match=r"expected at most [0-9]+ bytes about"):
+            Offsets.from_bytes(save(tensors, metadata=header))
+
 
 class TestShares:
     """Which rewarded queries moved a query."""
