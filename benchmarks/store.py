@@ -50,6 +50,17 @@ from tttembed_rag.stores import open_store
 with open_store(sys.argv[1]) as store:
     store.rewards(sys.argv[2], last=10_000)
 """
+# One rewarded query of each tenant, which a worker has looked at.
+IDLE = """
+INSERT INTO tenants (name) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
+SELECT 'tenant ' || i FROM n;
+INSERT INTO queries (tenant, task, name, text, seen, first_at, last_at)
+SELECT id, 'default', 'query', 'what is asked?', 1, 0, 0 FROM tenants WHERE name > '';
+INSERT INTO progress (query, judge, tenant, rewards, waiting, at)
+SELECT q.id, j.id, q.tenant, 1, 0, 0 FROM queries AS q CROSS JOIN judges AS j;
+INSERT INTO changes (id, tenant, judge, rewards)
+SELECT -(p.tenant * 1048576 + p.judge), p.tenant, p.judge, 1 FROM progress AS p
+"""
 COMMAND = """
 from tttembed_rag.cli import main
 
@@ -163,14 +174,9 @@ def idle(store: Store, count: int) -> dict[str, Any]:
     judge = FakeJudge(word_overlap)
     worker = Worker(store, judge)
     worker.round()
-    vector = np.ones(8)
-    for start in range(0, count, 1000):
-        names = (f"tenant-{number:06}" for number in range(start, min(start + 1000, count)))
-        shown = [Candidate("document", vector, "its text", 0.5)]
-        queries = [Served("query", vector, shown, "what is asked?", tenant=name, embedder="b") for name in names]
-        store.observe(queries, judge=judge.fingerprint)
-    with store._database.write("observing") as connection:  # noqa: SLF001 (as if a worker had looked at each)
-        connection.execute(text("UPDATE changes SET id = -(tenant * 1048576 + judge) WHERE id > 0"))
+    with store._database.write("forgetting") as connection:  # noqa: SLF001 (as if each had been served and looked at)
+        for statement in IDLE.split(";"):
+            connection.execute(text(statement), {"count": count} if ":count" in statement else {})
     return {
         "idle tenants": count,
         "round_ms": 1e3 * seconds(worker.round, 20),

@@ -61,9 +61,12 @@ class JudgeQueue:
         following = first.where(progress.c.tenant > step.c.tenant).correlate(step).scalar_subquery()
         step = step.union_all(select(following).where(step.c.tenant.is_not(None)))
         waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
-        names = select(t.c.name).join(step, step.c.tenant == t.c.id).where(waits)
+        names = list[str]()
         with self._database.read() as connection:
-            return sorted(connection.execute(names).scalars())
+            some = [one for one in connection.execute(select(step.c.tenant)).scalars() if one is not None]
+            for numbers in in_parts(some):
+                names += connection.execute(select(t.c.name).where(t.c.id.in_(numbers), waits)).scalars()
+        return sorted(names)
 
     def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
         """Write the rewards of `waiting` pairs of *tenant*; gives how many were written.
