@@ -108,7 +108,7 @@ class StoredAnswers:
             if attempts and _is_written(connection, [*written, receipt], attempts):
                 return
             if not _is_written(connection, written, [now]):
-                unkept = {"query": None, "judge": number, "score": None, "tokens": 0.0, "usd": 0.0}
+                unkept = {"query": None, "judge": number, "score": 0.0, "tokens": 0.0, "usd": 0.0}
                 connection.execute(insert(connection, schema.answers).values(pair=receipt, at=now, **unkept))
             attempts.append(now)
             _count(connection, number, datetime.fromtimestamp(now, UTC).date(), answers)
