@@ -1,6 +1,7 @@
 """What a store takes and holds: insert rate, size, and how long reading takes as it grows.
 
     python benchmarks/store.py [--observations 20000] [--documents 2000] [--only sqlite] [--normal] [--folder DIR]
+    python benchmarks/store.py --idle 100000     a round of the worker where so many tenants have nothing new
 
 An observation is a query with its base vector, *depth* candidates with vectors and texts, and for every second query
 a reward for each candidate. A few documents are shown often and most seldom, as in real traffic: how often falls with
@@ -27,10 +28,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import text
 
 from tttembed_rag import fit
 from tttembed_rag.stores import Candidate, Served, Store, open_store
 from tttembed_rag.stores.database import Database
+from tttembed_rag.testing import FakeJudge, word_overlap
+from tttembed_rag.worker import Worker
 
 JUDGE = "benchmark"
 # At its end a process tells the most memory that it had, in kB, as Linux counts it.
@@ -45,6 +49,17 @@ from tttembed_rag.stores import open_store
 
 with open_store(sys.argv[1]) as store:
     store.rewards(sys.argv[2], last=10_000)
+"""
+# One rewarded query of each tenant, which a worker has looked at.
+IDLE = """
+INSERT INTO tenants (name) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :count)
+SELECT 'tenant ' || i FROM n;
+INSERT INTO queries (tenant, task, name, text, seen, first_at, last_at)
+SELECT id, 'default', 'query', 'what is asked?', 1, 0, 0 FROM tenants WHERE name > '';
+INSERT INTO progress (query, judge, tenant, rewards, waiting, at)
+SELECT q.id, j.id, q.tenant, 1, 0, 0 FROM queries AS q CROSS JOIN judges AS j;
+INSERT INTO changes (id, tenant, judge, rewards)
+SELECT -(p.tenant * 1048576 + p.judge), p.tenant, p.judge, 1 FROM progress AS p
 """
 COMMAND = """
 from tttembed_rag.cli import main
@@ -127,7 +142,7 @@ def measure(store: Store, options: argparse.Namespace) -> Iterator[dict[str, Any
             "waiting_ms": 1e3 * seconds(lambda: store.judge_queue.waiting(JUDGE, limit=1000)),
             "rewards_ms": 1e3 * seconds(lambda: store.rewards(JUDGE, last=10_000), 1),
             "judges_ms": 1e3 * seconds(store.judges),
-            "generation_ms": 1e3 * seconds(store.generation, 50),
+            "generation_ms": 1e3 * seconds(lambda: store.generations([""]), 50),
             "counts_ms": 1e3 * seconds(store.counts, 1),
             "bytes": store.counts().bytes / traffic.count,
         }
@@ -152,6 +167,22 @@ def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
     yield elsewhere("tttembed counts", COMMAND, "counts", "--store", url)
     query = ("--tenant", "", "--query", "query-00000001")
     yield elsewhere("tttembed forget, of a query", COMMAND, "forget", "--store", url, *query)
+
+
+def idle(store: Store, count: int) -> dict[str, Any]:
+    """The milliseconds of a round of the worker where *count* tenants have nothing new and nothing waits."""
+    judge = FakeJudge(word_overlap)
+    worker = Worker(store, judge)
+    worker.round()
+    with store._database.write("forgetting") as connection:  # noqa: SLF001 (as if each had been served and looked at)
+        for statement in IDLE.split(";"):
+            connection.execute(text(statement), {"count": count} if ":count" in statement else {})
+    return {
+        "idle tenants": count,
+        "round_ms": 1e3 * seconds(worker.round, 20),
+        "due_ms": 1e3 * seconds(store.due.tenants, 20),
+        "waiting_tenants_ms": 1e3 * seconds(lambda: store.judge_queue.tenants(judge.fingerprint), 20),
+    }
 
 
 def stores(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Store, str]]:
@@ -189,6 +220,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["sqlite", "postgresql"])
     parser.add_argument("--normal", action="store_true")
     parser.add_argument("--folder", type=Path, help="where databases are made; else where temporary files are")
+    parser.add_argument("--idle", type=int, metavar="TENANTS", help="measure a round with so many idle tenants instead")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     names = ("observations", "rate_1000", "rate_32", "rate_1", "waiting_ms", "rewards_ms", "judges_ms")
@@ -196,6 +228,12 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
         for store, url in stores(options, Path(temporary)):
+            if options.idle:
+                with store:
+                    row = {"store": store.name.partition(":")[0], **idle(store, options.idle)}
+                print(", ".join(f"{name} {value:.4g}" if name != "store" else value for name, value in row.items()))
+                rows.append(row)
+                continue
             print(f"{'store':<12}" + "".join(f"{name:>14}" for name in names))
             kind = store.name.partition(":")[0]
             with store:

@@ -244,8 +244,10 @@ class TestServing:
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
-            ({"bandwidth": 0.0}, "bandwidth: expected a number > 0"),
-            ({"bandwidth": float("nan")}, "bandwidth: expected a number > 0"),
+            ({"bandwidth": 0.0}, "bandwidth: expected a number of at least 0.0001"),
+            ({"bandwidth": 1e-300}, "bandwidth: expected a number of at least 0.0001"),
+            ({"bandwidth": float("nan")}, "bandwidth: expected a number of at least 0.0001"),
+            ({"landmarks": np.full((1, 2), 1e3)}, "landmarks: expected unit vectors"),
             ({"weights": np.full((1, 2), np.inf)}, "weights: expected norms of at most 100"),
             ({"weights": np.full((1, 2), 1e3)}, "weights: expected norms of at most 100"),
             ({"landmarks": np.zeros((1, 2))}, "zero vector"),
@@ -271,6 +273,18 @@ class TestServing:
         header = {"format": "tttembed-offsets", "format_version": "2", "settings": "{}"}
 
         with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
+            Offsets.from_bytes(save(tensors, metadata=header))
+
+    def test_a_text_longer_than_its_offsets_is_not_parsed(self, some_rewards):
+        """A file from elsewhere takes no more memory than the offsets that it holds."""
+        from safetensors.numpy import load, save
+
+        tensors = load(fit(some_rewards(5), scope="local", gate=False).to_bytes())
+        text = tensors["offsets"].tobytes()[:-1] + b",[]" * 200_000 + b"]"
+        tensors["offsets"] = np.frombuffer(text, dtype=np.uint8)
+        header = {"format": "tttembed-offsets", "format_version": "2", "settings": "{}"}
+
+        with pytest.raises(OffsetFileError, match=r"expected at most [0-9]+ bytes about"):
             Offsets.from_bytes(save(tensors, metadata=header))
 
 

@@ -245,6 +245,39 @@ def test_a_changed_byte_never_gets_through_as_another_kind_of_error(tmp_path):
             Rewards.from_parquet(tmp_path / "set")
 
 
+def test_a_changed_number_is_not_read(tmp_path):
+    """A byte of a vector that has changed on the disk is told by the checksum of its page."""
+    rewards = made()
+    rewards.to_parquet(tmp_path / "r")
+    (file,) = (tmp_path / "r" / "queries").iterdir()
+    data = bytearray(file.read_bytes())
+    place = data.index(rewards.query_vectors[3].tobytes())
+    data[place] ^= 1
+    file.write_bytes(data)
+
+    with pytest.raises(DataError, match="expected whole Parquet files"):
+        Rewards.from_parquet(tmp_path / "r")
+
+
+def test_files_of_several_engines_are_read_together(tmp_path):
+    """One wrote ids as numbers and rewards as floats, another as texts and doubles."""
+    made().to_parquet(tmp_path / "r", shards=2)
+    for folder in ("documents", "queries"):
+        file = min((tmp_path / "r" / folder).iterdir())
+        table = pq.read_table(file)
+        for name, kind in {
+            "doc_id": pa.large_string(),
+            "task": pa.large_string(),
+            "rewards": pa.list_(pa.float32()),
+        }.items():
+            if name in table.column_names:
+                place = table.column_names.index(name)
+                table = table.set_column(place, name, table.column(name).cast(kind))
+        pq.write_table(table, file)
+
+    assert Rewards.from_parquet(tmp_path / "r").doc_ids.tolist() == made().doc_ids.tolist()
+
+
 def test_a_folder_that_holds_something_is_left_alone(tmp_path):
     """Nothing is overwritten or mixed; an empty folder is fine."""
     (tmp_path / "full").mkdir()

@@ -17,6 +17,7 @@ from tttembed_rag.capture import REQUIRED, Captured, Known, Log, RewardLog, Stor
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import eventually
 
 DAY = 86_400
 
@@ -333,7 +334,7 @@ class TestHarm:
         large = {
             "texts": (["x" * 10_000], None),
             "arrays": (["a"], Known(np.ones(1_250), np.ones((1, 1_250)))),
-            "lists": (["a"], Known([1.0] * 1_250, [[1.0] * 156])),
+            "lists": (["a"], Known([1] * 156, [[1] * 156])),
         }
         for documents, known in large.values():
             with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=100_000) as log:
@@ -346,15 +347,19 @@ class TestHarm:
             assert counts.queued + counts.dropped == 20
 
     def test_lists_wait_in_the_precision_of_the_store(self, tmp_path):
-        """A Python float takes eight times as much."""
-        with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge") as log:
-            log.observe("q", ["a"], known=Known([0.1] * 8))
+        """A Python float takes eight times as much; what waits for a store that is away makes room."""
+        with StoreLog(f"sqlite:///{tmp_path}/none/ttt.db", "judge", max_bytes=50_000) as log:
+            log.observe("q", ["a"], known=Known([0.1] * 500, [[0.2] * 500]))
             log.observe("q", ["a"], known=Known([1e300] * 8))
-            kept = [call.known.vector for call, _ in log._writer._queue]
+            queue = log._writer._queue
+            eventually(lambda: log._writer._packed == 2)
+            kept = [call.known for call, _ in queue]
+            held = log._writer._held
             log.close(timeout=0.0)
 
-        assert kept[0].dtype == np.float32
-        assert kept[1] == [1e300] * 8
+        assert (kept[0].vector.dtype, kept[0].document_vectors[0].dtype) == (np.float32, np.float32)
+        assert kept[1].vector == [1e300] * 8
+        assert 4_000 < held < 5_000
 
     def test_one_bad_query_costs_few_transactions(self, store):
         """A name that no store takes is found before, a vector of another width by halving."""

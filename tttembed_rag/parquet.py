@@ -140,7 +140,9 @@ def _write(path: Path, columns: Mapping[str, Any]) -> None:
     with whole_file(path) as file:
         # Vectors do not compress, and are read fastest as they lie in memory.
         squeezed = {name: "none" if name.startswith(_VECTOR) else "zstd" for name in _leaves(table)}
-        pq.write_table(table, file, row_group_size=_GROUP, compression=squeezed, use_dictionary=repeated)
+        pq.write_table(
+            table, file, row_group_size=_GROUP, compression=squeezed, use_dictionary=repeated, write_page_checksum=True
+        )
 
 
 def _leaves(table: Any) -> list[str]:
@@ -251,7 +253,9 @@ class _Table:
             earlier = [path for path in paths if one is not None and path.name < one]
             self.before = sum(pq.read_metadata(path).num_rows for path in earlier)
             paths = paths if one is None else [folder / one]
-            self._files = [(path, pq.ParquetFile(path, memory_map=True)) for path in paths]
+            self._files = [
+                (path, pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)) for path in paths
+            ]
 
     def texts(self, name: str) -> Any:
         """A column of texts, whole; None where no file has it."""
@@ -330,6 +334,9 @@ class _Table:
         pa = require("pyarrow", EXTRA)
         if not parts:
             raise DataError(f"{self.folder}: expected rows, found none")
+        if len({part.type for part in parts}) > 1:  # files of several engines
+            with _checked(self.folder):
+                parts = [part.cast(pa.float64() if name == "rewards" else pa.large_string()) for part in parts]
         column = pa.chunked_array(parts)
         if column.null_count:
             raise DataError(f"{self.folder}: expected no nulls in {name}, got {column.null_count}")

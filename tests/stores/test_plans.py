@@ -16,6 +16,7 @@ def store(sqlite_url):
         store.observe(traffic(20), judge=JUDGE)
         store.observe([served("a1", "a", 17.5), served("a2", "a", 1.8e9)], judge=JUDGE)
         store.share("a", allowed=True, by="me")
+        store.judge_queue.waiting(JUDGE)  # from now on, what waits is counted
         yield store
 
 

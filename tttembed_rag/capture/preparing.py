@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -53,6 +55,14 @@ class Call(NamedTuple):
         return self.known.vector is None
 
     @property
+    def packed(self) -> Call:
+        """The same with arrays for lists of numbers, which take eight times as much; lists of anything else stay."""
+        rows = self.known.document_vectors
+        if not (rows is None or isinstance(rows, np.ndarray)):
+            rows = [_packed(row) for row in rows]
+        return self._replace(known=replace(self.known, vector=_packed(self.known.vector), document_vectors=rows))
+
+    @property
     def known_size(self) -> int:
         """Bytes of the vectors that its caller knew."""
         rows = self.known.document_vectors
@@ -66,6 +76,14 @@ def _bytes_of(vector: Any) -> int:
         return 0
     size = getattr(vector, "nbytes", None)
     return _FLOAT_BYTES * len(vector) if size is None else int(size)
+
+
+def _packed(vector: Any) -> Any:
+    """A list of floats in the precision that a store keeps."""
+    if isinstance(vector, list) and vector and isinstance(vector[0], float):
+        with suppress(struct.error, OverflowError):  # it is refused later, as malformed
+            return np.frombuffer(struct.pack(f"<{len(vector)}f", *vector), dtype="<f4")
+    return vector
 
 
 class Prepared(NamedTuple):

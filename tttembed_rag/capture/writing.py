@@ -200,6 +200,8 @@ class Writer:
         self._queue: deque[tuple[Call, int]] = deque()
         # Bytes of the calls in the queue.
         self._held, self._weighing = 0, Lock()
+        # Calls at its front that are packed.
+        self._packed = 0
         # Queries that are written in one transaction, fewer where these take too long; and how many went well since.
         self._at_once, self._well, self._refusals = _BATCH, 0, 0
         # Served queries that the store has not answered for yet.
@@ -230,11 +232,22 @@ class Writer:
             if self._refusals > 1:  # the store may be well, and the transaction too large for it
                 self._at_once, self._well = max(1, self._at_once // 2), 0
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
+            self._pack()
             return None if self._ending else self._retry
         self._retry = _RETRY
         if self._queue and not self._given_up:
             return 0.0
         return None if self._ending else _PAUSE
+
+    def _pack(self) -> None:
+        """Let calls that have to wait take less memory; only this thread takes calls out of the queue."""
+        for place in range(self._packed, len(self._queue)):
+            call, size = self._queue[place]
+            packed = call.packed
+            self._queue[place] = packed, packed.size
+            with self._weighing:
+                self._held += packed.size - size
+            self._packed = place + 1
 
     def _prepared(self, store: ObservingStore) -> list[Served]:
         """The served queries of the next calls in the queue."""
@@ -250,6 +263,7 @@ class Writer:
             lacking += call.lacks_vectors
         with self._weighing:
             self._held -= size
+        self._packed = max(0, self._packed - len(calls))
         if self._has_tenants:
             kept = [call for call in calls if call.tenant is not None]
             self._leave_out(len(calls) - len(kept))

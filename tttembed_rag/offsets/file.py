@@ -35,8 +35,8 @@ _COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
 # The thread that reads a file releases the interpreter lock after this many records, for this many seconds: otherwise
 # every query that is answered meanwhile would wait 5 ms for the lock.
 _TURN, _PAUSE = 128, 1e-6
-# Bytes that the record of an offset takes at least.
-_SHORTEST_RECORD = 100
+# Bytes that the record of an offset takes at least, and at most: so many, and so many for each landmark.
+_SHORTEST_RECORD, _LONGEST_RECORD, _LONGEST_NAME = 100, 2**16, 2**12
 
 
 def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
@@ -103,6 +103,9 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
         # A record is longer than this: more offsets than the text could hold are refused before it is parsed.
         if matrix.ndim != 2 or len(matrix) * _SHORTEST_RECORD > len(text):
             raise VectorError(f"vectors: expected one row per offset, got {matrix.shape} for {len(text)} bytes of them")
+        rows = len(tensors.get(_OF_MAPS[0], ()))
+        if len(text) > (most := _LONGEST_RECORD * (1 + len(matrix)) + _LONGEST_NAME * rows):
+            raise InputError(f"offsets: expected at most {most} bytes about {len(matrix)} offsets, got {len(text)}")
         settings = _checked_settings(json.loads(header["settings"]))
         records = json.loads(text, object_hook=pauses)
         if not isinstance(records, list) or len(records) != len(matrix):

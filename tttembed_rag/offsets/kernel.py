@@ -12,6 +12,8 @@ from tttembed_rag.vectors.checks import FloatArray, checked_norms, norms
 
 # Largest norm of a weight that is believed of a file; learned ones are below 1.
 _LARGEST_WEIGHT = 100.0
+# How far from 1 the norm of a landmark may be, and the least bandwidth: so that rounding never makes exp overflow.
+_UNIT, _LEAST_BANDWIDTH = 1e-3, 1e-4
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -66,13 +68,16 @@ class KernelMap:
         for name, part in (("landmarks", self.landmarks), ("weights", self.weights)):
             if part.shape != (rows, width):
                 raise VectorError(f"{name}: expected shape ({rows}, {width}) in {where}, got {part.shape}")
-        if not rows or not _is_positive(self.bandwidth):
-            raise InputError(f"bandwidth: expected a number > 0 and a landmark in {where}, got {self.bandwidth!r}")
-        checked_norms(f"landmarks of {where}", self.landmarks)
+        if not rows or not _is_bandwidth(self.bandwidth):
+            expected = f"expected a number of at least {_LEAST_BANDWIDTH:g} and a landmark"
+            raise InputError(f"bandwidth: {expected} in {where}, got {self.bandwidth!r}")
+        far = float(np.abs(checked_norms(f"landmarks of {where}", self.landmarks) - 1.0).max())
+        if not far <= _UNIT:  # longer ones could make exp overflow
+            raise VectorError(f"landmarks: expected unit vectors in {where}, got a norm that is {far:g} from 1")
         longest = float(norms(self.weights).max())
         if not longest <= _LARGEST_WEIGHT:
             raise VectorError(f"weights: expected norms of at most {_LARGEST_WEIGHT:g} in {where}, got {longest:g}")
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, float) and 0.0 < value < np.inf
+def _is_bandwidth(value: Any) -> bool:
+    return isinstance(value, float) and _LEAST_BANDWIDTH <= value < np.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -67,11 +68,20 @@ class StoredAnswers:
         with self._database.read() as connection:
             return paid_answers(connection, self._salt, pairs)
 
-    @_patiently
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
-        """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays."""
-        if not answers:
-            return
+        """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays.
+
+        Their cost is counted once, also where the store was lost before it said that it had.
+        """
+        if answers:
+            self._put(judge, answers, os.urandom(32), [])
+
+    @_patiently
+    def _put(self, judge: str, answers: Mapping[bytes, Paid], receipt: bytes, attempts: list[float]) -> None:
+        """Try once; what is written has the time of its attempt, by which a later one knows that it was written.
+
+        Where none of the answers was kept, a row under the address *receipt*, which no pair has, stands for them.
+        """
         probes = {pair_key(judge, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)} & answers.keys()
         about = {pair: queries for pair, queries in self._pairs(judge).items() if pair in answers}
         with self._database.write("observing") as connection:
@@ -92,8 +102,15 @@ class StoredAnswers:
                 }
                 for pair in sorted(owners)
             ]
+            written = [_keyed(self._salt, pair) for pair in owners]
             if rows:
                 connection.execute(insert(connection, schema.answers).on_conflict_do_nothing(), rows)
+            if attempts and _is_written(connection, [*written, receipt], attempts):
+                return
+            if not _is_written(connection, written, [now]):
+                unkept = {"query": None, "judge": number, "score": 0.0, "tokens": 0.0, "usd": 0.0}
+                connection.execute(insert(connection, schema.answers).values(pair=receipt, at=now, **unkept))
+            attempts.append(now)
             _count(connection, number, datetime.fromtimestamp(now, UTC).date(), answers)
 
     def _pairs(self, judge: str) -> dict[bytes, list[int]]:
@@ -104,6 +121,13 @@ class StoredAnswers:
                     pairs.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
             self._asked[judge] = pairs  # whole: other threads may be looking
         return self._asked[judge]
+
+
+def _is_written(connection: Connection, pairs: Sequence[bytes], attempts: Sequence[float]) -> bool:
+    """Whether one of the *attempts* has written some of *pairs* although nothing was heard of it."""
+    table = schema.answers
+    written = select(table.c.pair).where(table.c.at.in_(attempts))
+    return any(connection.execute(written.where(table.c.pair.in_(part))).first() for part in in_parts(pairs))
 
 
 def _there(connection: Connection, queries: Sequence[int]) -> set[int]:

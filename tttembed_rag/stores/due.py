@@ -38,11 +38,14 @@ class Due:
     def tenants(self) -> list[str]:
         """The tenants with something new, sorted, the shared one last: it learns from those that share."""
         t = schema.tenants
-        due = select(t.c.name, t.c.shares).where(t.c.id.in_(select(_table.c.tenant).where(_new)))
+        names, shares = set[str](), False
         with self._database.read() as connection:
-            rows = connection.execute(due).all()
-        names = sorted(row.name for row in rows if row.name)
-        return [*names, ""] if len(names) < len(rows) or any(row.shares for row in rows) else names
+            new = connection.execute(select(_table.c.tenant).where(_new).order_by(_table.c.id)).scalars()
+            for numbers in in_parts(sorted(set(new))):
+                rows = connection.execute(select(t.c.name, t.c.shares).where(t.c.id.in_(numbers))).all()
+                names.update(row.name for row in rows)
+                shares |= any(row.shares for row in rows)
+        return sorted(names - {""}) + [""] * (shares or "" in names)
 
     def marks(self, tenant: str) -> list[int]:
         """What makes *tenant* due, to be handed to `settle` by a worker that has looked at it since."""

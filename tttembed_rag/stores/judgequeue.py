@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 
-from sqlalchemy import Connection, and_, exists, func, select
+from sqlalchemy import Connection, String, and_, cast, exists, func, select
 
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
@@ -15,12 +15,14 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.observing import reward_rows, update_progress
+from tttembed_rag.stores.observing import locked_queries, reward_rows, update_progress
 from tttembed_rag.stores.records import Spend, checked_name, checked_reward, row_of
 from tttembed_rag.stores.refusals import forget_failures, forget_refusals, note_failures
-from tttembed_rag.stores.rows import id_of, ids_of, in_parts
+from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
 
 _DAY_SECONDS = 86_400
+# The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.
+_UNCOUNTED = "uncounted "
 
 
 class JudgeQueue:
@@ -59,9 +61,12 @@ class JudgeQueue:
         following = first.where(progress.c.tenant > step.c.tenant).correlate(step).scalar_subquery()
         step = step.union_all(select(following).where(step.c.tenant.is_not(None)))
         waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
-        names = select(t.c.name).join(step, step.c.tenant == t.c.id).where(waits)
+        names = list[str]()
         with self._database.read() as connection:
-            return sorted(connection.execute(names).scalars())
+            some = [one for one in connection.execute(select(step.c.tenant)).scalars() if one is not None]
+            for numbers in in_parts(some):
+                names += connection.execute(select(t.c.name).where(t.c.id.in_(numbers), waits)).scalars()
+        return sorted(names)
 
     def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
         """Write the rewards of `waiting` pairs of *tenant*; gives how many were written.
@@ -160,13 +165,33 @@ class JudgeQueue:
     def _number(self, judge: str) -> int:
         """The id of a judge; pairs wait for it from now on."""
         checked_name("judge", judge)
-        asks = select(schema.judges.c.id).where(schema.judges.c.name == judge, schema.judges.c.asks)
+        facts, judges = schema.facts, schema.judges
+        uncounted = exists().where(facts.c.name == _UNCOUNTED + cast(judges.c.id, String))
+        asks = select(judges.c.id, uncounted).where(judges.c.name == judge, judges.c.asks)
         with self._database.read() as connection:
-            number: int | None = connection.execute(asks).scalar()
-        if number is not None:
-            return number
-        with self._database.write("forgetting") as connection:
-            return _start_asking(connection, judge)
+            row = connection.execute(asks).first()
+        if row is not None and not row[1]:
+            return int(row.id)
+        with self._database.write("forgetting") as connection:  # writers of before do not know that it asks
+            number = _start_asking(connection, judge)
+        while self._count_some(number):
+            pass
+        return number
+
+    def _count_some(self, judge: int) -> bool:
+        """Count the pairs of some queries of before *judge* asked; whether there are more. Others write meanwhile."""
+        name = f"{_UNCOUNTED}{judge}"
+        with self._database.write("observing") as connection:
+            after = fact(connection, name)
+            if after is None:  # another process has counted the last ones
+                return False
+            q = schema.queries
+            some = select(q.c.id).where(q.c.id > int(after)).order_by(q.c.id).limit(AT_ONCE)
+            queries = connection.execute(some).scalars().all()
+            locked_queries(connection, q.c.id.in_(queries))
+            update_progress(connection, queries, judge=judge)
+            set_fact(connection, name, str(queries[-1]) if queries else None)
+        return bool(queries)
 
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
         with self._database.write("observing") as connection:
@@ -193,12 +218,11 @@ class JudgeQueue:
 
 
 def _start_asking(connection: Connection, judge: str) -> int:
-    """The id of a judge that asks for work; the pairs that wait for it are counted from now on."""
+    """The id of a judge that asks for work; the pairs of queries that are there already are still to be counted."""
     number = ids_of(connection, schema.judges, [judge])[judge]
     if not connection.execute(select(schema.judges.c.asks).where(schema.judges.c.id == number)).scalar_one():
         connection.execute(schema.judges.update().where(schema.judges.c.id == number).values(asks=True))
-        queries = connection.execute(select(schema.queries.c.id).order_by(schema.queries.c.id)).scalars().all()
-        update_progress(connection, queries, judge=number)
+        set_fact(connection, f"{_UNCOUNTED}{number}", "0")
     return number
 
 

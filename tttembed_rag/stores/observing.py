@@ -97,7 +97,7 @@ def reward_named(
     queries: list[int] = []
     for tenant, task, name in sorted(rewards):
         given = rewards[tenant, task, name]
-        for query in _locked(connection, (t.c.name == tenant) & (q.c.task == task) & (q.c.name == name)):
+        for query in locked_queries(connection, (t.c.name == tenant) & (q.c.task == task) & (q.c.name == name)):
             queries.append(query)
             for names in in_parts(list(given)):
                 shown = connection.execute(
@@ -125,7 +125,7 @@ def reward_rows(
     there: list[Given] = []
     queries: list[int] = []
     for numbers in in_parts(sorted(rewards)):
-        locked = _locked(connection, q.c.id.in_(numbers) & (q.c.tenant == tenant))
+        locked = locked_queries(connection, q.c.id.in_(numbers) & (q.c.tenant == tenant))
         queries += locked
         shown = connection.execute(select(pairs.c.query, pairs.c.document).where(pairs.c.query.in_(locked)))
         there += [
@@ -247,7 +247,7 @@ def _write_queries(
     for in_batch, keys in groupby(sorted({*batch.queries, *others}), batch.queries.__contains__):
         if not in_batch:
             for numbers in in_parts([others[key] for key in keys]):
-                _locked(connection, table.c.id.in_(numbers))
+                locked_queries(connection, table.c.id.in_(numbers))
             continue
         rows = [
             {
@@ -398,7 +398,7 @@ def _shown(connection: Connection, documents: Sequence[int]) -> dict[QueryKey, i
     }
 
 
-def _locked(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
+def locked_queries(connection: Connection, which: ColumnElement[bool]) -> Sequence[int]:
     """The ids of some queries, locked until the transaction ends in the order in which `_write_queries` locks them."""
     q, t = schema.queries, schema.tenants
     order: Sequence[ColumnElement[str]] = (t.c.name, q.c.task, q.c.name)

@@ -199,7 +199,8 @@ class Asking:
             verdicts = replace(verdicts, stopped="")
         scored += kept
         if not verdicts.failed:
-            return Asked(scored, stopped=verdicts.stopped, more=not verdicts.stopped)
+            more = len(observations) == _QUERIES and not verdicts.stopped
+            return Asked(scored, stopped=verdicts.stopped, more=more)
         return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop, lease)
 
     def _after_failures(
