@@ -21,6 +21,8 @@ LEARNED, TRIAL = "learned", "trial"
 DRIFT = "drift"
 # The identity of the tenant's embedding model.
 PROBE = "probe"
+# The batches that were sent to a batch service and have no results yet: see `openbatches`.
+BATCHES = "batches"
 
 # States that are derived from rewards: forgetting deletes them.
 DERIVED = (LEARNED, TRIAL, DRIFT)
