@@ -40,7 +40,11 @@ class BatchServer(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.lock = threading.RLock()
         self.files, self.batches, self.paid, self.single = {}, {}, [], []
-        self.looks, self.fate, self.fault = 2, lambda requests: ("completed", list(map(self.result, requests)), []), None
+        self.looks, self.fate, self.fault = (
+            2,
+            lambda requests: ("completed", list(map(self.result, requests)), []),
+            None,
+        )
 
     def handle_error(self, *_):
         """A client that was killed is no news."""
@@ -86,9 +90,11 @@ class BatchHandler(BaseHTTPRequestHandler):
     """The paths of such a server."""
 
     def do_GET(self):
+        """Without content."""
         self.respond(b"")
 
     def do_POST(self):
+        """With content."""
         self.respond(self.rfile.read(int(self.headers["content-length"])))
 
     def respond(self, content):
