@@ -214,35 +214,40 @@ def sources(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[di
     """Accounts that lift one document: by ordinary questions, by one question copied, or by questions near it."""
     honest = 200
     kinds = ("spread", "copies", "near the document")
-    for (name, ground), (accounts, share), kind in product(
-        grounds(), ((1, 0.05), (3, 0.05), (3, 0.2), (20, 0.05), (20, 0.2)), kinds
-    ):
-        rng = np.random.default_rng(ground.seed)
-        count = round(honest * share / (1 - share))
-        for target in ground.targets(4):
-            if kind == "copies":
-                vectors = np.repeat(ground.unit[ground.pool[honest % len(ground.pool)]][None], count, axis=0)
-            elif kind == "spread":
-                vectors = ground.unit[rng.choice(ground.pool, count)]
-            else:
-                near = ground.bench.unit_docs[target] + 0.3 * rng.standard_normal((count, ground.unit.shape[1])) / 16
-                vectors = near / np.linalg.norm(near, axis=1, keepdims=True)
-            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
-            before, after = (fit(poisoned(ground, honest, some, target)) for some in ([], fakes))
-            strangers = ground.strangers(target)
-            ranks = [np.minimum(ground.places(offsets, target, strangers), 50) for offsets in (before, after)]
-            yield {
-                "kind": kind,
-                "collection": name,
-                "accounts": accounts,
-                "share": share,
-                "exposure raw": ground.exposure(None, target),
-                "exposure clean": ground.exposure(before, target),
-                "exposure": ground.exposure(after, target),
-                "ranks": float((ranks[0] - ranks[1]).mean()),
-                "change clean": ground.change(before),
-                "change": ground.change(after),
-            }
+    shares = ((1, 0.05), (3, 0.05), (3, 0.2), (20, 0.05), (20, 0.2))
+    for name, ground in grounds():
+        before = fit(poisoned(ground, honest, [], 0))
+        for (accounts, share), kind in product(shares, kinds):
+            rng = np.random.default_rng(ground.seed)
+            count = round(honest * share / (1 - share))
+            for target in ground.targets(4):
+                if kind == "copies":
+                    vectors = np.repeat(ground.unit[ground.pool[honest % len(ground.pool)]][None], count, axis=0)
+                elif kind == "spread":
+                    vectors = ground.unit[rng.choice(ground.pool, count)]
+                else:
+                    near = (
+                        ground.bench.unit_docs[target] + 0.3 * rng.standard_normal((count, ground.unit.shape[1])) / 16
+                    )
+                    vectors = near / np.linalg.norm(near, axis=1, keepdims=True)
+                fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+                after = fit(poisoned(ground, honest, fakes, target))
+                strangers = ground.strangers(target)
+                ranks = [np.minimum(ground.places(offsets, target, strangers), 50) for offsets in (before, after)]
+                clean, exposed = (ground.exposure(offsets, target) for offsets in (before, after))
+                yield {
+                    "kind": kind,
+                    "collection": name,
+                    "accounts": accounts,
+                    "share": share,
+                    "exposure raw": ground.exposure(None, target),
+                    "exposure clean": clean,
+                    "exposure": exposed,
+                    "1.5 times at most": exposed <= max(1.5 * clean, clean + 0.01),
+                    "ranks": float((ranks[0] - ranks[1]).mean()),
+                    "change clean": ground.change(before),
+                    "change": ground.change(after),
+                }
 
 
 def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:

@@ -61,6 +61,46 @@ class TestRecording:
 
         assert (len(log), log.waiting, rewards.values.tolist()) == (1, 0, [0.7, 0.2])
 
+    def test_sources_stand_side_by_side(self, tmp_path):
+        """A verdict replaces that of the same source alone, also after the log was saved and loaded."""
+        log = RewardLog("user feedback")
+        for source, score in (("ann", 1.0), ("eve", 0.0), ("ann", 0.75), ("", 0.5)):
+            log.record("q", ["a"], [score], source=source)
+        log.observe("q", ["b"])
+        log.save(tmp_path / "log")
+
+        for kept in (log, RewardLog.load(tmp_path / "log")):
+            rewards = kept.rewards(vector, vectors)
+
+            assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {
+                "": 0.5,
+                "ann": 0.75,
+                "eve": 0.0,
+            }
+            assert (set(rewards.query_ids.tolist()), kept.waiting) == ({"q"}, 1)
+
+    def test_the_last_sources_of_a_pair_are_kept(self):
+        """Of more than 32 the first are dropped and counted, the judge itself never."""
+        log = RewardLog("user feedback")
+        for number in range(34):
+            log.record("q", ["a"], [0.5], source=f"s{number}" if number else "")
+
+        rewards = log.rewards(vector, vectors)
+
+        assert set(rewards.sources.tolist()) == {"", *(f"s{number}" for number in range(2, 34))}
+        assert log.dropped_rewards == 1
+
+    def test_a_log_of_an_earlier_release_is_read(self, tmp_path):
+        """Its rewards are those of the judge itself."""
+        head = '{"judge": "j", "scale": "probability", "tenant": "", "capacity": 9}\n'
+        line = '{"task": "default", "query": "q", "documents": [["a", 0.5], ["b", null]], "vector": null}\n'
+        (tmp_path / "log").write_text(head + line)
+
+        log = RewardLog.load(tmp_path / "log")
+
+        assert log.rewards(vector, vectors).values.tolist() == [0.5]
+        assert log.waiting == 1
+
     def test_one_query_in_two_tasks_is_two_queries(self):
         """A text asked under two scopes teaches both."""
         log = RewardLog("judge")
@@ -300,5 +340,5 @@ def test_another_file_is_no_log(tmp_path, content):
 @pytest.mark.parametrize(("query", "document"), [(None, "a"), ("q", None), ("q", {"text": "a"})])
 def test_what_is_no_text_is_refused(query, document):
     """In one line, by whoever logs it."""
-    with pytest.raises(InputError, match=r"^query, documents: expected texts, got (NoneType|dict)$"):
+    with pytest.raises(InputError, match=r"^query, documents, source: expected texts, got (NoneType|dict)$"):
         RewardLog("judge").record(query, [document], [0.5])

@@ -156,6 +156,16 @@ def test_json_goes_to_the_file(folder: Path, tmp_path: Path) -> None:
     assert result.stdout.startswith("nDCG@10, mean of seeds")
 
 
+@pytest.mark.slow
+def test_eval_by_workers_measures_the_same(folder):
+    """Every row, in the same order; only the seconds differ."""
+    several = [*SMALL, "--seeds", "0,1", "--json", "-"]
+    alone, shared = (json.loads(tttembed("eval", folder, *several, "--workers", count).stdout) for count in ("1", "2"))
+
+    assert [row | {"seconds": 0} for row in shared] == [row | {"seconds": 0} for row in alone]
+    assert {row["seed"] for row in alone} == {0, 1}
+
+
 def test_json_on_stdout_is_pure(folder: Path) -> None:
     """--json - prints JSON and nothing else."""
     rows = json.loads(tttembed("eval", folder, *SMALL, "--json", "-").stdout)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tttembed_rag import InputError, Rewards, VectorError, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rewards, VectorError, fit
 from tttembed_rag.worker import Probe
 from tttembed_rag.worker.drift import Drift, query_drift, reward_drift
 from tttembed_rag.worker.probe import PROBE_TEXTS, SAME_MODEL
-from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
+from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains, without_risen
 
 WIDTH = 64
 
@@ -235,10 +235,11 @@ class TestLiveGains:
         assert len(live_gains(offsets, rewards)[0]) == 30
         assert len(live_gains(type(offsets)([], width=offsets.width), rewards)[0]) == 0
 
-    def test_is_what_ranking_served_vectors_gives(self, planted):
+    @pytest.mark.parametrize("scope", ["global", "local"])
+    def test_is_what_ranking_served_vectors_gives(self, scope, planted):
         """The gain is the change of nDCG between base vectors and vectors as `apply` serves them."""
         rewards = planted(30, strength=0.9)
-        offsets = fit(rewards, scope="global")
+        offsets = fit(rewards, scope=scope, gate=False)
         vectors = {"raw": rewards.query_vectors, "served": offsets.apply(rewards.query_vectors)}
         documents, values = rewards.doc_vectors.reshape(30, 8, -1), rewards.values.reshape(30, 8)
         values = values - values.min(axis=1, keepdims=True)
@@ -249,7 +250,68 @@ class TestLiveGains:
             best = -np.sort(-values, axis=1) @ discount
             ndcg[name] = (np.take_along_axis(values, order, axis=1) @ discount) / best
 
+        assert np.abs(ndcg["served"] - ndcg["raw"]).max() > 0.01
         np.testing.assert_allclose(ndcg["served"] - ndcg["raw"], live_gains(offsets, rewards)[0], atol=1e-9)
+
+    def test_a_query_of_several_sources_is_one(self, planted):
+        """What two users say of one query is averaged, and counts once."""
+        rewards = planted(40, strength=0.9)
+        offsets = fit(rewards, scope="global", gate=False)
+        several = replace(rewards.take(np.repeat(np.arange(40), 2)), sources=np.array(["ann", "bob"] * 40))
+
+        assert_array_equal(live_gains(offsets, several).gains, live_gains(offsets, rewards).gains)
+
+    def test_one_source_does_not_outvote_many(self, planted):
+        """Thirty queries of one user about one thing weigh less than ten users' queries about ten things."""
+        rewards = planted(40, strength=0.9)
+        offsets = fit(rewards, scope="global", gate=False)
+        alike = rewards.query_vectors.copy()
+        alike[10:] = 2 * alike[10] + alike[10:]
+        users = np.array([f"user {row}" if row < 10 else "eve" for row in range(40)])
+        crowd = replace(rewards, query_vectors=alike, query_norms=np.linalg.norm(alike, axis=1), sources=users)
+
+        weights = live_gains(offsets, crowd).weights
+
+        assert weights[10:].sum() < 2
+        assert weights[:10].sum() > 9
+
+
+def overrated(n=40, *, risen=True):
+    """Offsets that lift a document that everybody is said to want, and mix up the rest; and rewards that like it."""
+    rng = np.random.default_rng(0)
+    queries = rng.standard_normal((n, 16))
+    others = queries[:, None] + rng.standard_normal((n, 6, 16))
+    fits = np.vecdot(others / np.linalg.norm(others, axis=-1, keepdims=True), queries[:, None])
+    values = np.argsort(np.argsort(fits, axis=1), axis=1) / 10
+    planted = rng.standard_normal(16)
+    rewards = Rewards.from_indexed(
+        queries,
+        np.concatenate([planted[None], others.reshape(-1, 16)]),
+        [[0, *range(1 + 6 * row, 7 + 6 * row)] for row in range(n)],
+        np.concatenate([np.ones((n, 1)), values], axis=1),
+        doc_ids=["planted", *(f"d{row}" for row in range(6 * n))],
+    )
+    evidence = Evidence(n, 0.1, (0.05, 0.2), "published", "said to help", risen=("planted",) if risen else ())
+    vector = 3 * planted / np.linalg.norm(planted)
+    return Offsets([Offset("global", vector, 1.0, n, evidence)], width=16), rewards
+
+
+class TestRisen:
+    """A document that rose into everybody's list may hide what that costs all others."""
+
+    def test_the_others_are_looked_at_too(self):
+        """The rewards of the document speak for the version, all others against it: it is contradicted."""
+        offsets, rewards = overrated()
+        gains, rest = live_gains(offsets, rewards), live_gains(offsets, without_risen(offsets, rewards))
+
+        assert rest.gains.mean() < -0.05 < 0.05 < gains.gains.mean()
+        assert [Trial(1).look(*gains, rest=which).against for which in (None, rest)] == [0, 1]
+
+    def test_where_none_rose_there_are_no_others(self):
+        """Nothing is left out, and the level is not halved."""
+        offsets, rewards = overrated(risen=False)
+
+        assert without_risen(offsets, rewards) is None
 
 
 def watched(mean, *, seed, looks=50, spread=0.1):

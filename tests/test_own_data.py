@@ -351,3 +351,22 @@ class TestAudit:
 
         assert said.exit_code == 2
         assert reason in said.output
+
+
+def test_rewards_that_follow_the_length_of_documents_are_told(here: Path) -> None:
+    """`fit` prints a warning, and `show` repeats it; what is learned stays learned."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for number in range(30):
+        for words in (2, 20, 60, 120):
+            text = " ".join(f"word{word}" for word in rng.integers(0, 500, words).tolist())
+            rows.append(f"question {number} about word{number},{text},{words / 120}")
+    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows]), encoding="utf-8")
+
+    fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+    shown = run("show", "o.safetensors")
+
+    warning = "warning: rewards follow the length of documents, longer is better"
+    assert fitted.exit_code == 0, fitted.output
+    assert warning in fitted.output
+    assert warning in shown.output

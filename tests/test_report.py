@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,12 +18,14 @@ import pytest
 from click.testing import CliRunner, Result
 from markupsafe import escape
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets
+from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.judges import Paid
 from tttembed_rag.report import StoreReport, drawing, gather, page_of
+from tttembed_rag.report.crossfit import held_out, moved_without, parts_of
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.moving import effect_of
+from tttembed_rag.report.heldout import HeldOut, Traffic, traffic_of
+from tttembed_rag.report.moving import effect_of, lists_of
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.database import Database
 from tttembed_rag.worker import Worker
@@ -240,7 +243,7 @@ def test_a_version_that_withholds_all_serves_base_vectors(fresh: str) -> None:
     page = Page(page_of(gather(fresh)))
 
     assert "serves none of its 1 offsets: every query is served its base vector" in page.sections[""]
-    assert "about 30 more would settle it if the gain holds" in page.sections["Why"]
+    assert "task:billing: about 30 more rewarded queries would settle it, if the gain holds." in page.sections["Why"]
 
 
 def test_a_tenant_without_a_version_is_served_the_shared_one(fresh: str) -> None:
@@ -251,7 +254,7 @@ def test_a_tenant_without_a_version_is_served_the_shared_one(fresh: str) -> None
     told = Page(page_of(gather(fresh, tenant="shop"))).sections
 
     assert "Version 1 of the shared tenant is live" in told[""]
-    assert "Of the last 1 queries with vectors, 1 get another order" in told["Documents that rose and fell"]
+    assert "Of the last 1 queries with vectors, 1 get another order" in told["The last queries"]
 
 
 def test_tenants_are_not_told_of_each_other(fresh: str) -> None:
@@ -392,31 +395,44 @@ def test_changes_are_told_newest_first(fresh: str) -> None:
     assert told == ["ours", "all"]
 
 
-# Documents that rose and fell
+# Lists before and after
 
 
-def test_moves_are_those_of_the_offset(fresh: str) -> None:
-    """A query turned past all its documents has them in reverse, each with rank, reward and text."""
+def test_lists_are_those_of_the_offset(fresh: str) -> None:
+    """A query turned past all its documents has them in reverse, each with its rank before, its reward and its text."""
     published(fresh, turned())
     observed(fresh, "q1", query="which?", at=NOON)
 
-    (example,) = gather(fresh).effect.examples
-
-    def ranks(moves: Any) -> list[tuple[str, int, int, float, str]]:
-        return [(move.document, move.rank_before, move.rank, move.reward, move.text) for move in moves]
+    (lists,) = gather(fresh).effect.examples
 
     # The turned query is at 63 degrees, documents every 18: d4, d3, d5, d2, d1, d0.
-    assert (example.query_id, example.query, example.offset) == ("q1", "which?", "task:default")
-    assert ranks(example.rose) == [
-        ("d4", 5, 1, 0.8, "text 4"),
-        ("d3", 4, 2, 0.6, "text 3"),
-        ("d5", 6, 3, 1.0, "text 5"),
+    assert (lists.query_id, lists.query, lists.offset) == ("q1", "which?", "task:default")
+    assert [one.document for one in lists.candidates] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+    assert [(rank, one.document, one.reward, one.text) for rank, one in lists.ranked()] == [
+        (5, "d4", 0.8, "text 4"),
+        (4, "d3", 0.6, "text 3"),
+        (6, "d5", 1.0, "text 5"),
+        (3, "d2", 0.4, "text 2"),
+        (2, "d1", 0.2, "text 1"),
+        (1, "d0", 0.0, "text 0"),
     ]
-    assert ranks(example.fell) == [
-        ("d2", 3, 4, 0.4, "text 2"),
-        ("d1", 2, 5, 0.2, "text 1"),
-        ("d0", 1, 6, 0.0, "text 0"),
-    ]
+    assert [one.document for _, one in lists.ranked(0.0)] == ["d0", "d1", "d2", "d3", "d4", "d5"]
+
+
+def test_a_list_at_dose_1_is_what_is_served(planted: Any) -> None:
+    """Two numbers for each candidate give the order that `apply` gives, local offsets included."""
+    rewards = planted(60, strength=0.9)
+    offsets = fit(rewards, scope="local", gate=False)
+    served = Served(
+        "new", rewards.query_vectors[0] + 0.1, [Candidate(str(i), v) for i, v in enumerate(rewards.doc_vectors[:15])]
+    )
+    base = served.vector / np.linalg.norm(served.vector)
+
+    lists = lists_of(served, offsets["local:default"].dosed(base), "local:default")
+
+    similar = rewards.documents.unit[:15] @ offsets.apply(served.vector)
+    assert [int(one.document) for _, one in lists.ranked()] == np.argsort(-similar).tolist()
+    assert lists.moved
 
 
 def test_a_private_offset_moves_its_query_alone(fresh: str) -> None:
@@ -437,20 +453,18 @@ def test_a_private_offset_moves_its_query_alone(fresh: str) -> None:
     assert told in Page(page_of(shared)).sections["Why"]
 
 
-def test_moves_for_better_and_worse_are_counted(fresh: str) -> None:
-    """By the reward of the first document; queries that nobody serves an offset, or that nothing moves, count too."""
+def test_queries_that_get_another_order_are_counted(fresh: str) -> None:
+    """Those that no offset serves, or that nothing moves, are looked at and not counted."""
     published(fresh, turned())
-    observed(fresh, "better", at=NOON)
-    observed(fresh, "better too", at=NOON - 1)
-    worse = [Candidate(one.doc_id, one.vector, one.text, 1.0 - (one.reward or 0.0)) for one in fan()]
-    observed(fresh, "worse", worse, at=NOON + 1)
+    observed(fresh, "moved", at=NOON)
+    observed(fresh, "moved too", at=NOON - 1)
     observed(fresh, "unmoved", [*fan()[:1], Candidate("far", np.array([-1.0, 0.0]))], at=NOON + 2)
     observed(fresh, "unserved", task="another", at=NOON + 3)
 
     effect = gather(fresh).effect
 
-    assert (effect.looked, effect.moved, effect.better, effect.worse) == (5, 3, 2, 1)
-    assert [example.query_id for example in effect.examples] == ["worse", "better", "better too"]
+    assert (effect.looked, effect.moved) == (4, 2)
+    assert [example.query_id for example in effect.examples] == ["moved", "moved too"]
 
 
 def test_vectors_of_another_model_are_left_out(fresh: str) -> None:
@@ -476,7 +490,7 @@ def test_a_store_without_texts_tells_ids(tmp_path: Path) -> None:
     told = Page(page_of(gather(url)))
 
     assert "q1" in told.html
-    assert "5 → 1, reward 0.80 : d4" in told.sections["Documents that rose and fell"]
+    assert "0.80 ↑ from 5 d4" in told.sections["The last queries"]
     assert "secret" not in told.html
 
 
@@ -506,12 +520,12 @@ def test_the_page_loads_nothing_and_runs_nothing(page: Page) -> None:
 
 def test_hostile_texts_are_shown_as_texts(page: Page) -> None:
     """Queries, documents, tasks, judges, names and details of changes: all are there, none is markup."""
-    moved = page.sections["Documents that rose and fell"]
+    moved = page.sections["Query by query"]
 
     assert re.search(re.escape(EVIL).replace(r"\{\}", r"query \d+"), moved)
     assert re.search(re.escape(EVIL).replace(r"\{\}", r"d\d+"), moved)
     assert re.search(re.escape(EVIL).replace(r"\{\}", r"document \d+"), moved)
-    assert JUDGE in moved
+    assert JUDGE in page.sections["On queries that were not learned from"]
     assert f"task:{EVIL.format('task')}" in page.sections["Why"]
     assert f"task:{EVIL.format('task')}" in page.sections["Offsets over time"]
     assert " ".join(EVIL.format(part) for part in ("by", "action", "detail")) in page.sections["Audit trail"]
@@ -653,6 +667,7 @@ def test_the_command_prints_the_same_as_json(url: str, tmp_path: Path) -> None:
     ("arguments", "reason"),
     [
         (["--store", "{url}"], "expected --html OUT.html, --json, or both"),
+        (["--store", "{url}", "--json", "--interactive"], "--interactive: expected --html OUT.html"),
         (["--store", "{url}", "--html", "{folder}/absent/out.html"], "expected a file in an existing folder"),
         (["--store", "{url}", "--tenant", "nobody", "--json"], "got 'nobody'"),
         (["--store", "sqlite:///{folder}/absent.db", "--json"], "found no file"),
@@ -686,15 +701,177 @@ def test_queries_that_nobody_judged_are_shown_first() -> None:
         for number in range(12)
     ]
 
-    effect = effect_of(offsets, recent, "judge", owner="")
+    effect = effect_of(offsets, recent, owner="")
 
     assert [example.judged for example in effect.examples] == [False] * 4 + [True]
 
 
 def test_texts_come_before_ids(report: StoreReport) -> None:
     """A list of documents is read by their texts; an id stands behind, quietly."""
-    moves = [move for example in report.effect.examples for move in (*example.rose, *example.fell) if move.text]
+    listed = [one for example in report.effect.examples for one in example.candidates[:10] if one.text]
     html = page_of(report)
 
-    assert moves
-    assert [move.document for move in moves if f'{escape(move.text)} <span class="quiet">' not in html] == []
+    assert listed
+    assert [one.document for one in listed if f'{escape(one.text)} <span class="quiet">' not in html] == []
+
+
+# Queries held out
+
+
+@pytest.fixture(scope="module")
+def held(report: StoreReport) -> HeldOut:
+    """What offsets of the rewards in the store do to queries held out."""
+    assert report.held_out is not None
+    return report.held_out
+
+
+def test_the_gain_is_of_queries_that_were_not_learned_from(held: HeldOut, page: Page) -> None:
+    """Means, share and gains belong together, and the page says them in one sentence."""
+    low, high = held.interval
+
+    assert len(held.gains) == 80
+    assert held.rerank == 1.0
+    assert held.gain == pytest.approx(np.mean(held.gains), abs=1e-6)
+    assert held.share == pytest.approx(held.gain / (1 - held.raw))
+    assert low < held.gain < high
+    told = page.sections["On queries that were not learned from"]
+    assert f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 95 % interval" in told
+    assert f"{held.share:.0%} of what asking the judge at every request would gain, at no cost per query" in told
+
+
+@pytest.fixture(scope="module")
+def mixed(planted: Any) -> HeldOut:
+    """Queries held out, of which every sixth has its rewards upside down: it loses where the others gain."""
+    rewards = planted(72, strength=0.9)
+    upside_down = np.repeat(np.arange(72) % 6 == 0, rewards.depths)
+    rewards = replace(rewards, values=np.where(upside_down, 1 - rewards.values, rewards.values))
+    known = {one.query_id: one for one in served(rewards, range(72), at=NOON, name="", texts=None)}
+
+    def details(names: Sequence[tuple[str, str]]) -> list[Served]:
+        return [replace(known[query_id], task=task) for task, query_id in names]
+
+    held = held_out(rewards, details, judge="mixed")
+    assert held is not None
+    return held
+
+
+def test_queries_are_shown_worst_first(mixed: HeldOut) -> None:
+    """The ten that lose most, the largest loss first, then those that gain most; as many as there are."""
+    lost, won = ([one.after - one.before for one in some] for some in (mixed.worst, mixed.best))
+
+    assert list(mixed.gains) == sorted(mixed.gains)
+    assert len(lost) == 10
+    assert lost == pytest.approx(mixed.gains[:10], abs=1e-6)
+    assert won == pytest.approx(mixed.gains[:-6:-1], abs=1e-6)
+    assert {int(one.query_id) % 6 for one in mixed.worst} == {0}
+
+
+def test_winners_and_losers_are_counted(held: HeldOut, page: Page) -> None:
+    """The page says how many there are, and what the shown ones gain."""
+    told = page.sections["Query by query"]
+    gain, lose = (sum(sign * one > 0 for one in held.gains) for sign in (1, -1))
+
+    assert f"{gain} queries gain, {lose} lose, {80 - gain - lose} stay as they are." in told
+    assert f"nDCG@10 {held.best[0].before:.3f} → {held.best[0].after:.3f}" in told
+
+
+def test_lists_of_a_query_held_out_are_those_that_were_measured(mixed: HeldOut) -> None:
+    """nDCG@10 of the rewards in the order shown is the nDCG@10 that stands above."""
+    for one in (*mixed.worst, *mixed.best):
+        for order, measured in ((one.candidates, one.before), ([c for _, c in one.ranked()], one.after)):
+            rewards = np.array([c.reward for c in order])
+            gains = rewards - rewards.min()
+            discount = 1 / np.log2(np.arange(2, len(gains) + 2))
+            best = np.sort(gains)[::-1][:10] @ discount[:10]
+
+            assert gains[:10] @ discount[:10] / best == pytest.approx(measured)
+
+
+def test_offsets_from_noise_are_not_called_a_gain(planted: Any) -> None:
+    """Where the gate publishes nothing from four fifths, nothing moves, and the sentence says so."""
+    rewards = planted(40, strength=0.0)
+    noise = np.random.default_rng(1).permutation(rewards.values)
+
+    held = held_out(replace(rewards, values=noise), lambda _: [], judge="noise")
+
+    assert held is not None
+    assert (held.gain, held.moved, held.worst, held.best) == (0.0, False, (), ())
+    assert "stays at" in str(held)
+
+
+def test_a_query_that_was_learned_from_twice_is_held_out_together(planted: Any) -> None:
+    """A question that was logged again under another id teaches nothing about itself: copies share a part."""
+    rewards = planted(30, strength=0.9)
+    twice = np.repeat(np.arange(30), 2)
+    ids = np.array([f"{row}-{copy}" for row in range(30) for copy in range(2)])
+    parts = parts_of(replace(rewards.take(twice), query_ids=ids))
+
+    assert len(np.unique(parts)) == 5
+    assert parts[::2].tolist() == parts[1::2].tolist()
+
+
+def test_no_query_is_moved_by_its_own_rewards(planted: Any) -> None:
+    """Where the rewards of one part change, the queries of that part are moved as before, and others are not."""
+    rewards = planted(40, strength=0.9)
+    part = parts_of(rewards)
+    mine = part == 0
+    upside_down = np.repeat(mine, rewards.depths)
+    changed = replace(rewards, values=np.where(upside_down, 1 - rewards.values, rewards.values))
+
+    before, after = (moved_without(one, part, "task")[0] for one in (rewards, changed))
+
+    assert np.abs(before[mine]).max() > 0.01
+    assert before[mine].tolist() == after[mine].tolist()
+    assert before[~mine].tolist() != after[~mine].tolist()
+
+
+def test_too_few_questions_are_not_held_out(planted: Any) -> None:
+    """The page then has no such section."""
+    assert held_out(planted(9, strength=0.9), lambda _: [], judge="few") is None
+
+
+def test_the_busiest_documents_are_counted() -> None:
+    """One document in every list of two places has half of the traffic."""
+    before, after = np.array([[0, 1], [2, 3], [4, 5]]), np.array([[0, 1], [0, 3], [0, 5]])
+
+    assert traffic_of(before, after, 100) == Traffic(100, 1, before=1 / 6, after=0.5)
+    assert traffic_of(before, after, 101).busiest == 2
+
+
+def test_a_store_without_a_version_shows_what_would_be_published(fresh: str, planted: Any) -> None:
+    """The page before publishing: queries held out, and the offsets that a fit gives."""
+    with open_store(fresh) as store:
+        store.observe(served(planted(60, strength=0.9, dtype=np.float32), range(60), at=NOON), judge="j")
+
+    page = Page(page_of(gather(fresh)))
+
+    assert "No version is live" in page.sections[""]
+    assert "that the offsets were not learned from" in page.sections["On queries that were not learned from"]
+    assert "their loss falls for sure" in page.sections["What a fit of the rewards of now would publish"]
+
+
+def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh: str, planted: Any) -> None:
+    """Queries of a tenant that shares count in the shared report, and are not shown in it."""
+    with open_store(fresh) as store:
+        rows = served(planted(60, strength=0.9, dtype=np.float32), range(60), at=NOON, texts=None)
+        store.observe([replace(one, tenant="acme", query="secret") for one in rows], judge="j")
+        store.share("acme", allowed=True, by="me")
+        Worker(store).round()
+
+    html = page_of(gather(fresh))
+
+    assert "On 60 queries that the offsets were not learned from" in html
+    assert "secret" not in html
+
+
+def test_a_script_is_there_only_where_it_is_asked_for(report: StoreReport, tmp_path: Path, url: str) -> None:
+    """The policy admits it by its digest; without it the page has no slider either."""
+    out = tmp_path / "page.html"
+
+    result = tttembed("--store", url, "--html", out, "--interactive")
+
+    page = Page(out.read_text(encoding="utf-8"))
+    assert result.exit_code == 0
+    assert len(page.all("script")) == len(page.all("input")) == 1
+    assert "script-src 'sha256-" in str(page.all("meta")[-1]["content"])
+    assert Page(page_of(report)).all("input") == []

@@ -38,6 +38,7 @@ LAYERS = (
     ("observations", "offsets"),
     ("fitting",),
     ("gate",),
+    ("scale",),
     ("models",),
     ("judges",),
     ("embedders", "judging"),

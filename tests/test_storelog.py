@@ -57,6 +57,17 @@ class TestWriting:
         assert rewards.tasks.tolist() == ["billing"]
         assert np.allclose(rewards.query_vectors, [vector("q")], rtol=1e-6)
 
+    def test_the_source_of_a_score_is_kept(self, store, log):
+        """Two users' verdicts on one document reach the fit side by side; a name that is none is left out."""
+        for source, score in (("ann", 1.0), ("eve", 0.0), (7, 0.5)):
+            log.record("q", ["a"], [score], source=source)
+        log.flush()
+
+        rewards = store.rewards("judge")
+
+        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "eve": 0.0}
+        assert (log.counts.written, log.counts.failed) == (2, 1)
+
     def test_observed_pairs_wait_for_a_judge(self, store, log):
         """What was shown is there to be judged, once, however often it was seen."""
         store.judge_queue.waiting("later", tenant="")

@@ -8,6 +8,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.intervals import Estimate
 from tttembed_rag.evaluate.paper.baselines import baselines_study
 from tttembed_rag.evaluate.paper.budget import budget_study
-from tttembed_rag.evaluate.paper.cells import Cell, CellStore, measured
+from tttembed_rag.evaluate.paper.cells import Cell, CellStore, finished, measured
 from tttembed_rag.evaluate.paper.design import RERANK, Study, StudyOptions
 from tttembed_rag.evaluate.paper.dose import RULE, dose_study
 from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
@@ -214,6 +215,35 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
     assert calls == [0, 1, 1, 2]
     assert np.array_equal([[0, np.nan], [1, np.nan], [2, np.nan]], values, equal_nan=True)
+
+
+@pytest.mark.slow
+def test_workers_measure_the_same(folders: list[Path], results: Path, tmp_path: Path) -> None:
+    """Two processes fill the file of cells with what one measures; the next run finds them there."""
+    side_by_side = run("budget", folders, tmp_path, "--workers", "2")
+    with closing(CellStore(tmp_path / "cells.sqlite")) as store:
+        cells = budget_study(opened(folders), OPTIONS).cells
+        stored = [store.get(cell.key) for cell in cells]
+
+    assert side_by_side.exit_code == 0, side_by_side.output
+    assert (tmp_path / "budget.csv").read_text() == (results / "budget.csv").read_text()
+    assert None not in stored
+
+
+def test_cells_that_are_done_are_kept_where_another_fails(tmp_path: Path) -> None:
+    """Whichever comes first is put away at once; what fails is raised."""
+    cells = [Cell({"i": i}, dict) for i in range(3)]
+
+    def measure(number: int) -> dict[str, np.ndarray]:
+        if number == 1:
+            raise DataError("no such cell")
+        return {"x": np.array([float(number)])}
+
+    with closing(CellStore(tmp_path / "cells.sqlite")) as store, ThreadPoolExecutor(1) as pool:
+        with pytest.raises(DataError, match="no such cell"):
+            list(finished(cells, store, pool, measure))
+
+        assert [store.get(cell.key) is None for cell in cells][:2] == [False, True]
 
 
 def test_experiments_share_cells(workload: Workload) -> None:

@@ -33,8 +33,13 @@ def columns_of(
         "tasks": [task for task, _, _ in judged],
         "query_ids": [query for _, query, _ in judged],
         "sources": [source for _, _, source in judged],
-        "doc_ids": [text[:_SHOWN] for text in texts],
+        "doc_ids": [id_of_text(text) for text in texts],
     }
+
+
+def id_of_text(text: str) -> str:
+    """The id of a document that is known by its text alone: how the text begins."""
+    return text[:_SHOWN]
 
 
 def _by_query(

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+# Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
+MAX_SOURCES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Observation:
@@ -69,6 +72,8 @@ class Served:
         at: When, in Unix seconds; None is now.
 
         embedder: Fingerprint of the model that the vectors come from.
+
+        source: Who gave the rewards of its candidates, such as a user or an agent; empty for the declared judge.
     """
 
     query_id: str
@@ -79,3 +84,4 @@ class Served:
     tenant: str = ""
     at: float | None = None
     embedder: str = ""
+    source: str = ""

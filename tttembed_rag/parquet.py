@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -148,14 +149,32 @@ def _leaves(table: Any) -> list[str]:
     return [f"{name}.list.element" if name in nested else name for name in table.column_names]
 
 
-def read_folder(folder: str | os.PathLike[str]) -> RewardColumns:
+def parts(folder: str | os.PathLike[str]) -> dict[str, int]:
+    """The files of queries in *folder*, in order, by name, with the rows of each.
+
+    Raises:
+        DataError: There is none, or one is damaged.
+    """
+    pq, queries = require("pyarrow.parquet", EXTRA), Path(folder) / "queries"
+    with _checked(queries):
+        return {path.name: pq.read_metadata(path).num_rows for path in _files(queries)}
+
+
+def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scratch: bool = False) -> RewardColumns:
     """The columns of the tables in *folder*; files are mapped into memory, and each vector is copied once.
+
+    Args:
+        folder: The folder.
+
+        part: One file of queries, which is read alone, with the documents that it names; None for all.
+
+        scratch: Whether query vectors go to an unnamed temporary file instead of memory.
 
     Raises:
         DataError: The folder holds something else, or a file is damaged.
     """
     pc = require("pyarrow.compute", EXTRA)
-    documents, queries = _Table(Path(folder) / "documents"), _Table(Path(folder) / "queries")
+    documents, queries = _Table(Path(folder) / "documents"), _Table(Path(folder) / "queries", part)
     ids = documents.texts("doc_id")
     if ids is None:
         raise DataError(f"{documents.folder}: expected a column doc_id, found none")
@@ -174,16 +193,23 @@ def read_folder(folder: str | os.PathLike[str]) -> RewardColumns:
     if candidates.null_count:
         unknown = names.filter(candidates.is_null())[0].as_py()
         raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
+    rows, used = candidates.to_numpy().astype(np.intp), None
+    if part is not None:
+        used, rows = np.unique(rows, return_inverse=True)
+        ids = ids.take(require("pyarrow", EXTRA).array(used))
     judges = queries.texts("judge")
     found = ["unnamed"] if judges is None else judges.unique().to_pylist()
+    query_ids = _plain(queries.texts("query_id"))
+    if query_ids is None and part is not None:
+        query_ids = [str(queries.before + row) for row in range(len(depths))]
     return RewardColumns(
-        query_vectors=queries.vectors(len(depths)),
-        doc_vectors=documents.vectors(len(ids)),
-        candidates=candidates.to_numpy().astype(np.intp),
+        query_vectors=queries.vectors(len(depths), scratch=scratch),
+        doc_vectors=documents.vectors(len(ids), used),
+        candidates=rows,
         rewards=queries.numbers(rewards),
         starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
         tasks=_plain(queries.texts("task")),
-        query_ids=_plain(queries.texts("query_id")),
+        query_ids=query_ids,
         judge=found[0] if len(found) == 1 or judges is None else judges.to_pylist(),
         sources=_plain(queries.texts("source")),
         doc_ids=ids.to_pylist(),
@@ -194,16 +220,37 @@ def _plain(column: Any) -> list[str] | None:
     return None if column is None else list(column.to_pylist())
 
 
-class _Table:
+def _files(folder: Path) -> list[Path]:
     """The files of one table, in the order of their names."""
+    paths = sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
+    if not paths:
+        raise DataError(f"{folder}: expected files *.parquet, found none")
+    return paths
 
-    def __init__(self, folder: Path) -> None:
+
+def _room(shape: tuple[int, int], dtype: type[np.floating[Any]], *, scratch: bool) -> NDArray[Any]:
+    """An array to fill, in memory or in a temporary file that goes with it."""
+    if not scratch:
+        return np.empty(shape, dtype)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, dtype, "w+", shape=shape)
+
+
+class _Table:
+    """The files of one table in *folder*, in the order of their names, or the *one* of that name.
+
+    Attributes:
+        before: Rows in the files before the one.
+    """
+
+    def __init__(self, folder: Path, one: str | None = None) -> None:
         pq = require("pyarrow.parquet", EXTRA)
         self.folder = folder
-        paths = sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
-        if not paths:
-            raise DataError(f"{folder}: expected files *.parquet, found none")
-        with self._checked():
+        paths = _files(folder)
+        with _checked(folder):
+            earlier = [path for path in paths if one is not None and path.name < one]
+            self.before = sum(pq.read_metadata(path).num_rows for path in earlier)
+            paths = paths if one is None else [folder / one]
             self._files = [(path, pq.ParquetFile(path, memory_map=True)) for path in paths]
 
     def texts(self, name: str) -> Any:
@@ -215,7 +262,7 @@ class _Table:
 
     def as_texts(self, column: Any) -> Any:
         """A column as texts, in one piece."""
-        with self._checked():
+        with _checked(self.folder):
             texts = column.cast(require("pyarrow", EXTRA).large_string()).combine_chunks()
             texts.validate(full=True)  # that they are UTF-8
             return texts
@@ -226,11 +273,11 @@ class _Table:
         lengths = [self._lengths(name, part) for part in parts]
         return self._flat(name, [part.flatten() for part in parts]), np.concatenate(lengths)
 
-    def vectors(self, rows: int) -> FloatArray:
-        """The vectors of all rows, as many as another column has, in one array."""
+    def vectors(self, rows: int, only: IntArray | None = None, *, scratch: bool = False) -> FloatArray:
+        """The vectors of all rows, as many as another column has, in one array; or of *only* some, which ascend."""
         vectors: NDArray[Any] | None = None
         begin = 0
-        for part in self._read(_VECTOR):
+        for part in self._read(_VECTOR, only):
             lengths = self._lengths(_VECTOR, part)
             width = int(lengths[0]) if vectors is None else vectors.shape[1]
             if width < 1 or not (lengths == width).all():
@@ -240,7 +287,8 @@ class _Table:
             if str(values.type) not in ("float", "double"):
                 raise DataError(f"{self.folder}: expected vectors of float or double, got {values.type}")
             if vectors is None:
-                vectors = np.empty((rows, width), np.float32 if str(values.type) == "float" else np.float64)
+                dtype = np.float32 if str(values.type) == "float" else np.float64
+                vectors = _room((rows, width), dtype, scratch=scratch)
             if begin + len(part) > rows:
                 raise DataError(f"{self.folder}: expected {rows} vectors, got more")
             vectors[begin : begin + len(part)] = values.to_numpy().reshape(-1, width)
@@ -251,7 +299,7 @@ class _Table:
 
     def numbers(self, column: Any) -> NDArray[np.float64]:
         """A column as float64."""
-        with self._checked():
+        with _checked(self.folder):
             return np.asarray(column.cast(require("pyarrow", EXTRA).float64()).to_numpy())
 
     def _lengths(self, name: str, part: Any) -> IntArray:
@@ -261,14 +309,17 @@ class _Table:
             raise DataError(f"{self.folder}: expected lists in {name}, got {part.type}")
         return np.asarray(require("pyarrow.compute", EXTRA).list_value_length(part).to_numpy()).astype(np.intp)
 
-    def _read(self, name: str) -> Iterator[Any]:
-        """A column in parts, none of them empty; nothing of other columns is read."""
+    def _read(self, name: str, only: IntArray | None = None) -> Iterator[Any]:
+        """A column in parts, none of them empty, or *only* some of its rows; nothing of other columns is read."""
+        begin = 0
         for path, file in self._files:
             if name not in file.schema_arrow.names:
                 raise DataError(f"{path}: expected a column {name}, found {', '.join(file.schema_arrow.names)}")
-            with self._checked():
-                for batch in file.iter_batches(_GROUP, columns=[name]):
-                    column = batch.column(0)
+            rows = file.metadata.num_rows
+            some = None if only is None else only[slice(*np.searchsorted(only, (begin, begin + rows)))] - begin
+            begin += rows
+            with _checked(self.folder):
+                for column in _columns(file, name, some):
                     if column.null_count:
                         raise DataError(f"{path}: expected no nulls in {name}, got {column.null_count}")
                     if len(column):
@@ -284,9 +335,25 @@ class _Table:
             raise DataError(f"{self.folder}: expected no nulls in {name}, got {column.null_count}")
         return column
 
-    @contextmanager
-    def _checked(self) -> Iterator[None]:
-        try:
-            yield
-        except (require("pyarrow", EXTRA).ArrowException, OSError, UnicodeDecodeError) as exc:
-            raise DataError(f"{self.folder}: expected whole Parquet files of rewards, got {exc}") from exc
+
+@contextmanager
+def _checked(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (require("pyarrow", EXTRA).ArrowException, OSError, UnicodeDecodeError) as exc:
+        raise DataError(f"{folder}: expected whole Parquet files of rewards, got {exc}") from exc
+
+
+def _columns(file: Any, name: str, some: IntArray | None) -> Iterator[Any]:
+    """A column of one Parquet file in parts, or *some* of its rows: groups of rows that hold none are not read."""
+    if some is None:
+        yield from (batch.column(0) for batch in file.iter_batches(_GROUP, columns=[name]))
+        return
+    begin = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        here = some[slice(*np.searchsorted(some, (begin, begin + rows)))] - begin
+        begin += rows
+        if here.size:
+            column = file.read_row_group(group, columns=[name]).column(0).combine_chunks()
+            yield column.take(require("pyarrow", EXTRA).array(here))

@@ -255,7 +255,14 @@ class Rewards:
         )
 
     @classmethod
-    def from_parquet(cls, folder: str | os.PathLike[str], *, scale: Scale | str = "probability") -> Rewards:
+    def from_parquet(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        scale: Scale | str = "probability",
+        part: str | None = None,
+        scratch: bool = False,
+    ) -> Rewards:
         """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs pyarrow.
 
         Args:
@@ -263,10 +270,14 @@ class Rewards:
 
             scale: The scale of their rewards; `to_parquet` writes probabilities.
 
+            part: The name of one file in ``queries/``, which is read alone, with the documents that it names.
+
+            scratch: Whether query vectors are kept in an unnamed temporary file instead of memory.
+
         Raises:
             DataError: The folder holds something else, or a file is damaged.
         """
-        of = read_folder(folder)
+        of = read_folder(folder, part=part, scratch=scratch)
         vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.rewards, of.starts)
         return cls._checked(*vectors, of.tasks, of.query_ids, scale, of.judge, of.sources, of.doc_ids, "documents")
 

@@ -9,7 +9,7 @@ from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges import Budget, HttpJudge, Patience
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
@@ -122,4 +122,47 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     assert "live" in store.registry.aliases() or (
         budget.pairs == 100 and "abstained" in [line.action for line in store.audit.lines()]
     )
+    assert unsound(store) == []
+
+
+def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsound):
+    """Three that share tenants and a budget, one of them killed again and again: no verdict is lost or paid twice.
+
+    Neighbouring tenants have half of their texts in common, which are paid for once.
+    """
+    pause = rng.uniform(0.0, 0.01)
+
+    def answer(_, body, __):
+        time.sleep(pause)
+        return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
+
+    judge = serve(answer)
+    tenants = ["a", "b", "c", "d"]
+    for place, tenant in enumerate(tenants):
+        store.observe(world.served(range(10 * place, 10 * place + 20), tenant=tenant))
+
+    def work(tell):
+        with open_store(store_url) as mine:
+            asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
+            caps = Budget(pairs=402)
+            worker = Worker(mine, asks, budget=caps, lease_seconds=1.0, concurrency=2, scope="task", min_new=150)
+            worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
+
+    workers = [child(work) for _ in range(3)]
+    kills = int(rng.integers(1, 4))
+    for _ in range(kills):
+        time.sleep(rng.uniform(0.0, 0.4))
+        workers[0].kill()
+        workers[0].wait()
+        workers[0] = child(work)
+    eventually(lambda: sum(n for _, n in store.judges(tenant=None)) == 640, seconds=60)
+    for one in workers:
+        one.kill()
+        one.wait()
+    asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
+
+    assert len(set(asked)) == 402
+    assert len(asked) - len(set(asked)) <= 16 * kills  # on their way when a worker was killed
+    assert store.judge_queue.spent().pairs == 402
+    assert [store.counts(tenant).rewards for tenant in tenants] == [160] * 4
     assert unsound(store) == []

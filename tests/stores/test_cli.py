@@ -253,7 +253,7 @@ def test_a_store_of_an_earlier_release_is_brought_up_to_date_on_request(tmp_path
     done = run("migrate", "--store", url)
 
     assert {result.exit_code for result in refused} == {2}
-    assert all("expected a store of schema 0003, found 0002: `tttembed migrate`" in one.output for one in refused)
+    assert all("expected a store of schema 0004, found 0002: `tttembed migrate`" in one.output for one in refused)
     assert done.output == f"{url}: up to date\n"
     assert run("counts", "--store", url).exit_code == 0
 

@@ -43,7 +43,7 @@ def test_nothing_is_brought_up_to_date_unasked(store_url: str) -> None:
     database = Database(store_url)
     migrate(database, to="0002")
     database.close()
-    with pytest.raises(StoreUnavailable, match="expected a store of schema 0003, found 0002"):
+    with pytest.raises(StoreUnavailable, match="expected a store of schema 0004, found 0002"):
         open_store(store_url)
     live = follow(store_url, every=0.05)
     with StoreLog(store_url) as log:
@@ -94,4 +94,4 @@ def test_a_store_of_a_newer_release_is_refused_as_not_now(store_url: str) -> Non
     reason = live.status.error
     live.close()
 
-    assert "expected a store of schema 0003 or older, found 9999; upgrade tttembed-rag" in str(reason)
+    assert "expected a store of schema 0004 or older, found 9999; upgrade tttembed-rag" in str(reason)

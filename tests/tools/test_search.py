@@ -133,6 +133,21 @@ def test_requests_of_tools_never_called_get_better(search):
     assert first(search, UNSEEN) > 0.9
 
 
+def test_one_source_moves_nobody(search):
+    """What several agents found is learned; the same from one agent alone is not, however often it calls."""
+    by_one = LearnedToolSearch(CATALOG, FakeEmbedder())
+    before = [by_one(request(topic)) for topic in UNSEEN]
+    for number, topic in enumerate(LEARNED):
+        search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
+        with tttembed_rag.scope(None, source="one agent"):
+            by_one.used(request(topic), f"zeta_{topic}")
+
+    assert search.learn().moves
+    assert first(search, UNSEEN) > 0.9
+    assert not by_one.learn().moves
+    assert [by_one(request(topic)) for topic in UNSEEN] == before
+
+
 def test_success_alone_teaches(search):
     """A search learns where it is told of successes alone: tools that were listed and not called are the contrast."""
     for topic in LEARNED:
@@ -375,6 +390,18 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         assert len(store.versions()) == 1
         search.close()
         other.close()
+
+
+def test_a_store_keeps_who_called_a_tool(tmp_path):
+    """Outcomes of two agents for one request are two, and each counts for its own."""
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search:
+        search.used(request("redmail"), "zeta_redmail", source="ada")
+        search.used(request("redmail"), "zeta_redmail", False, source="bob")
+        search.used(request("redmail"), "acme_redmail", source="bob")
+        asked = search._memory.requests("", 64)
+
+    worth = {one.source: sorted(one.outcomes.values()) for one in asked}
+    assert worth == {"ada": [1.0], "bob": [0.2, 1.0]}
 
 
 def test_a_store_that_goes_away_costs_no_search(tmp_path):

@@ -57,8 +57,12 @@ class Log(Protocol):
         *,
         task: str | None = None,
         known: Known | None = None,
+        source: str = "",
     ) -> None:
-        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge."""
+        """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
+
+        They are those of a *source*, such as a user; empty is the judge itself.
+        """
         ...
 
 

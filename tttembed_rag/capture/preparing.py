@@ -29,7 +29,7 @@ _FLOAT_BYTES = 32
 
 
 class Call(NamedTuple):
-    """The arguments of one call of a log, and its time, tenant and query id: all that a request has to put together."""
+    """The arguments of one call of a log, its time, tenant, query id and source: all that a request puts together."""
 
     query: str
     documents: tuple[str, ...]
@@ -40,6 +40,7 @@ class Call(NamedTuple):
     at: float
     known: Known
     query_id: str
+    source: str = ""
 
     @property
     def size(self) -> int:
@@ -183,6 +184,7 @@ class Preparation:
             call.tenant or "",
             call.at,
             self._embedder,
+            call.source,
         )
         _check_names(served)
         return served
@@ -195,6 +197,7 @@ def _check_names(served: Served) -> None:
     checked_name("tenant", served.tenant, empty=True)
     checked_name("task", served.task)
     checked_name("query_id", served.query_id)
+    checked_name("source", served.source, empty=True)
     for candidate in served.candidates:
         checked_name("doc_id", candidate.doc_id)
 

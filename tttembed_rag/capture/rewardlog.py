@@ -24,7 +24,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
-from tttembed_rag.observations import Observation
+from tttembed_rag.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_tenant
@@ -36,10 +36,10 @@ __all__ = ["RewardLog"]
 class RewardLog:
     """Served queries and the rewards of one judge for their documents, in memory, safe between threads.
 
-    A pair of query and document is kept once per task, however often and wherever it was seen; a new
-    reward replaces the old one. Beyond *capacity* queries the oldest is dropped and counted. Queries served to
-    another tenant than *tenant*, by the caller's `scope`, are left out. Of what is `Known` the log keeps the query
-    vector.
+    A pair of query and document is kept once per task, however often and wherever it was seen; a new reward replaces
+    that of the same source, and those of the last 32 sources are kept side by side. Beyond *capacity* queries the
+    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `scope`, are left
+    out. Of what is `Known` the log keeps the query vector.
 
     Args:
         judge: Fingerprint of the judge: rewards of two judges do not mix.
@@ -49,6 +49,11 @@ class RewardLog:
         capacity: Queries kept, >= 1.
 
         tenant: The tenant of the queries that are kept; empty for queries without a tenant.
+
+    Attributes:
+        dropped: Queries beyond the capacity that were dropped.
+
+        dropped_rewards: Rewards of sources that were dropped, as later sources came.
 
     Raises:
         InputError: The capacity is below 1, or there is no such scale.
@@ -62,10 +67,10 @@ class RewardLog:
         self.judge = judge
         self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
         self.tenant = tenant
-        self.dropped = 0
+        self.dropped, self.dropped_rewards = 0, 0
         self._capacity = capacity
-        # (task, query) to the reward of each document's text; None while it waits for a judge.
-        self._served: OrderedDict[tuple[str, str], dict[str, float | None]] = OrderedDict()
+        # (task, query) to each document's text with its rewards by source; none while it waits for a judge.
+        self._served: OrderedDict[tuple[str, str], dict[str, dict[str, float]]] = OrderedDict()
         # Base vectors that callers knew.
         self._query_vectors: dict[str, NDArray[np.float64]] = {}
         self._lock = Lock()
@@ -87,13 +92,13 @@ class RewardLog:
     def waiting(self) -> int:
         """Pairs that no judge has scored."""
         with self._lock:
-            return sum(reward is None for shown in self._served.values() for reward in shown.values())
+            return sum(not rewards for shown in self._served.values() for rewards in shown.values())
 
     def observe(
         self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
     ) -> None:
         """Note that *documents* were shown for *query*; they wait for a judge."""
-        self._note(query, [(text, None) for text in documents], task, known)
+        self._note(query, [(text, {}) for text in documents], task, known)
 
     def record(
         self,
@@ -103,14 +108,19 @@ class RewardLog:
         *,
         task: str | None = None,
         known: Known | None = None,
+        source: str = "",
     ) -> None:
-        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge.
+        """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
+
+        They are those of a *source*, such as a user; empty is the judge itself.
 
         Raises:
-            InputError: Not one score per document.
+            InputError: Not one score per document, or a source that is no text.
             RewardError: A score is off the scale; nothing is kept.
         """
-        self._note(query, zip(documents, unit_rewards(self.scale, documents, scores), strict=True), task, known)
+        rewards = unit_rewards(self.scale, documents, scores)
+        given = [{} if reward is None else {source: reward} for reward in rewards]
+        self._note(query, zip(documents, given, strict=True), task, known)
 
     def score_waiting(
         self,
@@ -145,7 +155,7 @@ class RewardLog:
             waiting = [
                 Observation(ids[query], query, [(f"d{place}-{i}", text) for i, text in enumerate(unscored)], task)
                 for place, ((task, query), shown) in enumerate(self._served.items())
-                if (unscored := [text for text, reward in shown.items() if reward is None])
+                if (unscored := [text for text, rewards in shown.items() if not rewards])
             ]
         depth = max((len(one.candidates) for one in waiting), default=1)
         plan = Plan(waiting, (depth,), budget or Budget(), price or Price())
@@ -156,7 +166,7 @@ class RewardLog:
             answers.close()
         for one in waiting:
             judged = verdicts.rewards.get(one.query_id, {})
-            self._add(one.query, [(text, judged[key]) for key, text in one.candidates if key in judged], one.task)
+            self._add(one.query, [(text, {"": judged[key]}) for key, text in one.candidates if key in judged], one.task)
         return verdicts
 
     def rewards(
@@ -180,27 +190,28 @@ class RewardLog:
             RewardError: Nothing was judged.
         """
         with self._lock:
-            judged = {
-                key: rewards
-                for key, shown in self._served.items()
-                if (rewards := {text: reward for text, reward in shown.items() if reward is not None})
-            }
+            judged: dict[tuple[str, str, str], dict[str, float]] = {}
+            for (task, query), shown in self._served.items():
+                for text, rewards in shown.items():
+                    for source, reward in rewards.items():
+                        judged.setdefault((task, query, source), {})[text] = reward
             by_query: dict[str, ArrayLike] = {**self._query_vectors}
         if not judged:
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
         texts = list(dict.fromkeys(text for rewards in judged.values() for text in rewards))
         row = {text: number for number, text in enumerate(texts)}
-        for query in dict.fromkeys(query for _, query in judged):
+        for query in dict.fromkeys(query for _, query, _ in judged):
             if query not in by_query:
                 by_query[query] = embed_query(query)
         return Rewards.from_indexed(
-            np.array([by_query[query] for _, query in judged]),
+            np.array([by_query[query] for _, query, _ in judged]),
             (vectors or TextVectors()).of(texts, embed_documents),
             candidates=[[row[text] for text in rewards] for rewards in judged.values()],
             rewards=[list(rewards.values()) for rewards in judged.values()],
-            tasks=[task for task, _ in judged],
-            query_ids=[query for _, query in judged],
+            tasks=[task for task, _, _ in judged],
+            query_ids=[query for _, query, _ in judged],
             judge=self.judge,
+            sources=[source for _, _, source in judged],
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -225,15 +236,16 @@ class RewardLog:
             head, *lines = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
             log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
             for line in lines:
-                given = [reward for _, reward in line["documents"] if reward is not None]
+                shown = [(text, _by_source(rewards)) for text, rewards in line["documents"]]
+                given = [reward for _, rewards in shown for reward in rewards.values()]
                 Scale().to_unit(np.array(given, dtype=np.float64))  # refuses what is no reward
-                log._add(line["query"], map(tuple, line["documents"]), line["task"], Known(line["vector"]))
+                log._add(line["query"], shown, line["task"], Known(line["vector"]))
         except (AttributeError, KeyError, OSError, TypeError, ValueError) as exc:
             raise DataError(f"{path}: expected a file that RewardLog.save wrote ({exc})") from exc
         return log
 
     def _note(
-        self, query: str, documents: Iterable[tuple[str, float | None]], task: str | None, known: Known | None
+        self, query: str, documents: Iterable[tuple[str, dict[str, float]]], task: str | None, known: Known | None
     ) -> None:
         if current_tenant() == self.tenant:
             self._add(query, documents, task, known)
@@ -241,26 +253,43 @@ class RewardLog:
     def _add(
         self,
         query: str,
-        documents: Iterable[tuple[str, float | None]],
+        documents: Iterable[tuple[str, dict[str, float]]],
         task: str | None,
         known: Known | None = None,
     ) -> None:
-        shown = [(text, reward) for text, reward in documents]
-        wrong = [text for text in (query, *(text for text, _ in shown)) if not isinstance(text, str)]
+        shown = [(text, rewards) for text, rewards in documents]
+        names = (query, *(text for text, _ in shown), *(source for _, rewards in shown for source in rewards))
+        wrong = [name for name in names if not isinstance(name, str)]
         if wrong:
-            raise InputError(f"query, documents: expected texts, got {type(wrong[0]).__name__}")
-        shown = [(text, reward) for text, reward in shown if text.strip()]
+            raise InputError(f"query, documents, source: expected texts, got {type(wrong[0]).__name__}")
+        shown = [(text, rewards) for text, rewards in shown if text.strip()]
         if not query.strip() or not shown:  # there is no meaning to learn from
             return
         vector = None if known is None or known.vector is None else np.array(known.vector, dtype=np.float64)
         with self._lock:
             served = self._served.setdefault((task or DEFAULT_TASK, query), {})
-            for text, reward in shown:
-                if reward is not None or text not in served:
-                    served[text] = reward
+            for text, rewards in shown:
+                self._keep(served.setdefault(text, {}), rewards)
             if vector is not None:
                 self._query_vectors[query] = vector
             while len(self._served) > self._capacity:
                 (_, forgotten), _ = self._served.popitem(last=False)
                 self._query_vectors.pop(forgotten, None)
                 self.dropped += 1
+
+    def _keep(self, kept: dict[str, float], rewards: dict[str, float]) -> None:
+        """Put new *rewards* of a pair, by source, in place of old ones; of too many sources the oldest is dropped."""
+        for source, reward in rewards.items():
+            kept.pop(source, None)
+            kept[source] = reward
+        named = [source for source in kept if source]
+        for source in named[: max(0, len(named) - MAX_SOURCES)]:
+            del kept[source]
+            self.dropped_rewards += 1
+
+
+def _by_source(rewards: float | dict[str, float] | None) -> dict[str, float]:
+    """The rewards of a pair in a file; one that an earlier release wrote holds that of the judge alone."""
+    if isinstance(rewards, dict):
+        return rewards
+    return {} if rewards is None else {"": rewards}

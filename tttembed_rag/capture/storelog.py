@@ -169,9 +169,13 @@ class StoreLog:
         *,
         task: str | None = None,
         known: Known | None = None,
+        source: str = "",
     ) -> None:
-        """Keep the judge's *scores* of *documents*, on its scale; None is one it did not judge."""
-        self._note(query, documents, scores, task, known)
+        """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
+
+        They are those of a *source*, such as a user; empty is the judge itself.
+        """
+        self._note(query, documents, scores, task, known, source)
 
     @property
     def counts(self) -> Captured:
@@ -213,6 +217,7 @@ class StoreLog:
         scores: Sequence[float | None] | None,
         task: str | None,
         known: Known | None,
+        source: str = "",
     ) -> None:
         try:
             at = self._clock()
@@ -225,7 +230,7 @@ class StoreLog:
                 return
             given = None if scores is None else tuple(scores)
             facts = _NOTHING if known is None else _own(known)
-            self._writer.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id()))
+            self._writer.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id(), source))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._writer.outcomes.dropped.add()

@@ -1,42 +1,108 @@
-"""`tttembed audit-sample`: pairs worth a person's minute, for a spreadsheet."""
+"""`tttembed audit-sample` and `tttembed audit-labels`: pairs worth a person's minute, to a spreadsheet and back."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import defaultdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import check_target, counted, main
-from tttembed_rag.cli.labels import COLUMNS
+from tttembed_rag.cli.group import check_target, counted, main, say
+from tttembed_rag.cli.labels import COLUMNS, read_labels
 from tttembed_rag.cli.learning import RewardSource, rewards_options
+from tttembed_rag.cli.options import in_store, of_tenant, opened
 from tttembed_rag.system.files import write_whole
+
+if TYPE_CHECKING:
+    from tttembed_rag.offsets.lookup import Offsets
 
 
 @main.command("audit-sample")
 @rewards_options
-@click.option("--offsets", required=True, metavar="FILE", type=click.Path(path_type=Path), help="What was learned.")
+@click.option(
+    "--offsets",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="What was learned.  [default: what a store serves]",
+)
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The CSV to fill in.")
 @counted("--count", 100, "Pairs to draw.")
 @click.option("--seed", default=0, show_default=True, help="Of the draw.")
-def audit_sample(offsets: Path, out: Path, count: int, seed: int, **source: object) -> None:
+def audit_sample(file: Path | None, out: Path, count: int, seed: int, **options: object) -> None:
     """Draw pairs of query and document whose place the offsets change, for a person to label.
 
-    Fill in the column label (0 bad to 1 good) in a spreadsheet, and give the file to `tttembed fit --audit FILE`: the
-    labels then decide whether what the judge claims is so. Rows left empty are not counted.
+    Fill in the column label (0 bad to 1 good) in a spreadsheet, and give the file to `tttembed fit --audit FILE`, or to
+    `tttembed audit-labels` for a store: the labels then decide whether what the judge claims is so. Rows left empty are
+    not counted.
     """
     from tttembed_rag.gate.audit import audit_sample
-    from tttembed_rag.offsets.lookup import Offsets
 
     check_target(out)
-    rewards, _ = RewardSource(out=out, **source).rewards_and_embedder()  # type: ignore[arg-type]
-    pairs = audit_sample(rewards, Offsets.load(offsets), count, seed=seed)
+    source = RewardSource(out=out, **options)  # type: ignore[arg-type]
+    rewards = source.read().rewards
+    pairs = audit_sample(rewards, _offsets(file, source), count, seed=seed)
     if not pairs:
-        raise click.UsageError(f"--offsets: expected offsets that move what was judged, got none in {offsets}")
+        raise click.UsageError("--offsets: expected offsets that move what was judged, got none that do")
+    texts = _texts(source, pairs)
     text = io.StringIO()
     rows = csv.writer(text)
-    rows.writerow(COLUMNS)
-    rows.writerows((query, document, "") for query, document in pairs)
+    rows.writerow((*COLUMNS, *(["query", "document"] if texts else [])))
+    rows.writerows((query, document, "", *texts.get((query, document), ())) for query, document in pairs)
     write_whole(out, text.getvalue().encode())
     click.echo(f"{out}: {len(pairs)} pairs to label")
+
+
+@main.command("audit-labels")
+@click.argument("file", type=click.Path(path_type=Path))
+@in_store
+@of_tenant
+def audit_labels(file: Path, url: str, tenant: str) -> None:
+    """Write the labels of FILE, which `audit-sample` drew, into a store: the worker then serves only what they confirm.
+
+    They are kept as rewards of the judge `audit`, and learned from by nobody.
+    """
+    from tttembed_rag.stores.records import AUDIT
+
+    labels = read_labels(file)
+    if not labels:
+        raise click.UsageError(f"{file}: expected rows with a label, found none")
+    with opened(url) as store:
+        tasks = store.history.tasks(tenant)
+        given: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+        for (query, document), label in labels.items():
+            for task in tasks.get(query, ()):
+                given[tenant, task, query][document] = label
+        store.reward(AUDIT, given)
+        kept = len(labels.keys() & store.history.verdicts(tenant, judge=AUDIT).keys())
+    if not kept:
+        raise click.UsageError(f"{file}: expected pairs of tenant {tenant!r} of the store, found none")
+    say(f"{kept} of {len(labels)} labels are in the store")
+
+
+def _offsets(file: Path | None, source: RewardSource) -> Offsets:
+    """The offsets of a file, or those that a store serves."""
+    from tttembed_rag.offsets.lookup import Offsets
+
+    if file is not None:
+        return Offsets.load(file)
+    if not isinstance(source.source, str):
+        raise click.UsageError(f"--offsets: expected what was learned from {source.source}")
+    with opened(source.source) as store:
+        live = store.serving(tenant=source.tenant).version
+        if live is None:
+            raise click.UsageError("--offsets: expected what was learned, as the store serves nothing yet")
+        return live.offsets
+
+
+def _texts(source: RewardSource, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Of a store, the texts of query and document of each pair; elsewhere the ids say what they are."""
+    if not isinstance(source.source, str):
+        return {}
+    with opened(source.source) as store:
+        queries = store.history.texts(source.tenant)
+        documents = store.history.document_texts(source.tenant, sorted({document for _, document in pairs}))
+    return {pair: (queries.get(pair[0], ""), documents.get(pair[1], "")) for pair in pairs}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
@@ -17,6 +17,7 @@ from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.errors import DataError
+from tttembed_rag.feedback import id_of_text
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
@@ -56,6 +57,12 @@ def rewards_options(command: CommandT) -> CommandT:
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
 @click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit-sample` asked for.")
+@click.option(
+    "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
+)
+@click.option(
+    "--scratch", is_flag=True, help="Of a folder of Parquet: query vectors in temporary files, not in memory."
+)
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per offset.")
 def learn(
@@ -63,7 +70,9 @@ def learn(
     out: Path,
     scope: Any,
     audit: Path | None,
+    engine: str | None,
     *,
+    scratch: bool,
     no_gate: bool,
     everything: bool,
     as_json: bool,
@@ -74,9 +83,12 @@ def learn(
     FILE is your own feedback, CSV with a header or JSON lines: query, document (their texts), and one of reward (in
     [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
     position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served
-    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors, URL a store.
+    queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors; or a folder of
+    Parquet files as `tttembed export --rewards` writes it, each file of queries a shard, held where --engine says. URL
+    is a store.
     """
     from tttembed_rag.gate.deciding import fit
+    from tttembed_rag.judging.biases import warnings_of
 
     check_target(out)
     if scope == "auto" and no_gate:
@@ -84,14 +96,41 @@ def learn(
     if audit is not None and no_gate:
         raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
     labels = None if audit is None else read_labels(audit)
-    asked = RewardSource(source=source, out=out, **options)
-    rewards, embedder = asked.rewards_and_embedder()
-    offsets = fit(rewards, scope=scope, gate=not no_gate, audit=labels)
-    with_origin(offsets, embedder=embedder).save(out)
+    if isinstance(source, Path) and is_sharded(source):
+        from tttembed_rag.parquet import parts
+        from tttembed_rag.scale import fit_sharded
+
+        held, scale = engine or "local", options["scale"]
+        offsets = fit_sharded(
+            source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
+        )
+        learned, embedder, warning = sum(parts(source).values()), "", ""
+    elif engine or scratch:
+        option = "engine" if engine else "scratch"
+        raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
+    else:
+        rewards, embedder, lengths = RewardSource(source=source, out=out, **options).read()
+        offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
+        warning = "\n".join(warnings_of(rewards, lengths))
+    offsets = with_origin(offsets, embedder=embedder, warning=warning)
+    offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
-        click.echo(f"{out}: {len(offsets)} offsets from {len(rewards)} rewarded queries, {served} served")
+        click.echo(f"{out}: {len(offsets)} offsets from {learned} rewarded queries, {served} served")
+
+
+def is_sharded(folder: Path) -> bool:
+    """Whether *folder* holds the two tables of `Rewards.to_parquet`."""
+    return all((folder / table).is_dir() for table in ("queries", "documents"))
+
+
+class Found(NamedTuple):
+    """The rewards of a source, the embedding model of their vectors, and the lengths of documents by their ids."""
+
+    rewards: Rewards
+    embedder: str
+    lengths: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,17 +149,19 @@ class RewardSource:
     scale: str
     depth: int
 
-    def rewards_and_embedder(self) -> tuple[Rewards, str]:
-        """The rewards of the source, and the embedding model of their vectors."""
+    def read(self) -> Found:
+        """The rewards, and what is known of their texts."""
         if isinstance(self.source, str):
             return self._of_store(self.source)
         if self.judge is not None:
             raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
 
-    def _of_store(self, url: str) -> tuple[Rewards, str]:
+    def _of_store(self, url: str) -> Found:
+        from tttembed_rag.stores.records import AUDIT
+
         with opened(url) as store:
-            judges = [name for name, _ in store.judges(tenant=self.tenant)]
+            judges = [name for name, _ in store.judges(tenant=self.tenant) if name != AUDIT]
             if self.judge is None and len(judges) > 1:
                 raise click.UsageError(f"--judge: expected one of {', '.join(judges)}")
             judge = self.judge or (judges[0] if judges else "any")
@@ -131,11 +172,12 @@ class RewardSource:
                 if embedder is None and (lacking := store.vectors.lacking()).texts:
                     raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
             rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
-            return rewards, embedder or ""
+            lengths = store.history.document_lengths(self.tenant, rewards.doc_ids.tolist())
+            return Found(rewards, embedder or "", lengths)
 
-    def _of_folder(self, folder: Path) -> tuple[Rewards, str]:
+    def _of_folder(self, folder: Path) -> Found:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
-        from tttembed_rag.evaluate.files import embedder_of
+        from tttembed_rag.evaluate.files import embedder_of, load_beir
 
         if self.embed is not None:
             raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {self.embed}")
@@ -145,9 +187,10 @@ class RewardSource:
         collection = open_collection(folder, vectors=self.vectors, rewards=self.rewards, scale=scale, labels=False)
         judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
         pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
-        return pooled, embedder_of(folder, self.vectors)
+        lengths = {name: len(text) for name, text in load_beir(folder, labels=False).documents.items()}
+        return Found(pooled, embedder_of(folder, self.vectors), lengths)
 
-    def _of_file(self, file: Path) -> tuple[Rewards, str]:
+    def _of_file(self, file: Path) -> Found:
         from tttembed_rag.judges.feedbackrows import read_rows
 
         scale = Scale.parse(self.scale)
@@ -167,7 +210,8 @@ class RewardSource:
                 embed_documents=model.embed_documents,
                 judge=self.rewards or file.name,
             )
-            return rewards, model.fingerprint
+            lengths = {id_of_text(row.document): len(row.document) for row in rows}
+            return Found(rewards, model.fingerprint, lengths)
 
 
 def _is_log(file: Path) -> bool:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import lru_cache, partial
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
+from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
+
+if TYPE_CHECKING:
+    from tttembed_rag.evaluate.collection import Collection
+    from tttembed_rag.evaluate.experiment import ExperimentPlan, Row
 
 
 @main.command("eval")
@@ -29,6 +39,7 @@ from tttembed_rag.scales import Scale
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
+@counted("--workers", 1, "Processes that measure splits side by side.")
 def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
@@ -37,6 +48,7 @@ def evaluate(
     gate: str,
     index: Any,
     json_path: Path | None,
+    workers: int,
     **plan: Any,
 ) -> None:
     """Fit on some queries of BEIR folders, measure nDCG@10 on the others.
@@ -44,22 +56,52 @@ def evaluate(
     Each DIR is a BEIR folder with vectors/NAME.npz and, unless the labels act as a simulated judge,
     scores/NAME.tsv. Several folders are several tasks of one workload.
     """
-    from tttembed_rag.evaluate.collection import open_collection
-    from tttembed_rag.evaluate.experiment import ExperimentPlan, run
+    from tttembed_rag.evaluate.experiment import ExperimentPlan
 
     check_target(json_path)
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
-    declared = Scale.parse(scale)
-    workload = [
-        open_collection(folder, vectors=vectors, rewards=rewards, scale=declared, index=index) for folder in folders
-    ]
+    asked = (folders, vectors, rewards, Scale.parse(scale), index)
     outcomes = len(settings.contestants) + len(settings.baselines)
-    total = len(settings.seeds) * len(settings.rewarded) * len(workload) * outcomes * 3
-    rows = [row.as_dict() for row in watched(run(workload, settings), total, "eval")]
+    total = len(settings.seeds) * len(settings.rewarded) * len(folders) * outcomes * 3
+    with worker_processes(workers) if workers > 1 else nullcontext() as pool:
+        every = product(settings.seeds, settings.rewarded)
+        splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
+        found = _measured(asked, settings) if pool is None else _side_by_side(pool, asked, splits)
+        measured = [row.as_dict() for row in watched(found, total, "eval")]
     if json_path is not None:
-        write_json(json_path, rows)
+        write_json(json_path, measured)
     if json_path is None or str(json_path) != "-":
-        click.echo(_summary(rows))
+        click.echo(_summary(measured))
+
+
+def _measured(asked: tuple[Any, ...], plan: ExperimentPlan) -> Iterator[Row]:
+    """The rows of *plan* on the folders that were *asked* for."""
+    from tttembed_rag.evaluate.experiment import run
+
+    return run(_collections(*asked), plan)
+
+
+def _side_by_side(pool: Executor, asked: tuple[Any, ...], plans: Sequence[ExperimentPlan]) -> Iterator[Row]:
+    """The rows of *plans*, in their order; each process opens the folders for itself, once."""
+    return chain.from_iterable(pool.map(partial(_listed, asked), plans))
+
+
+def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
+    from tttembed_rag.evaluate.experiment import run
+
+    return list(run(_kept(*asked), plan))
+
+
+def _collections(
+    folders: tuple[Path, ...], vectors: str, rewards: str, scale: Scale, index: Literal["flat", "hnsw"]
+) -> list[Collection]:
+    from tttembed_rag.evaluate.collection import open_collection
+
+    return [open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, index=index) for folder in folders]
+
+
+# A worker measures many splits of one workload.
+_kept = lru_cache(maxsize=1)(_collections)
 
 
 @main.command()

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import asdict
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tttembed_rag import __version__
-from tttembed_rag.cli.group import Many, main
+from tttembed_rag.cli.group import Many, counted, main
+from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
+    from tttembed_rag.evaluate.paper.cells import Columns
     from tttembed_rag.evaluate.paper.design import Study, StudyOptions
     from tttembed_rag.evaluate.paper.workload import Workload
 
@@ -72,6 +75,7 @@ NAMES = (
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is already there.")
+@counted("--workers", 1, "Processes that measure cells side by side.")
 def tables(
     name: str,
     folders: tuple[Path, ...],
@@ -82,6 +86,7 @@ def tables(
     specialised: str | None,
     embed: str,
     out: Path,
+    workers: int,
     *,
     fresh: bool,
     **options: Any,
@@ -92,7 +97,7 @@ def tables(
     .manifest.json (data by content, query ids, seeds, settings). Finished cells stay in its cells.sqlite, so a
     run that was stopped goes on where it was, and experiments share what they have in common.
     """
-    from tttembed_rag.evaluate.paper.cells import CellStore, content_hash, measured
+    from tttembed_rag.evaluate.paper.cells import CellStore, content_hash, finished, measured
     from tttembed_rag.evaluate.paper.design import StudyOptions
     from tttembed_rag.evaluate.paper.plots import plotted
 
@@ -102,11 +107,17 @@ def tables(
         raise click.UsageError(f"--scale: expected one, or one per --rewards ({len(rewards)}), got {len(scales)}")
     declared = [Scale.parse(scale) for scale in (scales if len(scales) > 1 else scales * len(rewards))]
     study_options = StudyOptions(**options)
-    study, workloads = _study(
-        name, folders, vectors, list(zip(rewards, declared, strict=True)), study_options, specialty, specialised, embed
-    )
+    judges = tuple(zip(rewards, declared, strict=True))
+    asked = (name, folders, vectors, judges, study_options, specialty, specialised, embed)
+    study, workloads = _study(*asked)
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
+        if workers > 1:
+            with worker_processes(workers) as pool:
+                done = finished(study.cells, store, pool, partial(_measure, asked), fresh=fresh)
+                for _ in watched(done, len(study.cells), name):
+                    pass
+            fresh = False
         cells = watched(measured(study.cells, store, fresh=fresh), len(study.cells), name)
         report = study.report(list(cells))
     settings = {"name": name, "cells": [dict(cell.settings) for cell in study.cells], **asdict(study_options)}
@@ -131,11 +142,16 @@ def tables(
     click.echo(report.text(), nl=False)
 
 
+def _measure(asked: tuple[Any, ...], number: int) -> Columns:
+    """One cell of the study that was *asked* for, opened once in each process."""
+    return _opened(*asked)[0].cells[number].measure()
+
+
 def _study(
     name: str,
     folders: tuple[Path, ...],
     vectors: str,
-    judges: list[tuple[str, Scale]],
+    judges: tuple[tuple[str, Scale], ...],
     options: StudyOptions,
     specialty: str | None,
     specialised: str | None,
@@ -184,3 +200,7 @@ def _study(
         "unseen": unseen_study,
     }
     return simple[name](workload, options), [workload]
+
+
+# A worker measures many cells of one study.
+_opened = lru_cache(maxsize=1)(_study)

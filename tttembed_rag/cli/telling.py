@@ -36,7 +36,7 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
 
 
 def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
-    """Print the judge that gave the rewards, a line for each task, and how many private offsets there are.
+    """Print the judge that gave the rewards, warnings, a line for each task, and how many private offsets there are.
 
     The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
 
@@ -49,6 +49,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     """
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
+    for warning in () if as_json else str(offsets.settings.get("warning", "")).splitlines():
+        say(f"warning: {warning}")
     if everything or as_json:
         for offset in offsets.values():
             say(json.dumps(offset_facts(offset, offsets)) if as_json else offset_line(offset))
@@ -110,7 +112,7 @@ def served_now(store: Store, tenant: str) -> str:
 
 
 def with_origin(offsets: Offsets, **origin: str) -> Offsets:
-    """*offsets* with the settings that `publish` reads: their embedding model, and a probe of it."""
+    """*offsets* with settings that say where they come from: the embedding model, a probe of it, a warning."""
     settings = {**offsets.settings} | {name: value for name, value in origin.items() if value}
     return Offsets(offsets.values(), width=offsets.width, settings=settings)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def solve_shared(rewards: Rewards, recipe: Recipe, weights: Float64, grid: Grid,
     def problem(objective: str) -> SharedProblem:
         return SharedProblem.of(rewards, recipe.loss(grid, objective), weights, recipe.ridge, recipe.device)
 
-    return _lowest(problem(recipe.objective), lambda: problem("kd"), recipe, start)
+    return lowest(problem(recipe.objective), lambda: problem("kd"), recipe, start)
 
 
 def private_problems(rewards: Rewards, recipe: Recipe) -> PrivateProblems:
@@ -65,10 +66,10 @@ def solve_private(problems: PrivateProblems, recipe: Recipe) -> Solution:
         return replace(problems, loss=recipe.loss(problems.loss.grid, "kd"))
 
     n, _, width = problems.coordinates.shape
-    return _lowest(problems, kd, recipe, np.zeros((n, width)))
+    return lowest(problems, kd, recipe, np.zeros((n, width)))
 
 
-def _lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: Float64) -> Solution:
+def lowest(problem: Problem, kd: Callable[[], Problem], recipe: Recipe, start: Float64) -> Solution:
     """The solution from *start* or, with many minima, the lower of that and the one from KD's optimum."""
     solution = recipe.solve(problem, start)
     if not recipe.has_many_minima:
@@ -114,9 +115,14 @@ def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
 
 def collect(offsets: list[Offset], rewards: Rewards, recipe: Recipe, scope: str) -> Offsets:
     """Offsets with the record of how they were learned."""
-    settings: dict[str, str | float] = {"scope": scope, "judge": rewards.judge}
+    return recorded(offsets, rewards.judge, rewards.width, recipe, scope)
+
+
+def recorded(offsets: list[Offset], judge: str, width: int, recipe: Recipe, scope: str) -> Offsets:
+    """Offsets of a *width*, learned from the rewards of a *judge*, with the record of how."""
+    settings: dict[str, str | float] = {"scope": scope, "judge": judge}
     settings |= {name: getattr(recipe, name) for name in _SETTINGS}
-    return Offsets(offsets, width=rewards.width, settings=settings)
+    return Offsets(offsets, width=width, settings=settings)
 
 
 def of_task(rewards: Rewards, task: str) -> Rewards:
@@ -155,14 +161,28 @@ def shared_offset(
     weights = scope_weights(rewards) if weights is None else weights
     solution = solve_shared(rewards, recipe, weights[None], Grid.of(rewards), start)
     n = len(rewards) if n is None else n
+    return solved_offset(solution, 0, scope, task, n, recipe, rewards.query_vectors.dtype, evidence)
+
+
+def solved_offset(
+    solution: Solution,
+    row: int,
+    scope: Scope,
+    task: str | None,
+    n: int,
+    recipe: Recipe,
+    dtype: np.dtype[Any],
+    evidence: Evidence | None = None,
+) -> Offset:
+    """The shared offset of *n* rewarded queries that is one *row* of a *solution*, on *evidence* or ungated."""
     offset = Offset(
         scope=scope,
         task=task,
-        vector=solution.offsets[0].astype(rewards.query_vectors.dtype),
+        vector=solution.offsets[row].astype(dtype),
         alpha=recipe.dose(n),
         n=n,
         evidence=evidence or ungated(n),
-        certificate=certificate(solution, 0),
+        certificate=certificate(solution, row),
     )
     return _if_converged(offset, recipe)
 

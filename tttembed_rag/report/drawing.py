@@ -1,4 +1,4 @@
-"""Small drawings as inline SVG: gains with their intervals, their course over time, amounts per day.
+"""Small drawings as inline SVG: levels, gains one by one or with their intervals, their course, amounts per day.
 
 Colours come from the page's style by class, so that they fit a light and a dark page. The title of each drawing says
 what it shows, for readers who do not see it. A filled mark is served, or beyond chance; a hollow mark is not.
@@ -6,13 +6,15 @@ what it shows, for readers who do not see it. A filled mark is served, or beyond
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
 # Units of a drawing; the page scales it to at most 1.4 times as many pixels.
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360.0, 150.0, 46.0, 8.0, 12.0, 22.0
 _WHISKER_WIDTH, _WHISKER_HEIGHT, _MARGIN = 140.0, 18.0, 6.0
+# Of a level: the height of its row, and of its bar.
+_ROW, _BAR = 34.0, 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,35 @@ def whisker(title: str, mark: Mark, low: float, high: float) -> str:
         for end in (left, right):
             _line(svg, "interval", end, middle - 4, end, middle + 4)
     _dot(svg, mark, x(mark.value), middle)
+    return _written(svg)
+
+
+def levels(title: str, values: Mapping[str, float]) -> str:
+    """A horizontal bar for each value by its name, from zero to the greatest; none is below zero."""
+    high = max(values.values()) or 1.0
+    svg = _canvas(title, _WIDTH, _ROW * len(values), "chart levels")
+    for place, (name, value) in enumerate(values.items()):
+        y = _ROW * place
+        _text(svg, name, 0, y + 13, "start")
+        _text(svg, f"{value:.3f}", _WIDTH, y + 13, "end")
+        for kind, end in (("rest", high), (f"bar level{place}", value)):
+            box = {"x": 0.0, "y": y + 18, "width": _WIDTH * end / high, "height": _BAR}
+            ET.SubElement(svg, "rect", _numbers(box) | {"class": kind})
+    return _written(svg)
+
+
+def sorted_gains(title: str, gains: Sequence[float]) -> str:
+    """A vertical bar for each of *gains*, in their order, above or below a line at zero."""
+    low, high = extent([Mark(gain) for gain in gains])
+    svg = _canvas(title, _WIDTH, _HEIGHT, "chart")
+    _axis(svg, {value: f"{value:+.2f}" if value else "0" for value in (low, 0.0, high)}, low, high)
+    step = (_WIDTH - _LEFT - _RIGHT) / len(gains)
+    for place, gain in enumerate(gains):
+        top, bottom = sorted((_y(gain, low, high), _y(0.0, low, high)))
+        box = {"x": _LEFT + (place + 0.1) * step, "y": top, "width": 0.8 * step, "height": bottom - top}
+        if gain:
+            ET.SubElement(svg, "rect", _numbers(box) | {"class": "bar" if gain > 0 else "loss"})
+    _ends(svg, "most harmed", "most improved")
     return _written(svg)
 
 

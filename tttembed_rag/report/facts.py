@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tttembed_rag.evaluate.explaining import Move
+from tttembed_rag.report.heldout import HeldOut, Lists
 from tttembed_rag.stores import AuditLine
 from tttembed_rag.stores.records import Day
 from tttembed_rag.worker.drift import Drift
@@ -142,38 +142,6 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class MovedQuery:
-    """A query, and which of its candidates an offset moved most.
-
-    Attributes:
-        query_id: Its id.
-
-        query: Its text; None where it is not kept.
-
-        task: Its task.
-
-        at: When it was last served, in Unix seconds.
-
-        offset: Key of the offset that serves it.
-
-        rose: Candidates that rank higher, best first.
-
-        fell: Candidates that rank lower, best first.
-
-        judged: Whether a judge rewarded its candidates, so that offsets may have been learned from it.
-    """
-
-    query_id: str
-    query: str | None
-    task: str
-    at: float
-    offset: str
-    rose: tuple[Move, ...]
-    fell: tuple[Move, ...]
-    judged: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Effect:
     """The effect of the live version on the order of stored candidates.
 
@@ -182,21 +150,12 @@ class Effect:
 
         moved: Queries of them that get another order.
 
-        better: Queries with a new first candidate that has a higher reward than the old one.
-
-        worse: Queries with a new first candidate that has a lower one.
-
-        judge: Fingerprint of the judge that gave the rewards; empty where there are none.
-
-        examples: The last served queries that get another order.
+        examples: The last served queries that get another order, queries that nobody judged first.
     """
 
     looked: int = 0
     moved: int = 0
-    better: int = 0
-    worse: int = 0
-    judge: str = ""
-    examples: tuple[MovedQuery, ...] = ()
+    examples: tuple[Lists, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +181,11 @@ class StoreReport:
 
         drift: Comparisons of fresh traffic with what was learned from, oldest first.
 
+        held_out: What offsets learned from the rewards of now do to queries that they were not learned from; None
+            where there are too few.
+
+        today: The shared offsets that a fit of the rewards of now gives, where no version is live.
+
         effect: What the live version does to recent queries.
 
         audit: The newest changes that concern the tenant, newest first.
@@ -236,6 +200,8 @@ class StoreReport:
     judges: tuple[tuple[str, int], ...]
     days: tuple[Day, ...]
     drift: tuple[Comparison, ...]
+    held_out: HeldOut | None
+    today: tuple[OffsetFacts, ...]
     effect: Effect
     audit: tuple[AuditLine, ...]
 

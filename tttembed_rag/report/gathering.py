@@ -8,11 +8,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import cast
 
-from tttembed_rag.errors import InputError, StoreError, StoreUnavailable
+from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.observations import Served
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.values import AnyScope, Offset
+from tttembed_rag.report.crossfit import held_out
 from tttembed_rag.report.facts import Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.states import DRIFT
@@ -23,6 +28,8 @@ from tttembed_rag.worker.memory import read_trial
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
 # How much is searched for examples: the last served queries, and the first candidates of each.
 _QUERIES, _CANDIDATES = 100, 50
+# Rewarded queries, the last served ones, that are held out part by part.
+_LEARNED = 500
 # Characters of a reason or note.
 _NOTE = 400
 
@@ -50,6 +57,8 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         live, offsets = _live(store, tenant, owner, serving)
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
+        judge = judges[0][0] if judges else ""
+        held, today = _learned_now(store, tenant, serving.version, offsets, judge)
         return StoreReport(
             store=store.name,
             tenant=tenant,
@@ -60,7 +69,9 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
             judges=tuple((shortened(name), count) for name, count in judges[:_JUDGES]),
             days=tuple(store.history.days(tenant, last=datetime.fromtimestamp(at, UTC).date(), count=_DAYS)),
             drift=_drift(store, tenant),
-            effect=_effect(store, tenant, serving.version, offsets, judges[0][0] if judges else ""),
+            held_out=held,
+            today=today,
+            effect=_effect(store, tenant, serving.version, offsets, judge),
             audit=tuple(_change(line) for line in store.audit.lines(tenant=tenant, limit=_CHANGES)),
         )
 
@@ -84,14 +95,37 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
     return live, offsets
 
 
+def _learned_now(
+    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str
+) -> tuple[HeldOut | None, tuple[OffsetFacts, ...]]:
+    """What offsets from the rewards of now do to queries held out, and, where no version is live, those offsets."""
+    embedder = None if version is None else version.embedder or None
+    try:
+        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=_LEARNED)
+    except RewardError:
+        return None, ()
+    scope = cast("AnyScope", offsets.settings.get("scope", "auto"))
+
+    def details(names: Sequence[tuple[str, str]]) -> list[Served]:
+        return store.history.recent(
+            tenant, width=rewards.width, embedder=embedder or "", judge=judge, depth=_CANDIDATES, names=names
+        )
+
+    held = held_out(rewards, details, scope=scope, judge=shortened(judge))
+    if version is not None:
+        return held, ()
+    learned = fit(rewards).values()
+    return held, tuple(_offset_facts(offset) for offset in learned if offset.query_id is None)[:_OFFSETS]
+
+
 def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:
     """The effect of the live version on the last served queries of *tenant*."""
     if version is None or not any(offset.served for offset in offsets.values()):
-        return Effect(judge=shortened(judge))
+        return Effect()
     recent = store.history.recent(
         tenant, width=offsets.width, embedder=version.embedder, judge=judge, limit=_QUERIES, depth=_CANDIDATES
     )
-    return effect_of(offsets, recent, shortened(judge), owner=version.tenant)
+    return effect_of(offsets, recent, owner=version.tenant)
 
 
 def _versions(store: Store, owner: str, live: VersionFacts | None, tenant: str) -> Iterable[VersionFacts]:

@@ -1,17 +1,16 @@
-"""The HTML page of a report: one file with its drawings inside, that loads nothing else and runs no script."""
+"""The HTML page of a report: one file with its drawings inside, that loads nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from importlib import resources
 from typing import Any
 
-from tttembed_rag.errors import require
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
 from tttembed_rag.report.facts import Comparison, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.stores.records import Day
 
 # Offsets, at most, with a drawing of their gain over time.
@@ -33,26 +32,31 @@ class _Figure:
     svg: str
 
 
-def page_of(report: StoreReport) -> str:
-    """The page, the same for the same report; all texts are escaped."""
-    jinja2 = require("jinja2", "report")
-    markup = require("markupsafe", "report").Markup
-    files = resources.files("tttembed_rag.report")
-    template, style = (files.joinpath(name).read_text(encoding="utf-8") for name in ("report.html.jinja", "style.css"))
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"when": _when, "gain": _gain, "between": _between, "drawn": markup}
+def page_of(report: StoreReport, *, interactive: bool = False) -> str:
+    """The page, the same for the same report; all texts are escaped.
+
+    Args:
+        report: What it shows.
+
+        interactive: Whether it has a slider that shows the lists at other doses, and the script which that needs.
+    """
     version = report.live.version
-    page: str = environment.from_string(template).render(
+    shared = version.shared if version is not None else report.today
+    return rendered(
+        "report/report.html.jinja",
+        extra="report",
+        interactive=interactive,
+        filters={"when": _when, "gain": _gain, "between": _between},
         report=report,
         live=report.live,
         serving=version is not None and version.served > 0 and report.live.halted is None,
-        style=markup(style),
-        whiskers=_whiskers(version.shared if version is not None else ()),
+        drawings=held_out_drawings(report.held_out),
+        shared=shared,
+        whiskers=_whiskers(shared),
         courses=_courses(report.versions),
         days=_days(report.days),
         drifts=_drifts(report.drift),
     )
-    return page
 
 
 def _whiskers(shared: Iterable[OffsetFacts]) -> dict[str, str]:

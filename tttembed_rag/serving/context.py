@@ -1,4 +1,4 @@
-"""`with scope(...)`: the task, the tenant and the query id of what is served inside the block.
+"""`with scope(...)`: the task, the tenant, the query id and the source of what is served inside the block.
 
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
@@ -42,8 +42,12 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         query_id: The id of your own that the one query of the block is recorded and found under; empty for that of
             its text, None leaves that of the block around.
 
+        source: Who calls tools in the block, such as a user or an agent: the source of the outcomes that a learned tool
+            search keeps. Empty is the judge itself, None leaves that of the block around. What a reranker scores in the
+            block is the reranker's all the same.
+
     Raises:
-        InputError: *task*, *tenant* or *query_id* is neither a string nor None.
+        InputError: *task*, *tenant*, *query_id* or *source* is neither a string nor None.
 
     Attributes:
         outer: The block around; None outside any.
@@ -53,22 +57,26 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         place: The thread and the asyncio task that it was opened in.
     """
 
-    __slots__ = ("ended", "outer", "place", "query_id", "task", "tenant")
+    __slots__ = ("ended", "outer", "place", "query_id", "source", "task", "tenant")
 
-    def __init__(self, task: str | None, *, tenant: str | None = None, query_id: str | None = None) -> None:
+    def __init__(
+        self, task: str | None, *, tenant: str | None = None, query_id: str | None = None, source: str | None = None
+    ) -> None:
         if not isinstance(task, str | None):
             raise InputError(f"task: expected a task key or None, got {type(task).__name__}")
         check_tenant(tenant)
         if not isinstance(query_id, str | None):
             raise InputError(f"query_id: expected an id or None, got {type(query_id).__name__}")
-        self.task, self.tenant, self.query_id = task, tenant, query_id
+        if not isinstance(source, str | None):
+            raise InputError(f"source: expected a name or None, got {type(source).__name__}")
+        self.task, self.tenant, self.query_id, self.source = task, tenant, query_id, source
         self.outer: scope | None = None
         self.ended = False
         self.place: tuple[int, int] | None = None
 
     def _recreate_cm(self) -> scope:
         """A block of its own for each call of a decorated function."""
-        return scope(self.task, tenant=self.tenant, query_id=self.query_id)
+        return scope(self.task, tenant=self.tenant, query_id=self.query_id, source=self.source)
 
     def __enter__(self) -> None:
         if self.place is not None:
@@ -124,6 +132,11 @@ def current_tenant() -> str:
 def current_query_id() -> str:
     """The id of the innermost `with scope(..., query_id=...)` around the caller; empty outside any."""
     return next((one.query_id for one in scope.around() if one.query_id is not None), "")
+
+
+def current_source() -> str:
+    """The source of the innermost `with scope(..., source=...)` around the caller; empty outside any."""
+    return next((one.source for one in scope.around() if one.source is not None), "")
 
 
 def switched_off() -> bool:

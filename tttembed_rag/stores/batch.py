@@ -37,7 +37,8 @@ class DocumentEntry:
 class QueryEntry:
     """What a batch says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
 
-    It has the bytes of its base vectors by embedder, and the places and the rewards of its candidates.
+    It has the bytes of its base vectors by embedder, the places of its candidates, and their rewards by candidate and
+    source.
     """
 
     embedder: str
@@ -47,7 +48,7 @@ class QueryEntry:
     seen: int = 0
     vectors: dict[str, bytes] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
-    rewards: dict[str, float] = field(default_factory=dict)
+    rewards: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
 class Batch:
@@ -78,6 +79,7 @@ class Batch:
         tenant = checked_name("tenant", served.tenant, empty=True)
         key = (tenant, checked_name("task", served.task), checked_name("query_id", served.query_id))
         embedder = checked_name("embedder", served.embedder, empty=True)
+        source = checked_name("source", served.source, empty=True)
         at = time.time() if served.at is None else float(served.at)
         if not math.isfinite(at):
             raise InputError(f"at: expected Unix seconds, got {at}")
@@ -104,17 +106,20 @@ class Batch:
             if candidate.reward is not None:
                 if not self.judge:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
-                query.rewards[doc_id] = checked_reward("reward", candidate.reward)
+                query.rewards[doc_id, source] = checked_reward("reward", candidate.reward)
 
     def without_texts(self, text_id: Callable[[str], str]) -> None:
-        """Drop every text; an id or task that tells of a text becomes its *text_id*."""
+        """Drop every text; an id or task that tells of a text becomes its *text_id*, and so does every source."""
         ids = {
             (tenant, name): text_id(name) if tells(name, document.text) else name
             for (tenant, name), document in self.documents.items()
         }
         for (tenant, _, _), query in self.queries.items():
             query.places = {ids[tenant, name]: place for name, place in query.places.items()}
-            query.rewards = {ids[tenant, name]: reward for name, reward in query.rewards.items()}
+            query.rewards = {
+                (ids[tenant, name], source and text_id(source)): reward
+                for (name, source), reward in query.rewards.items()
+            }
         self.documents = {(key[0], ids[key]): document for key, document in self.documents.items()}
         self.queries = {
             (

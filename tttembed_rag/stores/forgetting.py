@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -10,9 +11,11 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.audittrail import write_line
-from tttembed_rag.stores.observing import EVERYTHING, forgotten_id
+from tttembed_rag.stores.due import mark_due
+from tttembed_rag.stores.observing import EVERYTHING, forgotten_id, source_id, update_progress
 from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
+from tttembed_rag.stores.sources import take_back
 from tttembed_rag.stores.states import DERIVED, MEMORY, REMEMBERED
 from tttembed_rag.stores.versions import announce
 
@@ -37,30 +40,79 @@ def forget_queries(
     of_tenant = schema.documents.c.tenant == owner
     # Also documents that a query was shown before it was shown too many others: no pair tells of them any more.
     documents = _delete_documents(connection, of_tenant if names is None else of_tenant & _unseen())
-    for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
-        made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
-        connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
-    versions = 0
-    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
-    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
-    if numbers or names is None or _has_expired(connection, learners):
-        versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
-        leasing.revoke_worker(connection)
+    versions = _unlearned(connection, salt, tenant, names, now, gone=bool(numbers))
     gone = Forgotten(len(numbers), documents, pairs, rewards, versions)
     what = "all of the tenant" if names is None else "a query"
     write_line(connection, by, "forget", f"{what}: {gone.queries} queries, {gone.versions} versions", tenant)
     return gone
 
 
+def forget_source(
+    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str], by: str, now: float
+) -> Forgotten:
+    """Delete what a source with one of *names* said of a tenant's queries, and every version that may know of it.
+
+    What it said until *now* and is written later is left out: see `observing.write_batch`.
+    """
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    q, s = schema.queries, schema.source_rewards
+    mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
+    rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
+    by_judge: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for query, judge, document in rows:
+        by_judge[judge].add((query, document))
+    for judge, pairs in sorted(by_judge.items()):
+        take_back(connection, judge, pairs, names)
+    update_progress(connection, sorted({query for query, _, _ in rows}))
+    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=bool(rows))
+    gone = Forgotten(rewards=len(rows), versions=versions)
+    write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
+    return gone
+
+
+def _unlearned(
+    connection: Connection, salt: bytes, tenant: str, names: Sequence[str] | None, now: float, *, gone: bool
+) -> int:
+    """Write down what of *tenant* was forgotten *now*, and delete the versions that may know of it; gives how many.
+
+    Args:
+        connection: An open transaction.
+
+        salt: The store's.
+
+        tenant: The tenant's name.
+
+        names: The ids that were forgotten; None is all of the tenant.
+
+        now: Unix seconds.
+
+        gone: Whether anything was deleted.
+    """
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
+        made = insert(connection, schema.forgotten).values(tenant=owner, query=query, at=now)
+        connection.execute(made.on_conflict_do_update(index_elements=["tenant", "query"], set_={"at": now}))
+    shared = select(schema.tenants.c.shared_once).where(schema.tenants.c.id == owner)
+    learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
+    if not (gone or names is None or _has_expired(connection, learners)):
+        return 0
+    versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
+    leasing.revoke_workers(connection, salt, learners)
+    mark_due(connection, ids_of(connection, schema.tenants, learners).values())
+    return versions
+
+
 def expire_queries(connection: Connection, before: float, *, by: str) -> int:
     """Delete the queries last served before a Unix second, and paid answers as old."""
     q = schema.queries
-    old = connection.execute(select(q.c.id).where(q.c.last_at < before).order_by(q.c.id)).scalars().all()
+    rows = connection.execute(select(q.c.id, q.c.tenant).where(q.c.last_at < before).order_by(q.c.id)).all()
+    old = [row.id for row in rows]
     _, _, shown = _delete_queries(connection, old)
     _delete_orphans(connection, shown)
     for table in (schema.answers, schema.forgotten):
         connection.execute(table.delete().where(table.c.at < before))
     if old:
+        mark_due(connection, {row.tenant for row in rows})
         write_line(connection, by, _EXPIRE, f"{len(old)} queries last served before {before:.0f}", None)
     return len(old)
 
@@ -75,7 +127,7 @@ def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int
     gone = rewards = 0
     shown = set[int]()
     for part in in_parts(numbers):
-        for table in (schema.progress, schema.query_vectors):
+        for table in (schema.progress, schema.query_vectors, schema.source_rewards):
             connection.execute(table.delete().where(table.c.query.in_(part)))
         spoken = select(func.count(given.value)).where(given.query.in_(part))
         rewards += connection.execute(spoken).scalar_one()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, Connection, and_, func, select
+from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
 from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
@@ -18,6 +20,7 @@ from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.reading import owners_of
 from tttembed_rag.stores.records import Day
 from tttembed_rag.stores.rows import id_of, in_parts
+from tttembed_rag.stores.sources import Pair, Said, all_of, said_of
 
 _DAY_SECONDS = 86_400
 # Characters that are read of a text.
@@ -84,6 +87,33 @@ class History:
                 rows = [row for part in parts for row in connection.execute(part)]
         return {(query, document): float(value) for query, document, value in rows}
 
+    def tasks(self, tenant: str) -> dict[str, list[str]]:
+        """The tasks of each query of *tenant* by its id."""
+        q = schema.queries
+        found: dict[str, list[str]] = defaultdict(list)
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            for name, task in connection.execute(select(q.c.name, q.c.task).where(q.c.tenant == owner)):
+                found[name].append(task)
+        return dict(found)
+
+    def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
+        """The texts of documents of *tenant* by their ids, where texts are kept."""
+        return dict(self._of_documents(tenant, names, schema.documents.c.text))
+
+    def document_lengths(self, tenant: str, names: Sequence[str]) -> dict[str, int]:
+        """The characters of those texts."""
+        return dict(self._of_documents(tenant, names, func.length(schema.documents.c.text)))
+
+    def _of_documents(self, tenant: str, names: Sequence[str], wanted: ColumnElement[Any]) -> list[tuple[str, Any]]:
+        """What is *wanted* of documents with texts, each with its name."""
+        d = schema.documents
+        with self._database.read() as connection:
+            owner = id_of(connection, schema.tenants, tenant)
+            named = select(d.c.name, wanted).where(d.c.tenant == owner, d.c.text.is_not(None))
+            parts = (named.where(d.c.name.in_(part)) for part in in_parts(names))
+            return [(name, value) for part in parts for name, value in connection.execute(part)]
+
     def texts(self, tenant: str) -> dict[str, str]:
         """The text of each query of *tenant* by its id, where texts are kept."""
         q = schema.queries
@@ -92,7 +122,18 @@ class History:
             named = select(q.c.name, q.c.text).where(q.c.tenant == owner, q.c.text.is_not(None))
             return {row.name: row.text for row in connection.execute(named)}
 
-    def recent(self, tenant: str, *, width: int, embedder: str, judge: str, limit: int, depth: int) -> list[Served]:
+    def recent(
+        self,
+        tenant: str,
+        *,
+        width: int,
+        embedder: str,
+        judge: str,
+        depth: int,
+        limit: int | None = None,
+        names: Sequence[tuple[str, str]] | None = None,
+        by_source: bool = False,
+    ) -> list[Served]:
         """The last served queries with vectors, newest first, each with its first candidates that have vectors.
 
         Args:
@@ -104,9 +145,13 @@ class History:
 
             judge: Fingerprint of the judge that gave the candidates' rewards.
 
-            limit: Queries at most.
-
             depth: Candidates at most, of each.
+
+            limit: Queries at most; None is all.
+
+            names: Only queries with this task and id; None is any.
+
+            by_source: Whether a query comes once for each source, with its rewards; else once, with the mean of all.
         """
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         newest = (
@@ -119,13 +164,17 @@ class History:
         )
         if embedder:
             newest = newest.where(e.c.name == embedder)
+        if names is not None:
+            newest = newest.where(tuple_(q.c.task, q.c.name).in_(names))
         with self._database.read() as connection:
             rows = connection.execute(newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))).all()
             number = id_of(connection, schema.judges, judge)
             shown = _candidates(connection, [row.id for row in rows], number, depth)
+            said = said_of(connection, number, [row.id for row in rows]) if by_source else {}
         return [
-            Served(row.name, _vector(row.vector), shown[row.id], row.text, row.task, tenant, row.last_at)
+            Served(row.name, _vector(row.vector), candidates, row.text, row.task, tenant, row.last_at, source=source)
             for row in rows
+            for source, candidates in _by_source(row.id, shown[row.id], said).items()
         ]
 
 
@@ -144,14 +193,30 @@ def _day(connection: Connection, day: date, owners: Sequence[int], judges: Seque
     return Day(day, served, rewarded, spent_on(connection, day))
 
 
+def _by_source(query: int, shown: Mapping[int, Candidate], said: Mapping[Pair, Said]) -> dict[str, list[Candidate]]:
+    """The candidates *shown* for a query with the rewards of each source; the empty source is the judge itself."""
+    of_pair = {
+        document: all_of(candidate.reward, said.get((query, document), {})) for document, candidate in shown.items()
+    }
+    sources = sorted({source for one in of_pair.values() for source in one}) or [""]
+    return {
+        source: [
+            replace(candidate, reward=of_pair[document][source][0] if source in of_pair[document] else None)
+            for document, candidate in shown.items()
+        ]
+        for source in sources
+    }
+
+
 def _candidates(
     connection: Connection, queries: Sequence[int], judge: int | None, depth: int
-) -> dict[int, list[Candidate]]:
+) -> dict[int, dict[int, Candidate]]:
+    """By query and the row of its document, the candidates in base order."""
     q, p, d, v, r = schema.queries, schema.pairs, schema.documents, schema.document_vectors, schema.rewards
-    shown: dict[int, list[Candidate]] = defaultdict(list)
+    shown: dict[int, dict[int, Candidate]] = defaultdict(dict)
     for numbers in in_parts(queries):
         rows = connection.execute(
-            select(p.c.query, d.c.name, func.substr(d.c.text, 1, _TEXT), v.c.vector, r.c.value)
+            select(p.c.query, d.c.id, d.c.name, func.substr(d.c.text, 1, _TEXT), v.c.vector, r.c.value)
             .join(q, q.c.id == p.c.query)
             .join(d, d.c.id == p.c.document)
             .join(v, and_(v.c.document == p.c.document, v.c.embedder == q.c.embedder))
@@ -159,8 +224,8 @@ def _candidates(
             .where(p.c.query.in_(numbers), p.c.place < depth)
             .order_by(p.c.query, p.c.place, d.c.id)
         )
-        for query, name, text, vector, value in rows:
-            shown[query].append(Candidate(name, _vector(vector), text, value))
+        for query, document, name, text, vector, value in rows:
+            shown[query][document] = Candidate(name, _vector(vector), text, value)
     return shown
 
 

@@ -76,12 +76,18 @@ class JudgeQueue:
             self._write(judge, declined, tenant)
 
     def tenants(self, judge: str) -> list[str]:
-        """Tenants for which `waiting` of *judge* may find pairs, sorted; one look-up."""
+        """Tenants for which `waiting` of *judge* may find pairs, sorted; others cost nothing."""
         number = self._number(judge)
         t, progress = schema.tenants, schema.progress
+        first = select(func.min(progress.c.tenant)).where(progress.c.waiting > 0)
+        # From tenant to tenant: an index holds those for which pairs wait, for whichever judge.
+        step = select(first.scalar_subquery().label("tenant")).cte(recursive=True)
+        following = first.where(progress.c.tenant > step.c.tenant).correlate(step).scalar_subquery()
+        step = step.union_all(select(following).where(step.c.tenant.is_not(None)))
         waits = exists().where(progress.c.tenant == t.c.id, progress.c.judge == number, progress.c.waiting > 0)
+        names = select(t.c.name).join(step, step.c.tenant == t.c.id).where(waits)
         with self._database.read() as connection:
-            return sorted(connection.execute(select(t.c.name).where(waits)).scalars())
+            return sorted(connection.execute(names).scalars())
 
     def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
         """Write the rewards of `waiting` pairs of *tenant*; gives how many were written.
@@ -193,7 +199,7 @@ class JudgeQueue:
     def _write(self, judge: str, rewards: Mapping[int, Mapping[int, float | None]], tenant: str) -> int:
         with self._database.write("observing") as connection:
             owner = id_of(connection, schema.tenants, tenant)
-            written = reward_rows(connection, judge, rewards, tenant=owner)
+            written = reward_rows(connection, judge, rewards, tenant=owner, now=self._database.now(connection))
             forget_failures(connection, ids_of(connection, schema.judges, [judge])[judge], sorted(rewards))
             return written
 

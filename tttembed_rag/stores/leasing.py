@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,11 @@ from sqlalchemy import Connection, select
 
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.database import Database, TextIds
 from tttembed_rag.stores.records import Lease, checked_name
 from tttembed_rag.stores.rows import insert
 
-# The lease of the one worker that learns.
+# The lease of the worker that works for the shared tenant; those of other tenants begin with it.
 WORKER_LEASE = "worker"
 # Seconds that a lease lasts at most. A lease that seems to last longer was taken by a wrong clock, and is ignored.
 LONGEST = 3600.0
@@ -21,11 +22,27 @@ LONGEST = 3600.0
 _table = schema.leases
 
 
-class Leases:
-    """The leases of a store, by the clock of its database."""
+def worker_lease(salt: bytes, tenant: str) -> str:
+    """The name of the lease of the worker that works for *tenant*; it does not tell the name of the tenant."""
+    return f"{WORKER_LEASE}:{TextIds(salt)(tenant)}" if tenant else WORKER_LEASE
 
-    def __init__(self, database: Database) -> None:
+
+class Leases:
+    """The leases of a store, by the clock of its database.
+
+    Args:
+        database: The database of the store.
+
+        salt: Key of the hashes that stand for tenants.
+    """
+
+    def __init__(self, database: Database, salt: bytes) -> None:
         self._database = database
+        self._salt = salt
+
+    def take_tenant(self, tenant: str, owner: str, seconds: float) -> Lease | None:
+        """The right to work for *tenant* alone; None while another owner has it. As for `take`."""
+        return self.take(worker_lease(self._salt, tenant), owner, seconds)
 
     def take(self, name: str, owner: str, seconds: float) -> Lease | None:
         """The right to do *name* alone for some seconds, an hour at most; None while another owner holds it.
@@ -75,10 +92,11 @@ def check_lease(connection: Connection, lease: Lease | None) -> None:
     )
 
 
-def revoke_worker(connection: Connection) -> None:
-    """Revoke the worker's lease: what the worker is learning now can no longer be published."""
+def revoke_workers(connection: Connection, salt: bytes, tenants: Iterable[str]) -> None:
+    """Revoke the leases of workers: what they are learning for *tenants* now can no longer be published."""
+    names = sorted(worker_lease(salt, tenant) for tenant in tenants)
     revoked = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
-    connection.execute(_table.update().where(_table.c.name == WORKER_LEASE).values(**revoked))
+    connection.execute(_table.update().where(_table.c.name.in_(names)).values(**revoked))
 
 
 def _is_held(connection: Connection, lease: Lease) -> bool:

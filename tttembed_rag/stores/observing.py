@@ -21,11 +21,10 @@ from tttembed_rag.stores.batch import Batch, DocumentEntry, DocumentKey, QueryKe
 from tttembed_rag.stores.database import keyed_digest
 from tttembed_rag.stores.records import checksum
 from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
+from tttembed_rag.stores.sources import Given, write_rewards
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
-# Rows of `schema.changes` that are worth adding up.
-_MANY_CHANGES = 1000
 
 
 def forgotten_id(salt: bytes, query_id: str) -> bytes:
@@ -33,7 +32,12 @@ def forgotten_id(salt: bytes, query_id: str) -> bytes:
     return keyed_digest(query_id.encode("utf-8", "surrogatepass"), key=salt)
 
 
-def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
+def source_id(source: str) -> str:
+    """The id under which a source is forgotten: no query has it, as no name holds a NUL."""
+    return f"\0{source}"
+
+
+def write_batch(connection: Connection, batch: Batch, salt: bytes, now: float) -> int:
     """Write a batch, but for what was forgotten since it was served; gives how often its queries were served."""
     tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
     if late := _forgotten(connection, batch, tenants, salt):
@@ -54,12 +58,12 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes) -> int:
     insert_all(connection, schema.pairs, pairs)
     _limit_depth(connection, pairs)
     rewards = [
-        (queries[key], documents[key[0], doc_id], reward)
+        Given(queries[key], documents[key[0], doc_id], reward, source)
         for key, query in batch.queries.items()
-        for doc_id, reward in query.rewards.items()
+        for (doc_id, source), reward in query.rewards.items()
     ]
     if rewards:
-        _write_rewards(connection, judges[batch.judge], rewards)
+        _write_rewards(connection, judges[batch.judge], rewards, now)
     update_progress(connection, sorted({*queries.values(), *others.values()}))
     return sum(query.seen for query in batch.queries.values())
 
@@ -69,7 +73,7 @@ def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> 
 
     The queries are locked, so nobody else adds to their pairs.
     """
-    p, r = schema.pairs, schema.rewards
+    p = schema.pairs
     now: dict[int, set[int]] = defaultdict(set)
     for pair in shown:
         now[pair["query"]].add(pair["document"])
@@ -79,15 +83,17 @@ def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> 
             documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
             earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
             for part in in_parts(earlier[max(0, schema.MAX_DEPTH - len(now[query])) :]):
-                for table in (r, p):
+                for table in (schema.source_rewards, schema.rewards, p):
                     connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
 
 
-def reward_named(connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
+def reward_named(
+    connection: Connection, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], source: str, now: float
+) -> int:
     """Write the rewards of pairs that are there, by the names of queries and documents; gives how many those are."""
     number = ids_of(connection, schema.judges, [judge])[judge]
     q, d, t, pairs = schema.queries, schema.documents, schema.tenants, schema.pairs
-    there: list[tuple[int, int, float]] = []
+    there: list[Given] = []
     queries: list[int] = []
     for tenant, task, name in sorted(rewards):
         given = rewards[tenant, task, name]
@@ -99,34 +105,39 @@ def reward_named(connection: Connection, judge: str, rewards: Mapping[QueryKey, 
                     .join(d, d.c.id == pairs.c.document)
                     .where(pairs.c.query == query, d.c.name.in_(names))
                 )
-                there += [(query, document, given[name]) for document, name in shown]
-    _write_rewards(connection, number, there)
+                there += [Given(query, document, given[name], source) for document, name in shown]
+    _write_rewards(connection, number, there, now)
     update_progress(connection, queries)
     return len(there)
 
 
 def reward_rows(
-    connection: Connection, judge: str, rewards: Mapping[int, Mapping[int, float | None]], *, tenant: int | None
+    connection: Connection,
+    judge: str,
+    rewards: Mapping[int, Mapping[int, float | None]],
+    *,
+    tenant: int | None,
+    now: float,
 ) -> int:
     """The same by the ids of rows of one tenant; None is the reward of a pair that the judge declined."""
     number = ids_of(connection, schema.judges, [judge])[judge]
     q, pairs = schema.queries, schema.pairs
-    there: list[tuple[int, int, float | None]] = []
+    there: list[Given] = []
     queries: list[int] = []
     for numbers in in_parts(sorted(rewards)):
         locked = _locked(connection, q.c.id.in_(numbers) & (q.c.tenant == tenant))
         queries += locked
         shown = connection.execute(select(pairs.c.query, pairs.c.document).where(pairs.c.query.in_(locked)))
         there += [
-            (query, document, rewards[query][document]) for query, document in shown if document in rewards[query]
+            Given(query, document, rewards[query][document]) for query, document in shown if document in rewards[query]
         ]
-    _write_rewards(connection, number, there)
+    _write_rewards(connection, number, there, now)
     update_progress(connection, queries)
     return len(there)
 
 
-def _write_rewards(connection: Connection, judge: int, rewards: Sequence[tuple[int, int, float | None]]) -> None:
-    """Write (query, document, reward) of one judge; a new reward replaces the old one, and both count as a change.
+def _write_rewards(connection: Connection, judge: int, rewards: Sequence[Given], now: float) -> None:
+    """Write rewards that came *now*; one of the same source replaces the old one, and both count as a change.
 
     The queries are locked: nobody else writes rewards of theirs.
     """
@@ -134,29 +145,14 @@ def _write_rewards(connection: Connection, judge: int, rewards: Sequence[tuple[i
     old: dict[tuple[int, int], Any] = {}
     tenants: dict[int, int] = {}
     owner = select(q.c.id, q.c.tenant)
-    for numbers in in_parts(sorted({query for query, _, _ in rewards})):
+    for numbers in in_parts(sorted({one.query for one in rewards})):
         stored = select(r.c.query, r.c.document, r.c.value).where(r.c.judge == judge, r.c.query.in_(numbers))
         old |= {(query, document): value for query, document, value in connection.execute(stored)}
         tenants |= {row.id: row.tenant for row in connection.execute(owner.where(q.c.id.in_(numbers)))}
-    new = [row for row in rewards if row[:2] not in old or old[row[:2]] != row[2]]
-    rows = [{"query": query, "judge": judge, "document": document, "value": value} for query, document, value in new]
-    insert_all(connection, r, rows, replace=True)
-    changed = Counter(tenants[query] for query, _, value in new if value is not None)
-    counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changed.items())]
+    changed = write_rewards(connection, judge, rewards, old, now)
+    changes = Counter(tenants[query] for query in changed)
+    counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changes.items())]
     insert_all(connection, schema.changes, counts)
-
-
-def fold_changes(connection: Connection) -> None:
-    """Add up the rows of `schema.changes`, so that there is one for each tenant and judge."""
-    table = schema.changes
-    if connection.execute(select(func.count()).select_from(table)).scalar_one() < _MANY_CHANGES:
-        return
-    sums = Counter[tuple[int, int]]()
-    gone = table.delete().returning(table.c.tenant, table.c.judge, table.c.rewards)
-    for tenant, judge, rewards in connection.execute(gone):
-        sums[tenant, judge] += rewards
-    rows = [{"tenant": tenant, "judge": judge, "rewards": total} for (tenant, judge), total in sorted(sums.items())]
-    insert_all(connection, table, rows)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:
@@ -190,7 +186,10 @@ def update_progress(connection: Connection, queries: Sequence[int], *, judge: in
 
 
 def _forgotten(connection: Connection, batch: Batch, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
-    """The queries of a batch that were served, at least once, before they were forgotten."""
+    """The queries of a batch that were served, at least once, before they were forgotten.
+
+    Of those that stay, rewards by sources that were forgotten since are dropped.
+    """
     table = schema.forgotten
     first = min((query.first for query in batch.queries.values()), default=0.0)
     names = {number: name for name, number in tenants.items()}
@@ -205,6 +204,12 @@ def _forgotten(connection: Connection, batch: Batch, tenants: Mapping[str, int],
     def is_late(tenant: str, name: str, at: float) -> bool:
         return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, forgotten_id(salt, name)))
 
+    for key, query in batch.queries.items():
+        query.rewards = {
+            (document, source): reward
+            for (document, source), reward in query.rewards.items()
+            if not (source and is_late(key[0], source_id(source), query.first))
+        }
     return {key for key, query in batch.queries.items() if is_late(key[0], key[2], query.first)}
 
 

@@ -15,14 +15,15 @@ from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.records import Counts, checksum
+from tttembed_rag.stores.records import AUDIT, Counts, checksum
 from tttembed_rag.stores.rows import id_of, in_parts
+from tttembed_rag.stores.sources import Given, all_of, said_of
 
 _log = logging.getLogger(__name__)
 
 
 # What a document of another tenant is called where evidence names documents: offsets are shared, names are not.
-_FOREIGN = "(another tenant's)"
+FOREIGN = "(another tenant's)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,14 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
     if any(damaged.values()):
         counts = ", ".join(f"{count} {what}" for what, count in damaged.items())
         _log.warning("tenant %r: damaged, and left out of what is learned: %s", selection.tenant, counts)
-    rows = sorted((row for row in sound if row.id in judged.rewards), key=lambda row: (row.tenant, row.task, row.name))
+    rows = sorted(
+        (
+            (row.tenant, row.task, row.name, source, row.vector, given)
+            for row in sound
+            for source, given in judged.rewards.get(row.id, {}).items()
+        ),
+        key=lambda row: row[:4],
+    )
     if not rows:
         raise RewardError(
             f"rewards: expected rewards of judge {selection.judge!r} and vectors for tenant {selection.tenant!r}, "
@@ -100,15 +108,19 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         )
     in_order = sorted(judged.names, key=judged.names.__getitem__)
     places = {document: place for place, document in enumerate(in_order)}
-    pairs = [sorted((places[document], value) for document, value in judged.rewards[row.id]) for row in rows]
+    owners, tasks, ids, sources, vectors, given = zip(*rows, strict=True)
+    pairs = [sorted((places[document], value) for document, value in of_query) for of_query in given]
     rewards = Rewards.from_indexed(
-        _matrix([row.vector for row in rows]),
+        _matrix(vectors),
         _matrix([judged.vectors[document] for document in in_order]),
         candidates=[[place for place, _ in of_query] for of_query in pairs],
         rewards=[[value for _, value in of_query] for of_query in pairs],
-        tasks=[row.task for row in rows],
-        query_ids=[named_for(selection.tenant, row.tenant, row.name) for row in rows],
+        tasks=tasks,
+        query_ids=[named_for(selection.tenant, owner, name) for owner, name in zip(owners, ids, strict=True)],
         judge=selection.judge,
+        sources=[
+            source and named_for(selection.tenant, owner, source) for owner, source in zip(owners, sources, strict=True)
+        ],
         doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
     )
     return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
@@ -116,16 +128,16 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
 
 def _shown_name(owned: tuple[str, str], tenant: str) -> str:
     owner, name = owned
-    return name if owner == tenant else _FOREIGN
+    return name if owner == tenant else FOREIGN
 
 
 def judge_of_most(connection: Connection, selection: Selection) -> str | None:
-    """The judge of any that rewarded most of the last rewarded queries; None without rewards.
+    """The judge of any but `AUDIT` that rewarded most of the last rewarded queries; None without rewards.
 
     Of two judges with as many queries it is the one that rewarded the newest query.
     """
     progress, j = schema.progress, schema.judges
-    spoken = exists().where(
+    spoken = (j.c.name != AUDIT) & exists().where(
         progress.c.judge == j.c.id, progress.c.tenant.in_(owners_of(selection.tenant)), progress.c.rewards > 0
     )
     # One judge at a time, for the same reason as one tenant at a time in `_last_served`.
@@ -201,12 +213,16 @@ def counts_of(connection: Connection, tenant: str | None, size: int) -> Counts:
         return int(connection.execute(of_tenant(select(func.count()).select_from(table), table)).scalar_one())
 
     # Query by query, which is the order of the table: nothing is sorted or looked up.
-    counted = select(func.count(r.c.value).label("rewards"), func.count(r.c.document.distinct()).label("answered"))
+    counted = select(
+        func.count(r.c.value).label("rewards"),
+        func.count(r.c.document.distinct()).label("answered"),
+        func.sum(r.c.dropped).label("dropped"),
+    )
     of_query = of_tenant(counted.select_from(r), r).group_by(r.c.query).subquery()
     total = (func.coalesce(func.sum(column), 0) for column in of_query.c)
-    rewards, answered = map(int, connection.execute(select(*total)).one())
+    rewards, answered, dropped = map(int, connection.execute(select(*total)).one())
     pairs = count(p)
-    return Counts(count(q), count(d), pairs, rewards, pairs - answered, size)
+    return Counts(count(q), count(d), pairs, rewards, pairs - answered, size, dropped)
 
 
 def owners_of(tenant: str) -> Select[Any]:
@@ -263,7 +279,7 @@ class _Judged:
 
         vectors: The bytes of its vector.
 
-        rewards: By query, the ids of its documents with their rewards.
+        rewards: By query and source, the ids of its documents with their rewards; the empty source is the judge.
 
         damaged: How many vectors and rewards were left out, by what they are.
 
@@ -272,7 +288,7 @@ class _Judged:
 
     names: dict[int, tuple[str, str]]
     vectors: dict[int, bytes]
-    rewards: dict[int, list[tuple[int, float]]]
+    rewards: dict[int, dict[str, list[tuple[int, float]]]]
     damaged: dict[str, int]
     unreadable: list[int]
 
@@ -281,16 +297,21 @@ def _judged_documents(
     connection: Connection, queries: Sequence[int], judge: int | None, embedder: int | None
 ) -> _Judged:
     r, d, v, t = schema.rewards, schema.documents, schema.document_vectors, schema.tenants
-    stored: list[tuple[int, int, Any]] = []
+    stored: list[Given] = []
     for numbers in in_parts(queries):
         rows = connection.execute(
             select(r.c.query, r.c.document, r.c.value)
             .join(v, and_(v.c.document == r.c.document, v.c.embedder == embedder))
             .where(r.c.query.in_(numbers), r.c.judge == judge, r.c.value.is_not(None))
         )
-        stored += [(query, document, value) for query, document, value in rows]
-    sound = _shallow(connection, [row for row in stored if _is_reward(row[2])])
-    documents = sorted({document for _, document, _ in sound})
+        said = said_of(connection, judge, numbers)
+        stored += [
+            Given(query, document, given, source)
+            for query, document, value in rows
+            for source, (given, _) in all_of(value, said.get((query, document), {})).items()
+        ]
+    sound = _shallow(connection, [one for one in stored if _is_reward(one.value)])
+    documents = sorted({one.document for one in sound})
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
     for numbers in in_parts(documents):
@@ -302,24 +323,24 @@ def _judged_documents(
         ):
             if checksum(vector) == expected:
                 names[number], vectors[number] = (tenant, name), vector
-    rewards: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    for query, document, value in sound:
-        if document in vectors:
-            rewards[query].append((document, value))
+    rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
+    for query, document, value, source in sound:
+        if document in vectors and value is not None:
+            rewards[query][source].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
     unreadable = [document for document in documents if document not in vectors]
     return _Judged(names, vectors, dict(rewards), damaged, unreadable)
 
 
-def _shallow(connection: Connection, rewards: Sequence[tuple[int, int, float]]) -> Sequence[tuple[int, int, float]]:
-    """The rewards (query, document, value) of `schema.MAX_DEPTH` documents of each query, the first in base order.
+def _shallow(connection: Connection, rewards: Sequence[Given]) -> Sequence[Given]:
+    """The rewards of `schema.MAX_DEPTH` documents of each query, the first in base order.
 
     A store of an earlier release may hold more of a query, and the cost of a fit rises with the deepest.
     """
     p = schema.pairs
-    of_query: dict[int, list[int]] = defaultdict(list)
-    for query, document, _ in rewards:
-        of_query[query].append(document)
+    of_query: dict[int, set[int]] = defaultdict(set)
+    for one in rewards:
+        of_query[one.query].add(one.document)
     deep = [query for query, documents in of_query.items() if len(documents) > schema.MAX_DEPTH]
     if not deep:
         return rewards
@@ -332,7 +353,7 @@ def _shallow(connection: Connection, rewards: Sequence[tuple[int, int, float]]) 
         shown = sorted((places.get((query, document), 0), -document) for document in of_query[query])
         kept |= {(query, -document) for _, document in shown[: schema.MAX_DEPTH]}
     only = set(deep)
-    return [row for row in rewards if row[0] not in only or row[:2] in kept]
+    return [one for one in rewards if one.query not in only or one[:2] in kept]
 
 
 def _is_reward(value: Any) -> bool:

@@ -19,6 +19,8 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores.schema import MAX_NAME
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
+# The judge whose rewards are trusted labels: nothing is learned from them, they confirm or refuse what was learned.
+AUDIT = "audit"
 # Characters that a database cannot hold.
 _UNKEPT = re.compile("[\0\ud800-\udfff]")
 # Vectors that are checked at once: they fit into a processor's cache.
@@ -36,11 +38,13 @@ class Counts:
 
         pairs: Pairs of query and document.
 
-        rewards: Rewards of pairs, of all judges.
+        rewards: Rewards of pairs, of all judges; what several sources gave to one judge is one.
 
         waiting: Pairs that no judge has answered.
 
         bytes: Size of the whole database, also where one tenant is asked for.
+
+        dropped: Rewards of sources that were dropped, as a pair keeps those of the last 32 sources.
     """
 
     queries: int
@@ -49,6 +53,7 @@ class Counts:
     rewards: int
     waiting: int
     bytes: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.due import mark_due
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Version, checked_json, checked_name, cleaned
 from tttembed_rag.stores.rows import id_of, ids_of
@@ -267,6 +268,8 @@ class Registry:
                     f"found {live or 'none'}; nothing was changed"
                 )
             yield connection, owner
+            if lease is None:  # by a person: a worker looks at what is live now
+                mark_due(connection, [owner])
 
     def _recorded(
         self,
@@ -305,6 +308,8 @@ class Registry:
             if yielding and holder != by and not (action == "halt" and holder is None):
                 return False
             set_halted(connection, tenant, *((why, by) if action == "halt" else (None, None)))
+            if lease is None and tenant is not None:
+                mark_due(connection, ids_of(connection, schema.tenants, [tenant]).values())
             write_line(connection, by, action, why, tenant)
         return True
 

@@ -30,7 +30,7 @@ MAX_NAME = 512
 # Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
 MAX_DEPTH = 200
 # The revision that this package reads and writes: the newest script in migrations/versions.
-HEAD = "0003"
+HEAD = "0004"
 
 metadata = MetaData()
 
@@ -157,8 +157,24 @@ rewards = Table(
     _of("queries", primary_key=True),
     _of("judges", primary_key=True, cascade=False),
     Column("document", _Id, primary_key=True),
-    # In [0, 1]; null where the judge declined.
+    # In [0, 1], the mean over sources where there are several; null where the judge declined.
     Column("value", Double),
+    # Rewards of sources that were dropped, as later ones came.
+    Column("dropped", Integer, nullable=False, server_default="0"),
+    sqlite_with_rowid=False,
+)
+
+# What each source said of a pair, where any source is named; the empty name is the declared judge.
+source_rewards = Table(
+    "source_rewards",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
+    Column("document", _Id, primary_key=True),
+    Column("source", String(MAX_NAME), primary_key=True),
+    Column("value", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("source_rewards_by_source", "source"),
     sqlite_with_rowid=False,
 )
 
@@ -187,7 +203,8 @@ progress = Table(
 )
 
 # How many rewards were written that were new or differed from those before: a row for each transaction, so that no
-# writer waits for another, which the worker adds up. It tells what is new, as the number of rewards does not.
+# writer waits for another. It tells what is new, as the number of rewards does not. Once a worker has looked at a row,
+# it is added to the sum of its tenant and judge, which is a row with an id below 0: see `due`.
 changes = Table(
     "changes",
     metadata,

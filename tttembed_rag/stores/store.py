@@ -11,13 +11,14 @@ from types import TracebackType
 
 from sqlalchemy import Connection, func, select, text
 
-from tttembed_rag.errors import StoreError
+from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.observations import Served
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import forgetting, leasing, observing, reading, rows, schema, versions
 from tttembed_rag.stores.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.batch import Batch, QueryKey, with_text_ids
 from tttembed_rag.stores.database import Database, TextIds
+from tttembed_rag.stores.due import Due, mark_due
 from tttembed_rag.stores.history import History
 from tttembed_rag.stores.judgequeue import JudgeQueue
 from tttembed_rag.stores.leasing import Leases
@@ -26,6 +27,7 @@ from tttembed_rag.stores.openbatches import OpenBatches
 from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.registry import Registry
+from tttembed_rag.stores.reserving import Reservations
 from tttembed_rag.stores.states import States
 from tttembed_rag.stores.vectors import StoredVectors
 
@@ -93,6 +95,10 @@ class Store(AbstractContextManager["Store"]):
 
         leases: The right to do something alone, for workers.
 
+        due: The tenants with something new to learn from, for workers.
+
+        reservations: What workers are asking judges at this moment, and may spend.
+
         states: What a worker keeps between rounds.
 
         history: What a report reads.
@@ -114,7 +120,9 @@ class Store(AbstractContextManager["Store"]):
         self.judge_queue = JudgeQueue(database, self._salt)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)
-        self.leases = Leases(database)
+        self.leases = Leases(database, self._salt)
+        self.due = Due(database)
+        self.reservations = Reservations(database, self._salt)
         self.states = States(database)
         self.history = History(database)
         self.vectors = StoredVectors(database)
@@ -154,10 +162,11 @@ class Store(AbstractContextManager["Store"]):
         if not self.texts:
             batch.without_texts(self.text_id)
         with self._database.write("observing") as connection:
-            batch.not_after(self._database.now(connection) + _AHEAD)
-            return observing.write_batch(connection, batch, self._salt)
+            now = self._database.now(connection)
+            batch.not_after(now + _AHEAD)
+            return observing.write_batch(connection, batch, self._salt, now)
 
-    def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]]) -> int:
+    def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], *, source: str = "") -> int:
         """Write rewards of pairs that were observed, all or nothing; gives how many were written.
 
         Args:
@@ -165,16 +174,20 @@ class Store(AbstractContextManager["Store"]):
 
             rewards: In [0, 1], by (tenant, task, query id) and document id; a pair that is not there (any
                 more) is left out.
+
+            source: Who gave them, such as a user or an agent; empty for the judge itself. Rewards of distinct sources
+                stand side by side, of the last 32 of each pair; a new one replaces that of the same source.
         """
         checked_name("judge", judge)
+        checked_name("source", source, empty=True)
         given: Mapping[QueryKey, Mapping[str, float]] = {
             query: {document: checked_reward("rewards", value) for document, value in shown.items()}
             for query, shown in rewards.items()
         }
         if not self.texts:
-            given = with_text_ids(given, self.text_id)
+            given, source = with_text_ids(given, self.text_id), source and self.text_id(source)
         with self._database.write("observing") as connection:
-            return observing.reward_named(connection, judge, given)
+            return observing.reward_named(connection, judge, given, source, self._database.now(connection))
 
     # Learning
 
@@ -238,7 +251,10 @@ class Store(AbstractContextManager["Store"]):
             return reading.embedder_of_most(connection, selection)
 
     def judge(self, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
-        """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`."""
+        """Fingerprint of the judge of most of the last rewarded queries; None: no rewards. As for `embedder`.
+
+        The judge ``audit`` is never meant: its rewards are trusted labels.
+        """
         selection = Selection(judge="", tenant=tenant, last=last, since=since)
         with self._database.read() as connection:
             return reading.judge_of_most(connection, selection)
@@ -267,11 +283,6 @@ class Store(AbstractContextManager["Store"]):
         """
         with self._database.read() as connection:
             return reading.count_changes(connection, Selection(judge=judge, tenant=tenant))
-
-    def fold_changes(self) -> None:
-        """Add up what `changes` counts; a worker does it now and then."""
-        with self._database.write("observing") as connection:
-            observing.fold_changes(connection)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.
@@ -329,16 +340,17 @@ class Store(AbstractContextManager["Store"]):
         checked_name("by", by)
         values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
         with self._database.write("publishing") as connection:
-            rows.ids_of(connection, schema.tenants, [tenant])
+            ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
+            mark_due(connection, [ids[""]])
             connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
             if not allowed:
-                leasing.revoke_worker(connection)
+                leasing.revoke_workers(connection, self._salt, [""])
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Forgetting
 
-    def forget(self, *, tenant: str, query_id: str | None = None, by: str) -> Forgotten:
-        """Delete a query, in all its tasks, or all of a tenant, and everything that was learned from it.
+    def forget(self, *, tenant: str, query_id: str | None = None, source: str | None = None, by: str) -> Forgotten:
+        """Delete a query, the rewards of a source, or all of a tenant, and everything that was learned from it.
 
         Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
         what it would be had the deleted queries never been seen. The audit trail goes on saying when, who and what;
@@ -353,19 +365,28 @@ class Store(AbstractContextManager["Store"]):
 
             query_id: The id of a query, or its text where it was captured without an id; None is all of the tenant.
 
+            source: A source, such as a user: the rewards that it gave are deleted, the queries stay.
+
             by: The name of the one who asks for it.
 
         Raises:
+            InputError: A query and a source are named.
+
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
         checked_name("by", by)
         checked_name("tenant", tenant, empty=True)
+        if query_id is not None and source is not None:
+            raise InputError("source: expected a query or a source, got both")
         names = None
-        if query_id is not None:  # an id may have been made of the text
-            names = [name for name in (query_id, self.text_id(query_id)) if is_name(name)]
+        if (chosen := query_id if source is None else checked_name("source", source)) is not None:
+            names = [name for name in (chosen, self.text_id(chosen)) if is_name(name)]  # an id may stand for the text
         with self._database.write("forgetting") as connection:
             now = self._database.now(connection)
-            gone = forgetting.forget_queries(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
+            if source is None or names is None:
+                gone = forgetting.forget_queries(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
+            else:
+                gone = forgetting.forget_source(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
         self._database.scrub()
         return gone
 

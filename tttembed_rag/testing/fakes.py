@@ -170,6 +170,8 @@ class Logged:
         task: The task key; None where nothing named one.
 
         known: What the caller knew of the query.
+
+        source: Who gave the scores; empty for the judge itself.
     """
 
     query: str
@@ -177,6 +179,7 @@ class Logged:
     scores: tuple[float | None, ...] | None
     task: str | None
     known: Known | None
+    source: str = ""
 
 
 @dataclass(slots=True)
@@ -214,9 +217,10 @@ class FakeLog:
         *,
         task: str | None = None,
         known: Known | None = None,
+        source: str = "",
     ) -> None:
-        """Keep the *scores* of *documents*."""
-        self._keep(Logged(query, tuple(documents), tuple(scores), task, known))
+        """Keep the *scores* of *documents* by a *source*."""
+        self._keep(Logged(query, tuple(documents), tuple(scores), task, known, source))
 
     def _keep(self, call: Logged) -> None:
         if self.error is not None:

@@ -79,7 +79,7 @@ def weight_of(offsets: Offsets | None) -> float:
 def usable(requests: Sequence[PastRequest], index: ToolIndex) -> list[PastRequest]:
     """The requests for which a tool of the catalogue worked, sorted so that their order says nothing."""
     found = [one for one in requests if any(value >= 0.5 and key in index.keys for key, value in one.outcomes.items())]
-    return sorted(found, key=lambda one: (one.task, one.query_id))
+    return sorted(found, key=lambda one: (one.task, one.query_id, one.source))
 
 
 def learn(requests: Sequence[PastRequest], index: ToolIndex) -> Offsets:
@@ -141,6 +141,7 @@ def rewards_of_calls(
         tasks=[one.task for one in requests],
         query_ids=[one.query_id for one in requests],
         judge=JUDGE,
+        sources=[one.source for one in requests],
         doc_ids=[card.key for card in index.cards],
     )
 

@@ -42,6 +42,8 @@ class PastRequest:
         task: Its task key: a server or a namespace.
 
         outcomes: The reward of each tool that was called, by the key of its card.
+
+        source: Who called them; several may call tools for the same request.
     """
 
     query_id: str
@@ -49,6 +51,7 @@ class PastRequest:
     vector: FloatArray
     task: str
     outcomes: Mapping[str, float]
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,8 @@ class Outcome:
         reward: In [0, 1].
 
         task: The task key of the request, None where nothing names one.
+
+        source: Who called the tool; empty where nothing names them.
     """
 
     query: str
@@ -75,6 +80,7 @@ class Outcome:
     card_vector: FloatArray
     reward: float
     task: str | None
+    source: str = ""
 
 
 class CallMemory(Protocol):
@@ -115,13 +121,14 @@ class InProcess:
 
     def __init__(self) -> None:
         self.live = LiveOffsets()
-        self._kept: dict[str, OrderedDict[tuple[str, str], tuple[FloatArray, dict[str, float]]]] = {}
+        # By tenant, the vector and the outcomes of each task, request and source.
+        self._kept: dict[str, OrderedDict[tuple[str, str, str], tuple[FloatArray, dict[str, float]]]] = {}
         self._versions: dict[str, int] = {}
         self._lock = Lock()
 
     def note(self, outcome: Outcome, tenant: str) -> None:
         """Keep the outcome of one call."""
-        key = (outcome.task or DEFAULT_TASK, outcome.query)
+        key = (outcome.task or DEFAULT_TASK, outcome.query, outcome.source)
         with self._lock:
             kept = self._kept.setdefault(tenant, OrderedDict())
             kept.setdefault(key, (outcome.vector, {}))[1][outcome.card.key] = outcome.reward
@@ -133,8 +140,8 @@ class InProcess:
         """The last requests of a tenant with vectors (width,), newest first."""
         with self._lock:
             return [
-                PastRequest(query, query, vector, task, dict(outcomes))
-                for (task, query), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
+                PastRequest(query, query, vector, task, dict(outcomes), source)
+                for (task, query, source), (vector, outcomes) in reversed(self._kept.get(tenant, OrderedDict()).items())
                 if len(vector) == width
             ]
 
@@ -187,7 +194,14 @@ class InStore:
         """Keep the outcome of one call; it is written a moment later."""
         known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
         with scope(outcome.task, tenant=tenant, query_id=""):
-            self._log.record(outcome.query, [outcome.card.text], [outcome.reward], task=outcome.task, known=known)
+            self._log.record(
+                outcome.query,
+                [outcome.card.text],
+                [outcome.reward],
+                task=outcome.task,
+                known=known,
+                source=outcome.source,
+            )
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -197,10 +211,10 @@ class InStore:
         """
         self._log.flush()
         served = self._store.history.recent(
-            tenant, width=width, embedder=self._embedder, judge=JUDGE, limit=LAST, depth=_DEPTH
+            tenant, width=width, embedder=self._embedder, judge=JUDGE, limit=LAST, depth=_DEPTH, by_source=True
         )
         return [
-            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes)
+            PastRequest(one.query_id, one.query, one.vector, one.task, outcomes, one.source)
             for one in served
             if one.vector is not None
             and one.query

@@ -15,7 +15,7 @@ import numpy as np
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
-from tttembed_rag.serving.context import current_scope, current_tenant
+from tttembed_rag.serving.context import current_scope, current_source, current_tenant
 from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.catalog import cards_of
@@ -154,7 +154,9 @@ class LearnedToolSearch:
 
     # Learning
 
-    def used(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
+    def used(
+        self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+    ) -> None:
         """Keep that *tool* was called for a request, and whether it worked.
 
         Say what happened alone: a tool that was found and not called is not judged. A failure is one of the tool's own,
@@ -168,6 +170,9 @@ class LearnedToolSearch:
             succeeded: Whether it did what it was called for.
 
             task: As for the search.
+
+            source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
+                source of the caller's `scope`, and empty is trusted.
 
         Raises:
             InputError: There is no such tool, or the request is empty.
@@ -189,12 +194,15 @@ class LearnedToolSearch:
             card_vector=index.vectors[row],
             reward=SUCCEEDED if succeeded else FAILED,
             task=current_scope() if task is None else task,
+            source=current_source() if source is None else source,
         )
         self._memory.note(outcome, current_tenant())
 
-    async def aused(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
+    async def aused(
+        self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+    ) -> None:
         """The same, without holding up the event loop."""
-        await asyncio.to_thread(self.used, query, tool, succeeded, task=task)
+        await asyncio.to_thread(self.used, query, tool, succeeded, task=task, source=source)
 
     def turn(self, task: str | None = None) -> Turn:
         """One turn of an agent: searches that repeat a request in other words join it."""
@@ -213,7 +221,7 @@ class LearnedToolSearch:
         live = self._memory.live.current
         version = self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
-        outcomes = tuple((one.task, one.query_id, tuple(sorted(one.outcomes.items()))) for one in requests)
+        outcomes = tuple((one.task, one.query_id, one.source, tuple(sorted(one.outcomes.items()))) for one in requests)
         seen, before = (len(index), outcomes), self._looked.get(tenant, (0, ()))
         if len(requests) < 2:
             return Lesson.of(len(requests), live, _TOO_FEW)

@@ -37,7 +37,7 @@ def same_text(rows: UnitRows) -> IntArray:
     from scipy.sparse.csgraph import connected_components
     from scipy.spatial import KDTree
 
-    _, first, number = np.unique(_hashes(rows), return_index=True, return_inverse=True)
+    _, first, number = np.unique(row_hashes(rows), return_index=True, return_inverse=True)
     sketched = rows.vectors[first] @ _sketch(rows.vectors.shape[1]) / rows.norms[first, None]
     reach = (2 * _SAME) ** 0.5
     neighbours = KDTree(sketched).query(sketched, k=range(2, 2 + _NEAREST), distance_upper_bound=reach)[1]
@@ -77,7 +77,7 @@ def near_copies(rows: UnitRows) -> IntArray:
     return np.asarray(np.unique(group, return_inverse=True)[1][place])
 
 
-def _hashes(rows: UnitRows) -> NDArray[np.uint64]:
+def row_hashes(rows: UnitRows) -> NDArray[np.uint64]:
     """(u,) a hash of each unit row, rounded to five digits."""
     hashes = np.empty(len(rows), np.uint64)
     for start in range(0, len(rows), _BLOCK_ROWS):

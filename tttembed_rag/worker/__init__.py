@@ -1,6 +1,6 @@
 """`Worker`: judge, fit, gate and publish again and again, on new evidence only.
 
-A round goes over every tenant of a store. Its steps, by their `Action`, with what leads to them:
+A round goes over the tenants of a store with something to do. Its steps, by their `Action`, with what leads to them:
 
     judge     pairs wait ──────────────────► judged            the judge broke down ──► not judged
     probe     the model cannot be asked ───► not probed        nothing is learned in this round
@@ -14,8 +14,8 @@ A round goes over every tenant of a store. Its steps, by their `Action`, with wh
                   it withholds all for the first time ────────────────────► kept
                   it withholds all for the second time in a row ──────────► withdrawn
 
-A second worker is on standby until the first one ends or its lease does. A tenant with something broken has failed; the
-others go on.
+Any number of workers share a store: one works for a tenant at a time, and a worker is on standby where others work for
+all tenants with something to do. A tenant with something broken has failed; the others go on.
 """
 
 from tttembed_rag.worker.probe import Probe

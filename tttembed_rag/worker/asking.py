@@ -3,6 +3,8 @@
 Every answer is kept by the store as soon as it is known, so a worker that is killed here has lost nothing and
 pays for nothing twice.
 
+Any number of workers share the day's budget: each reserves what it is about to spend, see `Reservations`.
+
 A call may fail because the judge is down, because of its query (too long, filtered), or because of the operator (a
 proxy with a limit that only the probe keeps). Where calls fail in a row, the probe of the judge is asked again, and
 only a judge that fails it is broken. Queries with a call that failed are set aside in the store, with the reason, and
@@ -21,18 +23,24 @@ from threading import Event
 from tttembed_rag.errors import InputError, StoreError, TTTEmbedError
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
-from tttembed_rag.judges.spending import Budget, Ledger, Price
+from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
 from tttembed_rag.judging.running import LateError, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
-from tttembed_rag.stores import Store
+from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores.records import Spend
+from tttembed_rag.stores.reserving import Reserved
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
 # The share of the time of a step that one call may take: those that come back in time are kept.
 _CALL_SHARE = 0.5
+# Factor on the forecast of what is asked that is reserved of the day's budget: a judge may use more than it forecasts.
+_SLACK = 2.0
+# Seconds between looks at whether another worker has probed the judge.
+_POLL = 0.1
 # Pairs declined in a day at most: so many, or that share of the pairs answered on it.
 _DECLINED, _DECLINED_SHARE = 16, 0.02
 # The probe of a judge as a query to ask about.
@@ -73,19 +81,37 @@ class Asked:
         return "; ".join(part for part in (f"{self.scored} pairs scored", refused, self.stopped) if part)
 
 
-class UncachedAnswers:
-    """Answers that are counted and kept, and never looked up."""
+class CountedAnswers:
+    """Answers of the store, with what those that were put have cost.
 
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+    Args:
+        answers: Answers of the store.
 
-    def get(self, _: Sequence[bytes]) -> dict[bytes, Paid]:
-        """Nothing: every pair is asked about."""
-        return {}
+        paid: The sums, to which is added.
+
+        uncached: Whether every pair is asked about anew.
+    """
+
+    def __init__(self, answers: Answers, paid: Paying, *, uncached: bool = False) -> None:
+        self._answers, self._paid, self._uncached = answers, paid, uncached
+
+    def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
+        """The answers that are kept, of *pairs*."""
+        return {} if self._uncached else self._answers.get(pairs)
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Count *answers*, and keep those that are the first."""
         self._answers.put(judge, answers)
+        self._paid.tokens += sum(paid.tokens for paid in answers.values())
+        self._paid.usd += sum(paid.usd for paid in answers.values())
+
+
+@dataclass(slots=True)
+class Paying:
+    """What this process has paid a judge so far."""
+
+    tokens: float = 0.0
+    usd: float = 0.0
 
 
 class Asking:
@@ -112,8 +138,9 @@ class Asking:
         judge.scale.check_calibrated()
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
-        self._queue = store.judge_queue
-        self._judge = Wary(judge, self._queue.answers(), price)
+        self._queue, self._reservations = store.judge_queue, store.reservations
+        self.paid = Paying()
+        self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
         self._budget, self._price = budget, price
         self._concurrency = concurrency
         self._limit = TimeLimit(judge.fingerprint, seconds)
@@ -123,19 +150,20 @@ class Asking:
         """Fingerprint of the judge."""
         return self._judge.fingerprint
 
-    def judge(self, tenant: str, stop: Event, check: Callable[[], object]) -> Asked:
+    def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Score what waits of `_QUERIES` queries of *tenant*, newest first, and last those that failed before.
 
-        First *check* is called, and its errors are raised; judging ends soon once *stop* is set.
+        *lease* gives the lease that the worker works under, and raises an error where it is lost; judging ends soon
+        once *stop* is set.
         """
-        check()
+        lease()
         if self._limit.is_exceeded:
             return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
         observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True)
         if not observations:
             return Asked()
         try:
-            return self._judge_some(observations, tenant, stop)
+            return self._judge_some(observations, tenant, stop, lease)
         except StoreError:
             raise
         except TTTEmbedError as exc:
@@ -143,8 +171,10 @@ class Asking:
                 self._set_aside(tenant, {one.query_id: str(exc) for one in observations})
             return Asked(stopped=str(exc), broken=True)
 
-    def _judge_some(self, observations: Sequence[Observation], tenant: str, stop: Event) -> Asked:
-        answers = self._queue.answers(observations)
+    def _judge_some(
+        self, observations: Sequence[Observation], tenant: str, stop: Event, lease: Callable[[], Lease]
+    ) -> Asked:
+        answers = CountedAnswers(self._queue.answers(observations), self.paid)
         answered, fresh = self._parted(observations, answers)
         scored = 0
         if answered:
@@ -153,36 +183,51 @@ class Asking:
             if not scored:  # they wait by mistake
                 self._set_aside(tenant, {one.query_id: "nothing of it can be asked" for one in observations})
             return Asked(scored, more=True)
-        left = self._left()
-        if left.pairs is not None and left.pairs < 1:
+        reserved = self._reserve(fresh, lease)
+        if reserved.budget.pairs is not None and reserved.budget.pairs < 1:
             return Asked(scored, stopped=f"budget: {self._budget.pairs:g} pairs of today are spent")
-        verdicts = self._limit.call(partial(self._ask, fresh, left, answers), stop)
+        fresh = [one for one in fresh if one.query not in reserved.elsewhere]
+        if not fresh:  # their answers are kept by then
+            return Asked(scored)
+        verdicts = self._limit.call(partial(self._ask, fresh, reserved.budget, answers, lease), stop)
         if verdicts is None:
             return Asked(scored, stopped=BUDGET_ENDED)
-        scored += self._keep(verdicts, tenant)
+        kept = self._keep(verdicts, tenant)
+        if (
+            verdicts.stopped == BUDGET_ENDED and reserved.more and kept
+        ):  # more than forecast: the next turn reserves anew
+            verdicts = replace(verdicts, stopped="")
+        scored += kept
         if not verdicts.failed:
             return Asked(scored, stopped=verdicts.stopped, more=not verdicts.stopped)
-        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop)
+        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop, lease)
 
-    def _after_failures(self, verdicts: Verdicts, asked: Sequence[Observation], tenant: str, stop: Event) -> Asked:
+    def _after_failures(
+        self,
+        verdicts: Verdicts,
+        asked: Sequence[Observation],
+        tenant: str,
+        stop: Event,
+        lease: Callable[[], Lease],
+    ) -> Asked:
         """What comes of calls that failed: the judge is broken, or their queries are set aside."""
         capped = verdicts.stopped == BUDGET_ENDED
         probed = bool(verdicts.stopped) and not capped  # several failed in a row
-        if probed and (ended := self._unless_well(verdicts.stopped, stop)):
+        if probed and (ended := self._unless_well(verdicts.stopped, stop, lease)):
             return ended
         lasting = self._set_aside(tenant, {query: str(why) for (query, _), why in verdicts.failed.items()})
         pairs = sorted(pair for pair in verdicts.failed if pair[0] in lasting)[: self._may_decline() if lasting else 0]
         why = str(next(iter(verdicts.failed.values())))
-        if pairs and not probed and (ended := self._unless_well(why, stop)):
+        if pairs and not probed and (ended := self._unless_well(why, stop, lease)):
             return ended
         refused = len(verdicts.failed)
-        if pairs and not self._decline(asked, set(pairs)):
+        if pairs and not self._decline(asked, set(pairs), lease):
             return Asked(refused=refused, why=why, stopped=BUDGET_ENDED)
         return Asked(refused=refused, why=why, stopped=BUDGET_ENDED if capped else "", more=not capped)
 
-    def _unless_well(self, why: str, stop: Event) -> Asked | None:
+    def _unless_well(self, why: str, stop: Event, lease: Callable[[], Lease]) -> Asked | None:
         """None where the judge passes its probe now; else why nothing more is asked."""
-        passes = self._limit.call(self._passes_probe, stop)
+        passes = self._limit.call(partial(self._passes_probe, lease), stop)
         if passes is None:
             return Asked(stopped=BUDGET_ENDED)
         return None if passes else Asked(stopped=f"{self.fingerprint}: fails the probe; {why}", broken=True)
@@ -196,15 +241,27 @@ class Asking:
         allowed = max(_DECLINED, int(_DECLINED_SHARE * self._queue.spent().pairs))
         return max(0, allowed - self._queue.declined(self.fingerprint))
 
-    def _ask(self, fresh: Sequence[Observation], left: Budget, answers: Answers, given_up: Event) -> Verdicts | None:
+    def _ask(
+        self,
+        fresh: Sequence[Observation],
+        left: Budget,
+        answers: Answers,
+        lease: Callable[[], Lease],
+        given_up: Event,
+    ) -> Verdicts | None:
         """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
         if not self._judge.knows_some:
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
-            if len(answers.get(keys)) < len(keys):
-                if not self._affords_probe(left):
+            while len(answers.get(keys)) < len(keys):
+                reserved = self._reserve([*fresh, _PROBE], lease)
+                if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
+                    if given_up.wait(_POLL):
+                        return None
+                    continue
+                if not self._affords_probe(reserved.budget):
                     return None
                 check_once(self._judge, answers, price=self._price)
-                left = self._left()
+                left = self._reserve(fresh, lease).budget
         return judge_all(
             self._plan(fresh, left),
             self._judge,
@@ -214,15 +271,15 @@ class Asking:
             stop=given_up,
         )
 
-    def _passes_probe(self, given_up: Event) -> bool | None:
+    def _passes_probe(self, lease: Callable[[], Lease], given_up: Event) -> bool | None:
         """Whether the judge tells good from bad now, asked as about any pair; None where that cannot be paid for."""
-        left = self._left()
+        left = self._reserve([_PROBE], lease).budget
         if not self._affords_probe(left):
             return None
         verdicts = judge_all(
             self._plan([_PROBE], left),
             self._judge,
-            UncachedAnswers(self._queue.answers()),
+            CountedAnswers(self._queue.answers(), self.paid, uncached=True),
             seconds=_CALL_SHARE * self._limit.seconds,
             stop=given_up,
         )
@@ -234,7 +291,9 @@ class Asking:
         enough = left.pairs is None or left.pairs >= len(_PROBE.candidates)
         return enough and Ledger(left, self._price).admits(ahead)
 
-    def _decline(self, asked: Sequence[Observation], pairs: AbstractSet[tuple[str, str]]) -> int:
+    def _decline(
+        self, asked: Sequence[Observation], pairs: AbstractSet[tuple[str, str]], lease: Callable[[], Lease]
+    ) -> int:
         """Write down that the judge declined *pairs*; gives for how many the day's budget of pairs was enough."""
         keys = {
             pair_key(self.fingerprint, one.query, text)
@@ -242,24 +301,28 @@ class Asking:
             for document, text in one.candidates
             if (one.query_id, document) in pairs
         }
-        left = self._left().pairs
+        left = self._reserve(asked, lease).budget.pairs
         paid_for = sorted(keys)[: None if left is None else int(left)]
-        self._queue.answers(asked).put(self.fingerprint, dict.fromkeys(paid_for, Paid(None)))
+        CountedAnswers(self._queue.answers(asked), self.paid).put(self.fingerprint, dict.fromkeys(paid_for, Paid(None)))
         return len(paid_for)
 
     def _plan(self, observations: Sequence[Observation], budget: Budget) -> Plan:
         deepest = max((len(one.candidates) for one in observations), default=1)
         return Plan(observations, (max(1, deepest),), budget, self._price)
 
-    def _left(self) -> Budget:
-        """What is left of the day's budget."""
-        spent = self._queue.spent()
-
-        def left(cap: float | None, gone: float) -> float | None:
-            return None if cap is None else max(0.0, cap - gone)
-
-        budget = self._budget
-        return Budget(left(budget.pairs, spent.pairs), left(budget.tokens, spent.tokens), left(budget.usd, spent.usd))
+    def _reserve(self, asked: Sequence[Observation], lease: Callable[[], Lease]) -> Reserved:
+        """Of what is left of the day's budget, enough to ask about *asked* and for a probe of the judge."""
+        size = self._judge.documents_per_call
+        texts = [(one.query, [text for _, text in one.candidates]) for one in [*asked, _PROBE]]
+        usage = Usage()
+        if self._budget.tokens is not None or self._budget.usd is not None:
+            for query, documents in texts:
+                for start in range(0, len(documents), size):
+                    usage += self._judge.forecast(query, documents[start : start + size])
+        pairs = sum(len(documents) for _, documents in texts)
+        wanted = Spend(pairs, _SLACK * usage.tokens, _SLACK * self._price.of(usage))
+        queries = [query for query, _ in texts[:-1]]
+        return self._reservations.reserve(lease(), self.fingerprint, wanted, self._budget, queries)
 
     def _parted(
         self, observations: Sequence[Observation], answers: Answers

@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -34,7 +35,7 @@ from tttembed_rag.errors import DataError, InputError, JudgeError, StoreError, T
 from tttembed_rag.judges.batchservice import BatchService, ServiceBatch
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judging.byfile import answered, read_batch, write_batch
 from tttembed_rag.judging.outstanding import Outstanding
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
@@ -43,7 +44,8 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Lease, Store
 from tttembed_rag.stores.openbatches import OpenBatch
-from tttembed_rag.worker.asking import Asked
+from tttembed_rag.stores.records import Spend
+from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
 ResultT = TypeVar("ResultT")
@@ -84,8 +86,9 @@ class Batches:
             raise InputError(
                 f"batches: expected a service of the judge {judge.fingerprint}, got one of {service.judge.fingerprint}"
             )
-        self._queue, self._open = store.judge_queue, store.open_batches
-        self._judge = Wary(judge, self._queue.answers(), price)
+        self._queue, self._open, self._reservations = store.judge_queue, store.open_batches, store.reservations
+        self.paid = Paying()
+        self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
         self._service, self._lines = service, service.judge
         self._budget, self._price = budget, price
         self._limit = TimeLimit(judge.fingerprint, seconds)
@@ -161,7 +164,7 @@ class Batches:
     ) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
         waiting = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
-        answers = self._queue.answers(waiting, day=batch.date)
+        answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
         plan = _plan(waiting, price=Price(*batch.price))
         failures: Counter[str] = Counter()
         strangers = 0
@@ -204,21 +207,22 @@ class Batches:
         sent = {query for one in ours for query in one.queries}
         find = partial(self._queue.waiting, self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=sent)
         observations = find()
-        answers = self._queue.answers(observations)
-        if scored := self._write(observations, answers, tenant):
+        if scored := self._write(observations, self._queue.answers(observations), tenant):
             observations = find()
-            answers = self._queue.answers(observations)
         if not observations:
             return Asked(scored)
-        left = self._left()
+        left, elsewhere = self._reserve(observations, lease)
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, stopped=BUDGET_ENDED)
+        observations = [one for one in observations if one.query not in elsewhere]  # their answers are kept soon
+        answers = CountedAnswers(self._queue.answers(observations), self.paid)
         full = len(observations) == _QUERIES
         with tempfile.TemporaryDirectory(prefix="tttembed-batch-") as folder, closing(Outstanding.open(None)) as none:
             plan, path = _plan(observations, left, self._price), Path(folder) / "requests.jsonl"
             written = write_batch(path, plan, self._lines, answers, none, probe=False, requests=_REQUESTS, size=_BYTES)
             if written.files:
-                self._limited(partial(check_once, self._judge, _Anew(answers), price=self._price), stop)
+                anew = CountedAnswers(self._queue.answers(), self.paid, uncached=True)
+                self._limited(partial(check_once, self._judge, anew, price=self._price), stop)
             pairs, usd = 0, 0.0
             for file, costs in zip(written.files, written.costs, strict=True):
                 if stop.is_set() or not (
@@ -268,38 +272,34 @@ class Batches:
         found = self._limited(partial(self._service.create, name, batch.key), stop)
         return self._open.note(replace(batch, number=found.number), tenant=tenant, lease=lease())
 
-    def _left(self) -> Budget:
-        """What is left of the day's budget behind a probe of the judge."""
-        spent, documents = self._queue.spent(), [PROBE_GOOD, PROBE_BAD]
+    def _reserve(self, asked: Sequence[Observation], lease: Callable[[], Lease]) -> tuple[Budget, AbstractSet[str]]:
+        """Of what is left of the day's budget behind a probe, enough for *asked*; and queries asked about elsewhere."""
+        usage, pairs, documents = Usage(), 0, [PROBE_GOOD, PROBE_BAD]
+        for one in asked:
+            pairs += len(one.candidates)
+            if self._budget.tokens is not None or self._budget.usd is not None:
+                usage += self._lines.forecast(one.query, [text for _, text in one.candidates])
         probe = self._judge.forecast(PROBE_QUERY, documents)
-
-        def left(cap: float | None, gone: float) -> float | None:
-            return None if cap is None else max(0.0, cap - gone)
-
-        return Budget(
-            left(self._budget.pairs, spent.pairs + len(documents)),
-            left(self._budget.tokens, spent.tokens + probe.tokens),
-            left(self._budget.usd, spent.usd + self._price.of(probe)),
+        probe_usd = self._price.of(probe)
+        usd = self._price.share(self._lines.price).of(usage)
+        # A plan counts the probe that was passed before too.
+        wanted = Spend(pairs + 2 * len(documents), usage.tokens + 2 * probe.tokens, usd + 2 * probe_usd)
+        reserved = self._reservations.reserve(
+            lease(), self.fingerprint, wanted, self._budget, {one.query for one in asked}
         )
+
+        def behind(granted: float | None, cost: float) -> float | None:
+            return None if granted is None else max(0.0, granted - cost)
+
+        most = reserved.budget
+        left = Budget(
+            behind(most.pairs, len(documents)), behind(most.tokens, probe.tokens), behind(most.usd, probe_usd)
+        )
+        return left, reserved.elsewhere
 
     def _limited(self, call: Callable[[], ResultT], stop: Event) -> ResultT:
         """What *call* returns, unless it takes too long."""
         return self._limit.call(lambda _: call(), stop)
-
-
-class _Anew:
-    """Answers that are counted and kept, and never looked up."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-
-    def get(self, _: Sequence[bytes]) -> dict[bytes, Paid]:
-        """Nothing: every pair is asked about."""
-        return {}
-
-    def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
-        """Count *answers*, and keep those that are the first."""
-        self._answers.put(judge, answers)
 
 
 def _plan(observations: Sequence[Observation], budget: Budget | None = None, price: Price | None = None) -> Plan:

@@ -22,7 +22,7 @@ from tttembed_rag.worker.drift import query_drift, reward_drift
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant, same_model
-from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains
+from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains, without_risen
 
 
 def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
@@ -71,8 +71,9 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     old, fresh = tenant.notes.learned().split(own)
     if fresh is None:
         return none
-    gains, groups = live_gains(offsets, fresh)
-    looked = trial.look(gains, groups)
+    gains, groups, weights = live_gains(offsets, fresh)
+    others = without_risen(offsets, fresh)
+    looked = trial.look(gains, groups, weights, rest=None if others is None else live_gains(offsets, others))
     if looked == trial:
         return gains
     yield tenant.step("looked", f"version {live.number}: {looked}")

@@ -33,9 +33,9 @@ class Holding:
         self._thread = Thread(target=self._renew, name="tttembed-lease", daemon=True)
 
     @classmethod
-    def take(cls, store: Store, name: str, owner: str, seconds: float) -> Holding | None:
-        """The lease *name*, held by *owner* for *seconds* at a time; None while another owner holds it."""
-        lease = store.leases.take(name, owner, seconds)
+    def take(cls, store: Store, tenant: str, owner: str, seconds: float) -> Holding | None:
+        """The right to work for *tenant*, held for *seconds* at a time; None while another owner holds it."""
+        lease = store.leases.take_tenant(tenant, owner, seconds)
         return None if lease is None else cls(store, lease, seconds)
 
     def __enter__(self) -> Self:

@@ -2,7 +2,8 @@
 
 What is live stays until something speaks against it. A fit of which the gate withholds every offset does: its evidence
 includes what the live version was learned from. But evidence wavers around the gate, and versions must not flap, so
-the first such fit is only noted; the second in a row, on more rewards, withdraws the live version.
+the first such fit is only noted; the second in a row, on more rewards, withdraws the live version. Where there are
+trusted labels, the first does.
 
 After a rollback the same evidence cannot publish the same again: until there are `_OUTWEIGH` times the rewarded queries
 that were behind the version rolled back, only queries served since the trial that it failed began are learned from.
@@ -45,18 +46,21 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     judge, count = tenant.judge()
     if not count and tenant.live is None:
         yield tenant.step("learned nothing", "no rewards yet")
+        tenant.settle()
         return
     if probe is not None:
         yield from recognise(tenant, probe, count)
-    changes = tenant.store.changes(judge, tenant=tenant.name)
-    if (judge, count, changes) == (tenant.memory.judge, tenant.memory.looked, tenant.memory.changes):
+    changes, labelled = tenant.store.changes(judge, tenant=tenant.name), tenant.labelled()
+    audited = labelled != tenant.memory.labelled
+    if not audited and (judge, count, changes) == (tenant.memory.judge, tenant.memory.looked, tenant.memory.changes):
         yield tenant.step("learned nothing", f"nothing is new, {count} rewards as before")
+        tenant.settle()
         return
     tenant.find_embedder(judge)
     if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
         tenant.notes.set_trial(replace(tenant.notes.trial(), queries=0, against=0, earlier=()))
-    tenant.memory = tenant.memory.counted(judge, count, changes)
-    new, needed = tenant.memory.new, tenant.needed(judge)
+    tenant.memory = replace(tenant.memory.counted(judge, count, changes), labelled=labelled)
+    new, needed = tenant.memory.new, 0 if audited else tenant.needed(judge)
     if new >= needed or tenant.serves:
         try:
             rewards = tenant.rewards(judge, tenant.embedder)
@@ -71,6 +75,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     if new < needed:
         yield tenant.step("learned nothing", f"{new} rewards are new, {needed} are needed")
     tenant.remember()
+    tenant.settle()
 
 
 def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None) -> Iterator[Step]:
@@ -86,7 +91,8 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     own = None if live is None or not tenant.is_for(live, usable) else tenant.offsets_of(live)
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
-            offsets = fit(usable, scope=tenant.habits.scope, warm_start=own)
+            labels = tenant.labels()
+            offsets = fit(usable, scope=tenant.habits.scope, warm_start=own, audit=labels)
             note(rewarded=len(usable))
     except InputError as exc:
         yield tenant.step("failed", f"nothing could be fitted: {exc}")
@@ -94,7 +100,7 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     tenant.memory = tenant.memory.learned()
     summary = f"{_explained(offsets)}; learned from {len(usable)} queries, {usable.budget} rewards of {usable.judge}"
     serves, served = (any(offset.served for offset in (which or {}).values()) for which in (offsets, own))
-    if serves or (served and tenant.memory.doubted):
+    if serves or (served and (tenant.memory.doubted or labels)):
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=serves)
     elif served:
         summary = f"version {tenant.live_number} stays, the next fit decides; {summary}"

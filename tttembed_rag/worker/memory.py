@@ -50,6 +50,8 @@ class Memory:
         changes: `Store.changes` at the last pass; below 0 where that is not known.
 
         corrected: Rewards that were corrected since something was learned last.
+
+        labelled: Trusted labels that were ever written, at the last pass.
     """
 
     judge: str = ""
@@ -62,6 +64,7 @@ class Memory:
     fresh: float = 0.0
     changes: int = -1
     corrected: int = 0
+    labelled: int = 0
 
     @property
     def new(self) -> int:

@@ -1,7 +1,8 @@
-"""The worker: rounds over all tenants under one lease, until it is told to end."""
+"""The worker: rounds over the tenants with something to do, each under a lease of its own, until it is told to end."""
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
@@ -11,7 +12,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from uuid import uuid4
 
@@ -21,7 +22,6 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.leasing import WORKER_LEASE
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
@@ -50,8 +50,9 @@ _LONGEST_TURNS = 60.0
 class Worker:
     """Judges what waits, learns from what is new and publishes what the gate supports, for every tenant of a store.
 
-    One worker is active per store; others stand by and take over when it ends or its lease does. It may
-    be killed at any moment: every reward and version is there or not, and the next worker goes on.
+    Any number of workers share a store, side by side: one works for a tenant at a time, and what it was killed at
+    goes to the next one once its lease ends. It may be killed at any moment: every reward and version is there or not.
+    A round costs nothing for tenants with nothing to do.
 
     Args:
         store: The store that it works on.
@@ -66,7 +67,7 @@ class Worker:
 
         scope: What is fitted: ``auto``, ``global``, ``task`` or ``query``.
 
-        budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts.
+        budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts of the store.
 
         price: What the judge's usage costs; needed where the budget caps money.
 
@@ -147,9 +148,10 @@ class Worker:
         self._learning = 0.0  # seconds that learning took the last time
         self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
         self._troubles: dict[tuple[str, str], _Trouble] = {}
+        self._elsewhere = set[str]()  # the tenants of this round that other workers work for
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
-        """One pass over all tenants; gives what was done.
+        """One pass over the tenants with something to do; gives what was done.
 
         Args:
             stop: Once it is set, the current step is finished and no other begun.
@@ -158,14 +160,9 @@ class Worker:
 
         Raises:
             StoreUnavailable: The store is out of order; what was done stays done.
-
-            LeaseLost: Another worker took over in between; nothing was published since.
         """
-        holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
-        if holding is None:
-            return _by_tenant([_announced(watch, Step("standby", "another worker is at work"))])
-        with holding:
-            return self._round(holding, stop or Event(), watch)
+        with telemetry.step("round"):
+            return _by_tenant([_announced(watch, step) for step in self._steps(stop or Event())])
 
     def run(
         self,
@@ -188,42 +185,38 @@ class Worker:
         trouble = Backoff(_FIRST_WAIT, _LONGEST_WAIT, self._clock)
         while not stop.is_set():
             try:
-                holding = Holding.take(self._store, WORKER_LEASE, self._owner, self._lease_seconds)
-                if holding is None:
-                    _announced(watch, Step("standby", "another worker is at work"))
-                    stop.wait(min(every, self._lease_seconds / 2))
-                    continue
-                with holding:
-                    while not stop.is_set():
-                        self._round(holding, stop, watch)
-                        trouble.over()
-                        stop.wait(every)
+                self.round(stop=stop, watch=watch)
+                trouble.over()
+                stop.wait(min(every, self._lease_seconds / 2) if self._elsewhere else every)
             except StoreUnavailable as exc:
                 wait = trouble.wait()
                 _announced(watch, Step("failed", f"{exc}; trying again in {wait:.0f} s"))
                 stop.wait(wait)
-            except LeaseLost as exc:
-                _announced(watch, Step("standby", str(exc)))
 
-    def _round(self, holding: Holding, stop: Event, watch: Callable[[Step], None] | None) -> list[Round]:
-        with telemetry.step("round"):
-            return _by_tenant([_announced(watch, step) for step in self._steps(holding, stop)])
+    def _steps(self, stop: Event) -> Iterator[Step]:
+        """The steps of a round; at least one."""
+        self._store.due.fold()
+        self._elsewhere.clear()
+        idle = True
+        for step in self._turns(stop):
+            idle = False
+            yield step
+        if idle and self._elsewhere:
+            yield Step("standby", "other workers are at work for all tenants with something to do")
+        elif idle:
+            yield Step("learned nothing", "nothing is new")
 
-    def _steps(self, holding: Holding, stop: Event) -> Iterator[Step]:
+    def _turns(self, stop: Event) -> Iterator[Step]:
         """Judging and learning in turns, until nothing waits that the budget still pays for."""
-        self._store.fold_changes()
         spent_out = set[str]()
         more = True
         while more and not stop.is_set():
-            tenants = self._tenants
-            if tenants is None:
-                tenants = sorted({"", *self._store.tenants()})
-            more = yield from self._judged(tenants, spent_out, holding, stop)
+            more = yield from self._judged(spent_out, stop)
             begun = self._clock()
-            yield from self._learned(tenants, holding, stop)
+            yield from self._learned(stop)
             self._learning = self._clock() - begun
 
-    def _learned(self, tenants: Sequence[str], holding: Holding, stop: Event) -> Iterator[Step]:
+    def _learned(self, stop: Event) -> Iterator[Step]:
         """Guard what is live, and learn from what is new."""
         probe = None
         if self._probe is not None and not stop.is_set():
@@ -233,21 +226,51 @@ class Worker:
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
                 return
-        for tenant in tenants:
+        self._look_anew(probe)
+        for tenant in self._ours(self._store.due.tenants()):
             if stop.is_set():
                 return
-            if self._is_troubled("learning", tenant):
-                continue
+            if tenant in self._elsewhere or self._is_troubled("learning", tenant):
+                continue  # who judges for it learns for it too, once the turns are over
             try:
-                yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
-            except (StoreUnavailable, LeaseLost):
+                if (holding := self._take(tenant)) is None:
+                    continue
+                with holding:
+                    yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
+            except StoreUnavailable:
                 raise
+            except LeaseLost as exc:
+                yield Step("standby", str(exc), tenant)
             except Superseded as exc:  # by a person; looked at again in the next round
                 yield Step("learned nothing", str(exc), tenant)
             except Exception as exc:  # noqa: BLE001 (of one tenant, MemoryError too: the others go on)
                 yield self._troubled("learning", tenant, exc)
             else:
                 self._troubles.pop(("learning", tenant), None)
+
+    def _look_anew(self, probe: Probe | None) -> None:
+        """Let all tenants be due where another judge is learned from than before, or the embedding model is another."""
+        known = json.loads(self._store.due.basis() or "{}")
+        before = Probe.from_json(known["probe"]) if known.get("probe") else None
+        changed = known.get("judge") != (self._habits.judge or "")
+        if probe is not None and (before is None or before.difference(probe)):
+            before, changed = probe, True
+        if changed:
+            basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
+            self._store.due.restart(json.dumps(basis))
+
+    def _ours(self, tenants: Sequence[str]) -> list[str]:
+        """Those of *tenants* that this worker works for, in their order."""
+        return [one for one in tenants if self._tenants is None or one in self._tenants]
+
+    def _take(self, tenant: str) -> Holding | None:
+        """The right to work for *tenant*; None where another worker has it."""
+        holding = Holding.take(self._store, tenant, self._owner, self._lease_seconds)
+        if holding is None:
+            self._elsewhere.add(tenant)
+        else:
+            self._elsewhere.discard(tenant)
+        return holding
 
     def _is_troubled(self, doing: str, tenant: str) -> bool:
         """Whether a tenant is left out of judging or learning for a while, after an error of its own."""
@@ -266,21 +289,19 @@ class Worker:
             _log.error("tenant %r is left out of %s for %.0f s", tenant, doing, wait, exc_info=error)
         return Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant)
 
-    def _judged(
-        self, tenants: Sequence[str], spent_out: set[str], holding: Holding, stop: Event
-    ) -> Generator[Step, None, bool]:
+    def _judged(self, spent_out: set[str], stop: Event) -> Generator[Step, None, bool]:
         """Have the judge score some of what waits for each tenant in turn; gives whether there is more.
 
         A judge that broke down is left alone for a while. A tenant is added to *spent_out*, and left out, when its next
-        answer could exceed a cap.
+        answer could exceed a cap. A tenant that another worker works for is left to it.
         """
         if self._asking is None:
             return False
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        wait = set(self._store.judge_queue.tenants(self._asking.fingerprint)) - spent_out
-        waiting = [one for one in sorted(wait.intersection(tenants)) if not self._is_troubled("judging", one)]
+        wait = set(self._ours(self._store.judge_queue.tenants(self._asking.fingerprint))) - spent_out
+        waiting = [one for one in sorted(wait) if not self._is_troubled("judging", one)]
         turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
@@ -290,15 +311,12 @@ class Worker:
             if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
                 break
             turns.popleft()
-            try:
-                asked = self._asked(self._asking, tenant, stop, holding)
-            except (StoreUnavailable, LeaseLost):
-                raise
-            except Exception as exc:  # noqa: BLE001 (as in `_learned`)
-                yield self._troubled("judging", tenant, exc)
+            asked = self._turn(self._asking, tenant, stop)
+            if isinstance(asked, Step):
+                yield asked
                 spent_out.add(tenant)
+            if not isinstance(asked, Asked):
                 continue
-            self._troubles.pop(("judging", tenant), None)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.scored or asked.more:
                 self._judged_last = tenant
@@ -322,13 +340,28 @@ class Worker:
             first = bisect_right(tenants, self._judged_last)
         return tenants[first:] + tenants[:first]
 
+    def _turn(self, asking: Asking | Batches, tenant: str, stop: Event) -> Asked | Step | None:
+        """A turn of a tenant with the judge, or why it ended early; None where another worker works for the tenant."""
+        try:
+            if (holding := self._take(tenant)) is None:
+                return None
+            with holding:
+                asked = self._asked(asking, tenant, stop, holding)
+        except StoreUnavailable:
+            raise
+        except LeaseLost as exc:
+            return Step("standby", str(exc), tenant)
+        except Exception as exc:  # noqa: BLE001 (as in `_learned`)
+            return self._troubled("judging", tenant, exc)
+        self._troubles.pop(("judging", tenant), None)
+        return asked
+
     def _asked(self, asking: Asking | Batches, tenant: str, stop: Event, holding: Holding) -> Asked:
-        before = self._store.judge_queue.spent()
+        before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
             asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more
             note(pairs=asked.scored)
-        spent = self._store.judge_queue.spent()
-        tokens, usd = max(0.0, spent.tokens - before.tokens), max(0.0, spent.usd - before.usd)  # a day may have ended
+        tokens, usd = asking.paid.tokens - before.tokens, asking.paid.usd - before.usd
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
         return asked
 

@@ -20,7 +20,7 @@ Action: TypeAlias = Literal[
     "resumed",  # offsets are served again
     "not probed",  # the embedding model did not answer its probe
     "failed",  # something of this tenant is broken; the others go on
-    "standby",  # another worker is at work
+    "standby",  # other workers are at work
 ]
 
 # Actions that decide what is served; telemetry counts them.

@@ -12,6 +12,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
+from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.memory import Notes
 from tttembed_rag.worker.steps import Action, Step
@@ -66,6 +67,7 @@ class Tenant:
     def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
         self.store, self.name, self.habits = store, name, habits
         self._holding = holding
+        self._marks = store.due.marks(name)  # before anything else is read: what comes later stays due
         self.notes = Notes(store, name, holding)
         self.memory = self.notes.memory()
         self.live = store.registry.version("live", tenant=name)
@@ -122,6 +124,14 @@ class Tenant:
             judge, tenant=self.name, embedder=embedder, last=self.habits.last, since=since or None
         )
 
+    def labels(self) -> dict[tuple[str, str], float] | None:
+        """Trusted labels of the tenant's own queries: the rewards of the judge `AUDIT`; None where there are none."""
+        return self.store.history.verdicts(self.name, judge=AUDIT) or None
+
+    def labelled(self) -> int:
+        """How many trusted labels were ever written that were new, or others than before."""
+        return self.store.changes(AUDIT, tenant=self.name)
+
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
         return version.width == rewards.width and same_model(version.embedder, self.embedder)
@@ -151,6 +161,10 @@ class Tenant:
         """Write the memory, with changes of its attributes."""
         self.memory = replace(self.memory, **changes)  # type: ignore[arg-type]  # its own attributes
         self.notes.set_memory(self.memory)
+
+    def settle(self) -> None:
+        """Note that the tenant was looked at: until something new comes, no worker looks at it again."""
+        self.store.due.settle(self._marks, tenant=self.name, lease=self.lease)
 
     def step(self, action: Action, detail: str, version: Version | None = None) -> Step:
         """A step of this tenant."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.gate.gains import Gain, judged_ndcg
+from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.stores.reading import FOREIGN
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Fresh rewarded queries that the first look needs, and the factor by which they must have grown before the next look.
 FIRST_LOOK = 20
@@ -25,35 +28,62 @@ LAST_LOOK = 1000
 _FALSE_ALARMS = 0.05
 # How far the gain of one query typically lies from the mean gain, in nDCG@10.
 _TYPICAL_GAIN = 0.1
+# How many voices a source may have near any query, as in a fit by default.
+SOURCE_VOICES = 1.0
 # Looks in a row that must contradict a version before it is taken back.
 LOOKS_IN_A_ROW = 2
 
 
-def live_gains(offsets: Offsets, fresh: Rewards) -> tuple[Float64, Float64]:
-    """Gains in reward-weighted nDCG@10 of *fresh* queries under the offsets that serve them.
+class LiveGains(NamedTuple):
+    """Gains of fresh queries under the offsets that serve them.
+
+    Attributes:
+        gains: (n,) change of reward-weighted nDCG@10 of each query.
+
+        groups: (n,) a number for each query; those that ask nearly the same are one observation.
+
+        weights: (n,) how much each counts beside the others: no source and no copy is more than one voice.
+    """
+
+    gains: Float64
+    groups: IntArray
+    weights: Float64
+
+
+def live_gains(offsets: Offsets, fresh: Rewards) -> LiveGains:
+    """Gains of *fresh* queries under the offsets that serve them; a query that several sources judged is one.
 
     Queries that no offset serves are left out. The candidates are those that the served vectors found: documents
     that an offset pushed out of sight are not among them, documents that it pushed in are.
-
-    Returns:
-        (n,) gains, and (n,) numbers of groups: queries with the same vector are one observation.
     """
-    served = [
-        offsets.find(task, name) for task, name in zip(fresh.tasks.tolist(), fresh.query_ids.tolist(), strict=True)
-    ]
-    by_key: dict[str, tuple[Offset, list[int]]] = {}
-    for row, offset in enumerate(served):
-        if offset is not None:
-            by_key.setdefault(offset.key, (offset, []))[1].append(row)
-    gains, groups = np.full(len(fresh), np.nan), fresh.same_queries
-    for offset, of_offset in by_key.values():
-        rows = np.array(of_offset)
-        part = fresh.take(rows)
-        grid = Grid.of(part)
-        moved = grid.base + offset.alpha * part.documents.times(offset.vector.astype(np.float64))[grid.slots]
-        gains[rows] = judged_ndcg(grid, moved) - judged_ndcg(grid, grid.base)
-    moved_rows = ~np.isnan(gains)
-    return gains[moved_rows], groups[moved_rows]
+    voices = heard(fresh, SOURCE_VOICES)
+    rewards = voices.rewards
+    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
+    rows = np.array([row for row, name in enumerate(names) if offsets.find(*name) is not None], dtype=np.intp)
+    if not len(rows):
+        return LiveGains(np.empty(0), rows, np.empty(0))
+    part = rewards.take(rows)
+    grid = Grid.of(part)
+    moved = offsets.apply(part.queries.unit, task=part.tasks.tolist(), query_id=part.query_ids.tolist())
+    scores = part.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
+    gains = judged_ndcg(grid, scores) - judged_ndcg(grid, grid.base)
+    return LiveGains(gains, rewards.near_queries[rows], voices.weights[rows])
+
+
+def without_risen(offsets: Offsets, fresh: Rewards) -> Rewards | None:
+    """*fresh* rewards without the documents that *offsets* lift into many lists; None where that leaves them as is.
+
+    A document that a judge overrates hides what its rise costs others: they are compared among themselves.
+    """
+    evidence = [offset.evidence for offset in offsets.values() if offset.served]
+    names = {name for one in evidence for name in (*one.withheld, *one.risen)} - {FOREIGN}
+    named = np.isin(fresh.doc_ids, list(names))[fresh.candidates]
+    kept = ~np.isin(fresh.same_documents, fresh.same_documents[named])
+    if kept.all() or not kept.any():
+        return None
+    rest = fresh.only(kept)
+    several = np.flatnonzero(rest.depths > 1)
+    return rest.take(several) if len(several) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +139,42 @@ class Trial:
         """Queries that the next look needs."""
         return max(FIRST_LOOK, math.ceil(_NEXT_LOOK * self.queries))
 
-    def look(self, gains: ArrayLike, groups: ArrayLike) -> Trial:
+    def look(
+        self, gains: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None, *, rest: LiveGains | None = None
+    ) -> Trial:
         """The trial after a look at all fresh *gains* so far; unchanged where too few are new.
 
         Args:
             gains: (n,) gain of each fresh query under the live version.
 
             groups: (n,) number of each query's group; queries of one group are one observation.
+
+            weights: (n,) how much each counts; None shares one voice among the queries of a group.
+
+            rest: The gains among all other documents than those that rose most. The version must not harm these
+                either, so both are looked at, each at half the level.
         """
         group = np.unique(np.asarray(groups), return_inverse=True)[1]
-        count = len(np.unique(group))
-        n = len(self.earlier) + count
+        voices = 1.0 / np.bincount(group)[group] if weights is None else np.asarray(weights, dtype=np.float64)
+        n = len(self.earlier) + len(np.unique(group))
         if n < self.due:
             return self
         level = _FALSE_ALARMS / ((self.looks + 1) * (self.looks + 2))
-        x = np.append(np.asarray(gains, dtype=np.float64), self.earlier)
-        weights = np.full(len(x), 1 / len(x))
-        gain = Gain.of(x, weights, np.append(group, np.arange(count, n)), typical=_TYPICAL_GAIN)
-        upper = gain.above(level)
+        gain = self._mean(np.asarray(gains, dtype=np.float64), group, voices)
+        if rest is None or len(np.unique(rest.groups)) < FIRST_LOOK:
+            upper = gain.above(level)
+        else:
+            upper = min(gain.above(level / 2), self._mean(*rest).above(level / 2))
         against = self.against + 1 if upper < 0 else 0
         return replace(self, looks=self.looks + 1, queries=n, against=against, gain=gain.mean, upper=upper)
+
+    def _mean(self, gains: Float64, groups: IntArray, weights: Float64) -> Gain:
+        """The mean of *gains* and of those under earlier versions."""
+        group = np.unique(groups, return_inverse=True)[1]
+        others, first = len(self.earlier), int(group.max(initial=-1)) + 1
+        x, w = np.append(gains, self.earlier), np.append(weights, np.full(others, weights.mean() if first else 1.0))
+        numbers = np.append(group, np.arange(first, first + others)).astype(np.intp)
+        return Gain.of(x, w / w.sum(), numbers, typical=_TYPICAL_GAIN)
 
     def followed_by(self, version: int, gains: ArrayLike) -> Trial:
         """The trial under the next *version*, which was learned from the queries with these *gains* too."""

@@ -147,6 +147,19 @@ def test_scores_of_a_ranker_become_rewards(url):
         assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
 
 
+def test_who_rated_documents_is_kept(url):
+    """Two users rate one document of one query: both ratings reach the fit."""
+    recorder = TTTRecorder(url, judge="user feedback", fingerprint="e")
+    for user, score in (("ann", 1.0), ("eve", 0.0)):
+        rated = [Document(content=TEXTS[0], score=score, embedding=base_of(TEXTS[0]))]
+        recorder.run("wool", rated, embedding=base_of("wool"), source=user)
+    assert recorder.log.flush()
+
+    with open_store(url) as store:
+        rewards = store.rewards("user feedback")
+        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "eve": 0.0}
+
+
 def test_a_store_that_is_away_costs_nothing(tmp_path):
     """Base vectors, and documents as they came."""
     nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ttt.db'}"

@@ -7,6 +7,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -96,6 +97,41 @@ def measured(cells: Sequence[Cell], store: CellStore, *, fresh: bool = False) ->
             columns = cell.measure()
             store.put(cell.key, columns)
         yield columns
+
+
+def finished(
+    cells: Sequence[Cell],
+    store: CellStore,
+    pool: Executor,
+    measure: Callable[[int], Columns],
+    *,
+    fresh: bool = False,
+) -> Iterator[Columns]:
+    """The columns of the *cells* that the *store* lacks, put there as each is done, whichever comes first.
+
+    Args:
+        cells: The cells.
+
+        store: Finished cells.
+
+        pool: What computes them: threads, processes, loky, Dask, MPI.
+
+        measure: Computes a cell by its number; a cell itself need not be pickled.
+
+        fresh: Whether to compute finished cells again.
+    """
+    keys = [cell.key for cell in cells]
+    first = {key: number for number, key in reversed(list(enumerate(keys)))}
+    lacking = [number for key, number in first.items() if fresh or store.get(key) is None]
+    asked = {pool.submit(measure, number): keys[number] for number in sorted(lacking)}
+    try:
+        for future in as_completed(asked):
+            columns = future.result()
+            store.put(asked[future], columns)
+            yield columns
+    finally:
+        for future in asked:
+            future.cancel()
 
 
 @cache

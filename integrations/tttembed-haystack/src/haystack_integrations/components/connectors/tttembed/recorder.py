@@ -59,6 +59,7 @@ class TTTRecorder:
         scope: str | None = None,
         tenant: str | None = None,
         embedding: list[float] | None = None,
+        source: str = "",
     ) -> dict[str, Any]:
         """The *documents*, as they came.
 
@@ -72,8 +73,10 @@ class TTTRecorder:
             tenant: Whose it is; None is the caller's.
 
             embedding: Its *base* vector, from the embedder without offsets; None leaves it to whoever knows the model.
+
+            source: Who gave the scores, such as a user who rated the documents; empty is the judge itself.
         """
-        self._note(query, documents, scope or self.scope or current_scope(), tenant, embedding)
+        self._note(query, documents, scope or self.scope or current_scope(), tenant, embedding, source)
         return {"documents": documents}
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,12 +104,13 @@ class TTTRecorder:
         task: str | None,
         tenant: str | None,
         embedding: list[float] | None,
+        source: str,
     ) -> None:
         shown = [one for one in documents if one.content and (not self.judge or one.score is not None)]
         texts = [one.content or "" for one in shown]
         known = Known(vector=embedding, document_vectors=[one.embedding for one in shown])
         with scope(task, tenant=tenant):
             if self.judge:
-                self.log.record(query, texts, [one.score for one in shown], task=task, known=known)
+                self.log.record(query, texts, [one.score for one in shown], task=task, known=known, source=source)
             else:
                 self.log.observe(query, texts, task=task, known=known)

@@ -1,0 +1,134 @@
+"""Sources: who gave a reward stays with it, and none replaces what another said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import select, text
+
+from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.stores import Store, open_store, schema
+
+JUDGE = "user feedback"
+
+
+def asked(source: str, reward: float | None = None, *, tenant: str = "", at: float = 1.0) -> Served:
+    """A question with two documents, of which a source rewards the first."""
+    shown = [
+        Candidate("a", np.array([1.0, 0.0]), "text of a", reward),
+        Candidate("b", np.array([0.0, 1.0]), "text of b"),
+    ]
+    return Served("q", np.array([1.0, 1.0]), shown, "question", tenant=tenant, at=at, embedder="e", source=source)
+
+
+def by_source(rewards: Rewards) -> dict[str, list[float]]:
+    """The rewards of each source."""
+    starts = zip(rewards.starts[:-1], rewards.starts[1:], strict=True)
+    rows = zip(rewards.sources.tolist(), starts, strict=True)
+    return {source: rewards.values[begin:end].tolist() for source, (begin, end) in rows}
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    """An open store without content."""
+    with open_store(store_url) as store:
+        yield store
+
+
+def test_sources_stand_side_by_side(store: Store) -> None:
+    """One that comes late replaces what it said itself, and nobody else's reward."""
+    store.observe([asked("ann", 1.0), asked("bob", 0.75)], judge=JUDGE)
+    store.reward(JUDGE, {("", "default", "q"): {"a": 0.0, "b": 1.0}}, source="eve")
+    store.reward(JUDGE, {("", "default", "q"): {"a": 0.5}}, source="bob")
+
+    found = store.rewards(JUDGE)
+
+    assert by_source(found) == {"ann": [1.0], "bob": [0.5], "eve": [0.0, 1.0]}
+    assert found.query_ids.tolist() == ["q"] * 3
+    assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5, ("q", "b"): 1.0}
+    assert (store.counts().rewards, store.changes(JUDGE), store.budget(JUDGE)) == (2, 5, 2)
+
+
+@pytest.mark.parametrize("first", ["", "ann"])
+def test_the_judge_itself_is_heard_beside_sources(store: Store, first: str) -> None:
+    """Whichever of them speaks first."""
+    said = {"": 0.25, "ann": 1.0}
+    for source in sorted(said, key=lambda one: one != first):
+        store.observe([asked(source, said[source])], judge=JUDGE)
+
+    assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0]}
+
+
+def test_a_judge_that_asks_stays_one_voice(store: Store) -> None:
+    """What it answers has no source, and a new answer replaces the old one."""
+    store.observe([asked("ann")])
+    waiting = store.judge_queue.waiting("judge")
+    for reward in (0.0, 1.0):
+        rewards = {one.query_id: {document: reward for document, _ in one.candidates} for one in waiting}
+        store.judge_queue.judged("judge", rewards)
+
+    assert by_source(store.rewards("judge")) == {"": [1.0, 1.0]}
+
+
+def test_the_last_sources_of_a_pair_are_kept(store: Store) -> None:
+    """Those that spoke before are dropped, the judge itself never; how many, is counted."""
+    store.observe([asked("", 0.5)], judge=JUDGE)
+    store.observe([asked("first", 1.0)], judge=JUDGE)
+    store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
+
+    found = by_source(store.rewards(JUDGE))
+
+    assert sorted(found) == sorted(["", *(f"s{number}" for number in range(MAX_SOURCES))])
+    assert (store.counts().dropped, store.counts().rewards) == (1, 1)
+
+
+def test_the_names_of_sources_are_hidden_with_the_texts(store_url: str) -> None:
+    """A store without texts keeps an id that cannot be guessed, the same each time."""
+    with open_store(store_url, texts=False) as store:
+        store.observe([asked("ann", 1.0)], judge=JUDGE)
+        store.reward(JUDGE, {("", "default", "q"): {"a": 0.5}}, source="ann")
+        with store._database.read() as connection:
+            kept = connection.execute(select(schema.source_rewards.c.source)).scalars().all()
+
+        assert kept == [store.text_id("ann")]
+        assert by_source(store.rewards(JUDGE)) == {store.text_id("ann"): [0.5]}
+
+
+def test_a_source_is_forgotten(store: Store) -> None:
+    """Its rewards go with every version that may have learned from them, and do not come back late."""
+    store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
+    store.reward(JUDGE, {("", "default", "q"): {"b": 1.0}}, source="ann")
+
+    gone = store.forget(tenant="", source="ann", by="ann")
+    store.observe([asked("ann", 1.0)], judge=JUDGE)  # it was served before
+
+    assert (gone.queries, gone.rewards) == (0, 2)
+    assert by_source(store.rewards(JUDGE)) == {"bob": [0.5]}
+    assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5}
+    assert store.budget(JUDGE) == 1
+
+
+def test_sources_of_two_tenants_are_two(store: Store) -> None:
+    """Where the shared scope learns from both, a name of one is nobody's of the other."""
+    store.observe([asked("ann", 1.0, tenant="x"), asked("ann", 0.5, tenant="y")], judge=JUDGE)
+    for tenant in ("x", "y"):
+        store.share(tenant, allowed=True, by="test")
+
+    assert by_source(store.rewards(JUDGE)) == {"x:\0ann": [1.0], "y:\0ann": [0.5]}
+    assert by_source(store.rewards(JUDGE, tenant="x")) == {"ann": [1.0]}
+
+
+def test_what_an_earlier_release_writes_counts_as_the_judges_own(store: Store) -> None:
+    """It knows the mean alone, and overwrites that: what sources said is still there."""
+    store.observe([asked("ann", 1.0)], judge=JUDGE)
+    with store._database.write("observing") as connection:
+        connection.execute(text("UPDATE rewards SET value = 0.25"))
+    at_once = by_source(store.rewards(JUDGE))
+    store.observe([replace(asked("bob", 0.5), at=2.0)], judge=JUDGE)
+
+    assert at_once == {"": [0.25], "ann": [1.0]}
+    assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0], "bob": [0.5]}

@@ -1,0 +1,432 @@
+"""Fits over shards: the optimum, the verdicts and the offsets of one machine, wherever the shards are held."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError, RewardError, VectorError
+from tttembed_rag.fitting import Recipe
+from tttembed_rag.gate.case import gated
+from tttembed_rag.scale import fit_sharded
+from tttembed_rag.scale.engines import opened_engine
+from tttembed_rag.scale.shards import Shard, ShardPlan, SharedGroup
+
+pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+
+
+def made(n=600, tasks=2, k=6, width=24, documents=400, seed=0):
+    """Rewards with a preference that all queries share."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((documents, width), dtype=np.float32)
+    rows = np.array([rng.choice(documents, k, replace=False) for _ in range(n)])
+    queries = vectors[rows].sum(axis=1) + rng.standard_normal((n, width), dtype=np.float32)
+    near = np.array([vectors[row] @ query for row, query in zip(rows, queries, strict=True)])
+    taste = (vectors @ rng.standard_normal(width))[rows]
+    score = (near - near.mean()) / near.std() + 2 * taste / taste.std() + 0.3 * rng.standard_normal((n, k))
+    return Rewards.from_indexed(
+        queries,
+        vectors,
+        rows,
+        1 / (1 + np.exp(-2 * score)),
+        [f"task{q % tasks}" for q in range(n)],
+        [f"q{q}" for q in range(n)],
+        judge="judge@1",
+        doc_ids=[f"d{row}" for row in range(documents)],
+    )
+
+
+@pytest.fixture(scope="module")
+def rewards():
+    """Rewards of two tasks."""
+    return made()
+
+
+@pytest.fixture(scope="module")
+def folder(rewards, tmp_path_factory):
+    """A function that gives a folder of the rewards, cut into so many shards."""
+    root = tmp_path_factory.mktemp("shards")
+
+    def cut(shards):
+        target = root / str(shards)
+        if not target.exists():
+            rewards.to_parquet(target, shards=shards)
+        return target
+
+    return cut
+
+
+def vectors(offsets):
+    """Every vector, bit by bit, by key."""
+    return {key: one.vector.tobytes() for key, one in offsets.items()}
+
+
+def verdicts(offsets):
+    """The evidence of the shared offsets, by key."""
+    return {key: one.evidence for key, one in offsets.items() if one.query_id is None}
+
+
+# The optimum
+
+
+@pytest.mark.parametrize("scope", ["global", "task"])
+@pytest.mark.parametrize("shards", [1, 3, 8])
+def test_shards_reach_the_local_optimum(rewards, folder, scope, shards):
+    """Within the certificate, however the rewards are cut."""
+    alone = fit(rewards, scope=scope, gate=False)
+    offsets = fit_sharded(folder(shards), scope=scope, gate=False)
+
+    assert list(offsets) == list(alone)
+    for key, offset in offsets.items():
+        assert offset.certificate.converged
+        assert offset.certificate.objective == pytest.approx(alone[key].certificate.objective, abs=1e-7)
+        assert np.linalg.norm(offset.vector - alone[key].vector) < 1e-3
+        assert (offset.n, offset.alpha) == (alone[key].n, alone[key].alpha)
+    assert offsets.settings == alone.settings
+
+
+def test_one_shard_gives_the_bits_of_a_local_fit(rewards, folder):
+    """The sum of one part is that part."""
+    alone = fit(rewards, scope="task", gate=False)
+
+    assert vectors(fit_sharded(folder(1), scope="task", gate=False)) == vectors(alone)
+
+
+def test_the_lower_of_two_minima_is_found(rewards, folder):
+    """Objectives with many minima also start from the optimum of KD."""
+    recipe = Recipe(objective="reverse_kl")
+    alone = fit(rewards, scope="global", gate=False, objective="reverse_kl")["global"]
+    offset = fit_sharded(folder(3), scope="global", gate=False, recipe=recipe)["global"]
+
+    assert offset.certificate.objective == pytest.approx(alone.certificate.objective, abs=1e-6)
+
+
+def test_a_warm_start_is_where_the_search_begins(folder):
+    """From an optimum, one evaluation."""
+    cold = fit_sharded(folder(3), scope="task", gate=False)
+    warm = fit_sharded(folder(3), scope="task", gate=False, recipe=Recipe(warm_start=cold, tolerance=2e-4))
+
+    assert [one.certificate.evaluations for one in warm.values()] == [1, 1]
+
+
+def test_tasks_may_lie_in_some_shards_alone(rewards, tmp_path):
+    """A shard without a task has no part in its offset."""
+    order = np.argsort(rewards.tasks, kind="stable")
+    rewards.take(order).to_parquet(tmp_path / "sorted", shards=3)
+    alone = fit(rewards, scope="task", gate=False)
+    offsets = fit_sharded(tmp_path / "sorted", scope="task", gate=False)
+
+    assert max(np.linalg.norm(offsets[key].vector - alone[key].vector) for key in alone) < 1e-3
+
+
+def test_private_offsets_are_learned_shard_by_shard(rewards, folder):
+    """The bits of a local fit, in the order of the queries."""
+    alone = fit(rewards, scope="query", gate=False)
+
+    assert list(vectors(fit_sharded(folder(3), scope="query", gate=False)).items()) == list(vectors(alone).items())
+
+
+def test_queries_without_names_are_numbered_through(tmp_path):
+    """As where all files are read together."""
+    made(60, 1).to_parquet(tmp_path / "set", shards=3)
+    for file in (tmp_path / "set" / "queries").iterdir():
+        pq.write_table(pq.read_table(file).drop_columns(["query_id"]), file)
+    alone = fit(Rewards.from_parquet(tmp_path / "set"), scope="query", gate=False)
+
+    assert list(fit_sharded(tmp_path / "set", scope="query", gate=False)) == list(alone)
+
+
+# The gate
+
+
+def test_a_small_folder_is_fitted_as_one(rewards, folder):
+    """All of it fits into the sample: nothing differs from a local fit of the folder."""
+    alone = fit(Rewards.from_parquet(folder(8)), scope="auto")
+    offsets = fit_sharded(folder(8))
+
+    assert vectors(offsets) == vectors(alone)
+    assert verdicts(offsets) == verdicts(alone)
+
+
+def test_verdicts_do_not_depend_on_the_shards(rewards, folder):
+    """One, three and eight shards: the same sample and evidence, which says what it is; as a local fit decides."""
+    alone = fit(rewards)
+    found = [fit_sharded(folder(shards), gate_queries=400) for shards in (1, 3, 8)]
+
+    assert verdicts(found[0]) == verdicts(found[1]) == verdicts(found[2])
+    assert {key: one.verdict for key, one in verdicts(found[0]).items()} == {
+        key: one.verdict for key, one in verdicts(alone).items()
+    }
+    assert {one.evidence.verdict for one in found[0].values()} == {"published", "abstained"}
+    assert all("; asked of a sample of 400 of 600 rewarded" in one.reason for one in verdicts(found[0]).values())
+
+
+def test_published_offsets_are_learned_from_all(rewards, folder):
+    """In one shard, the very problem that the local gate solves; private offsets for queries beyond the sample."""
+    alone = fit(rewards)
+    offsets = fit_sharded(folder(1), gate_queries=400)
+    constant = [one for one in offsets.values() if one.scope == "task" and one.served]
+
+    assert constant
+    for offset in constant:
+        assert offset.n == alone[offset.key].n == 300
+        assert offset.certificate.converged
+        assert np.linalg.norm(offset.vector) > 0.1
+        assert np.linalg.norm(offset.vector - alone[offset.key].vector) < 0.02 * np.linalg.norm(offset.vector)
+    assert set(offsets) == set(alone)
+
+
+def test_samples_take_small_tasks_whole(rewards, tmp_path):
+    """A large task does not crowd out a small one, and the sample is no larger than asked."""
+    kept = np.flatnonzero((rewards.tasks == "task0") | (np.arange(600) < 40))
+    rewards.take(kept).to_parquet(tmp_path / "set", shards=4)
+    found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=120))
+
+    assert {key: one.n for key, one in found.items()} == {"task:task0": 100, "task:task1": 20}
+
+
+def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
+    """A document that the gate takes as unjudged is so in every shard, under each of its names."""
+    rng = np.random.default_rng(0)
+    documents = rng.standard_normal((20, 8), dtype=np.float32)
+    documents[1] = documents[0]
+    rows = [rng.permutation(20)[:6] for _ in range(30)]
+    judged = Rewards.from_indexed(
+        rng.standard_normal((30, 8), dtype=np.float32),
+        documents,
+        rows,
+        [rng.random(6) for _ in rows],
+        doc_ids=[f"d{row}" for row in range(20)],
+    )
+    judged.to_parquet(tmp_path / "set")
+    plan = ShardPlan(gated(Recipe(), judged), (SharedGroup(None, ("d0",)),), gated=True)
+    learned = Shard(tmp_path / "set", "part-00000.parquet")._learn(plan)[0].rewards
+
+    assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])
+    assert {"d0", "d1"} & set(learned.doc_ids[learned.candidates]) == set()
+
+
+def test_local_offsets_say_that_they_are_of_a_sample(folder):
+    """With the gate and without."""
+    offsets = fit_sharded(folder(3), scope="local", gate=False, gate_queries=100)
+
+    assert {one.evidence.reason for one in offsets.values()} == {
+        "learned without a gate; learned of a sample of 100 of 600 rewarded queries"
+    }
+
+
+# Where shards are held
+
+
+def test_threads_and_scratch_files_change_no_bit(folder):
+    """Nor does the map of an executor."""
+    alone = fit_sharded(folder(3), gate_queries=200)
+    with ThreadPoolExecutor(2) as pool:
+        offsets = fit_sharded(folder(3), gate_queries=200, engine=pool.map, scratch=True)
+
+    assert vectors(offsets) == vectors(alone)
+
+
+def test_scratch_query_vectors_lie_in_a_file(folder):
+    """They are mapped, and the file has no name."""
+    before = set(Path("/proc/self/fd").iterdir())
+    part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
+
+    assert isinstance(part.query_vectors.base, np.memmap)
+    assert part.query_vectors.base.filename is None
+    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
+    assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1
+
+
+@pytest.mark.slow
+def test_processes_read_their_shards(folder):
+    """A shard goes to a process as its path."""
+    alone = fit_sharded(folder(3), scope="global", gate=False)
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        offsets = fit_sharded(folder(3), scope="global", gate=False, engine=pool.map)
+
+    assert vectors(offsets) == vectors(alone)
+
+
+@pytest.mark.parametrize("engine", ["spark", ThreadPoolExecutor(1)])
+def test_other_engines_are_refused(folder, engine):
+    """The line says what there is."""
+    with pytest.raises(InputError, match="engine: expected "):
+        fit_sharded(folder(3), scope="global", gate=False, engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "line"),
+    [
+        ({"judge": "judge@2"}, RewardError, "one judge, got judge@1, judge@2"),
+        ({"width": 12}, VectorError, "one width, got 12, 24"),
+    ],
+)
+def test_shards_that_do_not_fit_together_are_refused(tmp_path, change, error, line):
+    """Judges are not mixed over shards either."""
+    rewards = made(20, 1, documents=20)
+    rewards.to_parquet(tmp_path / "set")
+    other = made(20, 1, documents=20, width=change.get("width", 24))
+    columns = {"judge": "judge@1", **change}
+    Rewards.from_indexed(
+        other.query_vectors,
+        other.doc_vectors,
+        other.candidates.reshape(20, -1),
+        other.values.reshape(20, -1),
+        judge=columns["judge"],
+        doc_ids=[f"other{row}" for row in range(20)],
+    ).to_parquet(tmp_path / "other")
+    for table in ("queries", "documents"):
+        (tmp_path / "other" / table / "part-00000.parquet").rename(tmp_path / "set" / table / "part-00001.parquet")
+
+    with pytest.raises(error, match=line):
+        fit_sharded(tmp_path / "set", scope="global", gate=False)
+
+
+def test_the_gate_is_what_auto_chooses_by(folder):
+    """As for a local fit."""
+    with pytest.raises(InputError, match="gate: expected True"):
+        fit_sharded(folder(3), gate=False)
+    with pytest.raises(InputError, match="gate_queries: expected at least 1"):
+        fit_sharded(folder(3), gate_queries=0)
+
+
+# The command line
+
+
+def test_the_command_fits_a_folder(folder, tmp_path):
+    """A folder of Parquet files is known by its tables."""
+    out = tmp_path / "offsets.safetensors"
+    done = CliRunner().invoke(
+        main, ["fit", str(folder(3)), "--out", str(out), "--scope", "global", "--no-gate", "--engine", "local"]
+    )
+
+    assert done.exit_code == 0, done.output
+    assert "1 offsets from 600 rewarded queries, 1 served" in done.output
+    assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(3), scope="global", gate=False))
+
+
+def test_an_engine_needs_a_folder_of_shards(tmp_path):
+    """A file is read by one process."""
+    (tmp_path / "rows.csv").write_text("query,document,reward\na,b,1\n")
+    done = CliRunner().invoke(
+        main, ["fit", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "o"), "--engine", "ray", "--embed", "minilm"]
+    )
+
+    assert done.exit_code == 2
+    assert "--engine: expected a folder of Parquet files" in done.output
+
+
+# A Ray cluster of several nodes
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of two nodes beside the one that the driver is connected to, all on this machine."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=small | {"include_dashboard": False})
+    cluster.add_node(**small)
+    ray.init(address=cluster.address, log_to_driver=False)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def holders():
+    """Process ids of the actors below this process."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"ray::_Holder" in (entry / "cmdline").read_bytes() and ours(int(entry.name)):
+                found.append(int(entry.name))
+        except OSError:  # it ended
+            continue
+    return found
+
+
+def ours(pid):
+    """Whether a process descends from this one."""
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+@pytest.mark.slow
+def test_a_cluster_gives_the_same_bits(cluster, folder):
+    """Gate, shared and private offsets; and errors come as they are."""
+    alone = fit_sharded(folder(5), gate_queries=200)
+    offsets = fit_sharded(folder(5), gate_queries=200, engine="ray")
+
+    assert vectors(offsets) == vectors(alone)
+    assert verdicts(offsets) == verdicts(alone)
+
+
+@pytest.mark.slow
+def test_damage_is_told_by_the_cluster_as_it_is_here(cluster, rewards, tmp_path):
+    """One line, and the file that it is about."""
+    rewards.to_parquet(tmp_path / "set", shards=2)
+    part = tmp_path / "set" / "queries" / "part-00001.parquet"
+    table = pq.read_table(part)
+    pq.write_table(table.drop_columns(["rewards"]), part)
+
+    with pytest.raises(DataError, match=r"part-00001.parquet: expected a column rewards"):
+        fit_sharded(tmp_path / "set", scope="global", gate=False, engine="ray")
+
+
+@pytest.mark.slow
+def test_a_killed_actor_is_replaced_and_reads_its_shards_again(cluster, folder):
+    """Killed in the middle of a fit, the fit ends as if nothing had been."""
+    alone = fit_sharded(folder(5), scope="task", gate=False)
+    killed = []
+
+    def kill_one():
+        while not killed:
+            for pid in holders():
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    offsets = fit_sharded(folder(5), scope="task", gate=False, engine="ray")
+    killer.join()
+
+    assert len(killed) == 1
+    assert vectors(offsets) == vectors(alone)
+
+
+@pytest.mark.slow
+def test_a_lost_node_is_survived(cluster, folder):
+    """Its actors start on what is left, however full that is, and read their shards again."""
+    import ray
+
+    alone = fit_sharded(folder(5), scope="task", gate=False)
+    plan = ShardPlan(Recipe(), (SharedGroup(None),), gated=False)
+    shards = [Shard(folder(5), f"part-{part:05d}.parquet") for part in range(5)]
+    node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
+    with opened_engine("ray", shards) as held:
+        before = held.each("voices", plan)
+        on = [actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()) for actor in held._actors]
+        assert node.node_id in ray.get(on)
+        cluster.remove_node(node, allow_graceful=False)
+        after = held.each("voices", plan)
+
+    assert before == after == [[{"task0": 60.0, "task1": 60.0}]] * 5
+    assert vectors(fit_sharded(folder(5), scope="task", gate=False, engine="ray")) == vectors(alone)

@@ -1,0 +1,94 @@
+"""Trusted labels in a store: the worker serves what they confirm, and the spreadsheet goes there and back."""
+
+from __future__ import annotations
+
+import csv
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from tttembed_rag.cli import main
+from tttembed_rag.stores import Candidate, Served
+from tttembed_rag.worker import Worker
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def judged(planted, store):
+    """A store in which a reranker judged 60 queries well, and what it said of each pair."""
+    rewards = planted(60, strength=0.9)
+    said = {}
+    for row in range(60):
+        shown = range(8 * row, 8 * row + 8)
+        said |= {(f"q{row}", f"d{j}"): float(rewards.values[j]) for j in shown}
+        documents = [Candidate(f"d{j}", rewards.doc_vectors[j], f"text {j}", float(rewards.values[j])) for j in shown]
+        one = Served(f"q{row}", rewards.query_vectors[row], documents, f"question {row}", at=time.time(), embedder="e")
+        store.observe([one], judge="reranker")
+    return said
+
+
+def actions(worker):
+    """What a round did, with what it said."""
+    return [(step.action, step.detail) for step in worker.round()[0].steps]
+
+
+def label(store, said, *, honest):
+    """A person says of every pair what the reranker said, or the opposite."""
+    labels = {}
+    for (query, document), value in said.items():
+        labels.setdefault(("", "default", query), {})[document] = value if honest else 1 - value
+    store.reward("audit", labels)
+
+
+def test_labels_decide_on_what_is_live(judged, store):
+    """Labels that deny the judge withdraw what it taught at once, corrected ones bring it back; no reward is new."""
+    worker = Worker(store, scope="task", min_new=50)
+    first = actions(worker)
+    label(store, judged, honest=False)
+    denied = actions(worker)
+    idle = actions(worker)
+    label(store, judged, honest=True)
+    confirmed = actions(worker)
+
+    assert [first[-1][0], denied[-1][0], idle[-1][0], confirmed[-1][0]] == [
+        "published",
+        "withdrawn",
+        "learned nothing",
+        "published",
+    ]
+    assert "[TTT-G14]" in denied[-1][1]
+    assert "trusted labels say" in confirmed[-1][1]
+    assert store.judge() == "reranker"
+
+
+def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
+    """`audit-sample` draws pairs of what is served, with their texts; `audit-labels` brings the labels back."""
+    Worker(store, scope="task").round()
+    sheet = tmp_path / "pairs.csv"
+    drawn = CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "30"])
+    with sheet.open(encoding="utf-8", newline="") as file:
+        pairs = list(csv.DictReader(file))
+    with sheet.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, pairs[0])
+        rows.writeheader()
+        rows.writerows(pair | {"label": judged[pair["query_id"], pair["doc_id"]]} for pair in pairs)
+        rows.writerow({"query_id": "nobody's", "doc_id": "d0", "label": 1})
+    kept = CliRunner().invoke(main, ["audit-labels", str(sheet), "--store", store.name])
+
+    assert drawn.output == f"{sheet}: 30 pairs to label\n"
+    assert all(pair["query"] == f"question {pair['query_id'][1:]}" for pair in pairs)
+    assert all(pair["document"] == f"text {pair['doc_id'][1:]}" for pair in pairs)
+    assert kept.output == "30 of 31 labels are in the store\n"
+    assert store.history.verdicts("", judge="audit") == {
+        (pair["query_id"], pair["doc_id"]): judged[pair["query_id"], pair["doc_id"]] for pair in pairs
+    }
+
+
+def test_before_anything_is_served_there_is_nothing_to_audit(judged, store, tmp_path):
+    """In one line."""
+    answer = CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(tmp_path / "x.csv")])
+
+    assert answer.exit_code == 2
+    assert "--offsets: expected what was learned, as the store serves nothing yet" in answer.output

@@ -1,0 +1,79 @@
+"""Whether rewards follow something else than relevance: the length of a document, or its place in base order.
+
+Within each query, the rewards are compared with the lengths and with the base similarities of its documents by
+Spearman's rank correlation. A judge that reads the query agrees with similarity more than with length; where rewards
+surely follow length more, they say little of the query. Rewards that all but repeat base order may be clicks on what
+stood first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.rows import Float64
+
+# Queries with candidates that differ in reward, at least, and of how many at most are looked at.
+_LEAST, _MOST = 10, 2000
+# One-sided normal quantile at 5 %.
+_SURE: Final = 1.645
+# Mean correlations that are worth a line: with length, and with base order.
+_LENGTH, _PLACE = 0.2, 0.9
+
+
+def warnings_of(rewards: Rewards, lengths: Mapping[str, int] | None = None) -> list[str]:
+    """A line for each thing that explains *rewards* better than relevance seems to; they warn, and refuse nothing.
+
+    Args:
+        rewards: Judged candidates.
+
+        lengths: Characters of each document's text by its id, where texts are known.
+    """
+    rows = np.flatnonzero((rewards.reach > 0) & (rewards.depths > 2))
+    if len(rows) < _LEAST:
+        return []
+    some = rewards.take(np.sort(np.random.default_rng(0).permutation(rows)[:_MOST]))
+    similarity = np.concatenate(
+        [
+            some.documents.rows(some.candidates[begin:end]).unit @ some.queries.rows(np.array([row])).unit[0]
+            for row, (begin, end) in enumerate(zip(some.starts[:-1], some.starts[1:], strict=True))
+        ]
+    )
+    near = spearman(some, similarity)
+    lines = []
+    if near.mean() > _PLACE:
+        lines.append(
+            f"rewards repeat the order in which documents were found (Spearman's correlation within queries "
+            f"{near.mean():+.2f}): are they clicks on what stood first?"
+        )
+    known = [(lengths or {}).get(name) for name in some.doc_ids.tolist()]
+    if None not in known:
+        long = spearman(some, np.array(known, dtype=np.float64)[some.candidates])
+        sign = 1.0 if long.mean() > 0 else -1.0
+        excess = sign * long - near
+        if abs(long.mean()) > _LENGTH and excess.mean() > _SURE * excess.std(ddof=1) / np.sqrt(len(excess)):
+            lines.append(
+                f"rewards follow the length of documents, {'longer' if sign > 0 else 'shorter'} is better (Spearman's "
+                f"correlation within queries {long.mean():+.2f}), more than their similarity to the query "
+                f"({near.mean():+.2f}): what does the judge read?"
+            )
+    return lines
+
+
+def spearman(rewards: Rewards, feature: Float64) -> Float64:
+    """(n,) Spearman's rank correlation of rewards and a *feature* (N,) within each query; 0 where the feature is one.
+
+    Every query's rewards must differ.
+    """
+    from scipy.stats import rankdata
+
+    result = np.zeros(len(rewards))
+    for row, (begin, end) in enumerate(zip(rewards.starts[:-1], rewards.starts[1:], strict=True)):
+        x, y = (rankdata(values[begin:end]) for values in (rewards.values, feature))
+        x, y = x - x.mean(), y - y.mean()
+        if y.any():
+            result[row] = x @ y / np.sqrt((x @ x) * (y @ y))
+    return result

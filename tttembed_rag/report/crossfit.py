@@ -1,0 +1,101 @@
+"""Judged queries held out: each fifth is moved by offsets that were learned, and gated, from the other four."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.gains import judged_ndcg
+from tttembed_rag.observations import Served
+from tttembed_rag.offsets.values import AnyScope
+from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, top_rows, traffic_of
+from tttembed_rag.report.moving import lists_of
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64, UnitRows
+
+# Parts that queries are held out in, and the least of different questions that are worth it.
+_PARTS, _LEAST = 5, 10
+# Candidates of a query that count.
+_DEPTH = 50
+
+
+def held_out(
+    rewards: Rewards,
+    details: Callable[[Sequence[tuple[str, str]]], Sequence[Served]],
+    *,
+    scope: AnyScope = "auto",
+    judge: str,
+) -> HeldOut | None:
+    """What offsets of *scope* do to judged queries that they were not learned from.
+
+    Args:
+        rewards: Judged queries.
+
+        details: Gives the texts of some queries, named by task and id, and their candidates that nobody judged; a
+            query that it does not know is counted and not shown.
+
+        scope: As for `fit`.
+
+        judge: The name of the judge for people.
+
+    Returns:
+        None where too few different questions have candidates that differ in reward.
+    """
+    rewards = rewards.bounded(_DEPTH)
+    rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards
+    if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
+        return None
+    dosed, keys = moved_without(rewards, parts_of(rewards), scope)
+    grid = Grid.of(rewards)
+    lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
+    raw, served, rerank = (judged_ndcg(grid, scores) for scores in (grid.base, grid.base + lifts, grid.rewards))
+    pool, queries = rewards.documents.unit, rewards.queries.unit
+    summary = summed_up(
+        raw,
+        served,
+        rerank,
+        measure=f"by the rewards of {judge}",
+        method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
+        "candidates alone are measured.",
+        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + dosed, pool), len(pool)),
+    )
+    worst, best = extremes(served - raw)
+    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
+    known = {(one.task, one.query_id): one for one in details([names[row] for row in (*worst, *best)])}
+
+    def shown(rows: list[int]) -> tuple[Lists, ...]:
+        return tuple(
+            lists_of(known[names[row]], dosed[row], keys[row], before=float(raw[row]), after=float(served[row]))
+            for row in rows
+            if names[row] in known
+        )
+
+    return replace(summary, worst=shown(worst), best=shown(best))
+
+
+def parts_of(rewards: Rewards) -> IntArray:
+    """(n,) the part that each query is held out with; queries that ask nearly the same share one."""
+    questions, question = np.unique(rewards.near_queries, return_inverse=True)
+    return np.asarray(np.random.default_rng(0).permutation(len(questions))[question] % _PARTS)
+
+
+def moved_without(rewards: Rewards, part: IntArray, scope: AnyScope) -> tuple[Float64, list[str]]:
+    """(n, d) alpha v at each query and the offset's key, learned from all parts but that of the query.
+
+    Where nothing is served it is zero, and the key empty.
+    """
+    dosed, keys = np.zeros((len(rewards), rewards.width)), [""] * len(rewards)
+    for number in np.unique(part).tolist():
+        offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope)
+        for task in np.unique(rewards.tasks[part == number]).tolist():
+            if (offset := offsets.find(task)) is not None:
+                rows = np.flatnonzero((part == number) & (rewards.tasks == task))
+                dosed[rows] = offset.dosed(rewards.queries.rows(rows).unit)
+                for row in rows.tolist():
+                    keys[row] = offset.key
+    return dosed, keys

@@ -1,0 +1,212 @@
+"""What offsets do to queries that they were not learned from: means, gains query by query, lists, traffic."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from tttembed_rag.evaluate.intervals import mean_interval
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# Places of a list that are shown and counted as traffic.
+LISTED = 10
+# Queries that are shown in full: those that lose most, and those that gain most.
+WORST, BEST = 10, 5
+# Share of the documents that are called the busiest.
+_BUSIEST = 0.01
+# Gain of direct rerank below which a share of it is a ratio of noise.
+_LEAST = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A candidate in the list of a query. At dose s it scores `score` + s `lift`: that is all that a ranking needs.
+
+    Attributes:
+        document: Its id.
+
+        text: The beginning of its text; empty where it is not kept.
+
+        reward: What the judge gave; None where it was not judged.
+
+        score: Its cosine similarity x·z to the base vector.
+
+        lift: What the offset as served adds: alpha v·z.
+    """
+
+    document: str
+    text: str
+    reward: float | None
+    score: float
+    lift: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The candidates of one query before and after an offset.
+
+    Attributes:
+        query_id: Its id.
+
+        query: Its text; None where it is not kept.
+
+        task: Its task.
+
+        offset: Key of the offset that moves it; empty where none does.
+
+        before: nDCG@10 of the base vector; None where nobody judged the query.
+
+        after: nDCG@10 with the offset.
+
+        candidates: Its candidates in the order of the base vector.
+    """
+
+    query_id: str
+    query: str | None
+    task: str
+    offset: str
+    before: float | None
+    after: float | None
+    candidates: tuple[Listed, ...]
+
+    @property
+    def judged(self) -> bool:
+        """Whether a judge rewarded any of its candidates."""
+        return any(one.reward is not None for one in self.candidates)
+
+    def ranked(self, dose: float = 1.0) -> list[tuple[int, Listed]]:
+        """The candidates best first at a *dose* (1 is as served), each with its rank under the base vector."""
+        return sorted(enumerate(self.candidates, 1), key=lambda one: (-one[1].score - dose * one[1].lift, one[0]))
+
+    @property
+    def moved(self) -> bool:
+        """Whether the offset gives another order."""
+        return any(rank != place for place, (rank, _) in enumerate(self.ranked(), 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How much of all first places the busiest documents take.
+
+    Attributes:
+        documents: Documents that were searched.
+
+        busiest: How many of them are called the busiest.
+
+        before: Share of the first `LISTED` places of all queries that they take under base vectors.
+
+        after: The same with offsets, of the documents that are busiest then.
+    """
+
+    documents: int
+    busiest: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What offsets do to queries that they were not learned from.
+
+    Attributes:
+        measure: What nDCG@10 is measured by, in words.
+
+        method: How the queries were held out, in words.
+
+        raw: Mean nDCG@10 of base vectors.
+
+        served: The same with offsets, where the gate publishes them.
+
+        rerank: The same where the judge is asked for every query, and its order is served.
+
+        interval: 95 % interval of the gain, a bootstrap over queries.
+
+        gains: The gain of every query, the largest loss first.
+
+        worst: The queries that lose most, the largest loss first.
+
+        best: The queries that gain most, the largest gain first.
+
+        traffic: How much the busiest documents take.
+    """
+
+    measure: str
+    method: str
+    raw: float
+    served: float
+    rerank: float
+    interval: tuple[float, float]
+    gains: tuple[float, ...]
+    worst: tuple[Lists, ...]
+    best: tuple[Lists, ...]
+    traffic: Traffic
+
+    @property
+    def gain(self) -> float:
+        """Mean gain over raw."""
+        return self.served - self.raw
+
+    @property
+    def share(self) -> float | None:
+        """The gain over that of direct rerank; None where direct rerank gains next to nothing."""
+        most = self.rerank - self.raw
+        return self.gain / most if most >= _LEAST else None
+
+    @property
+    def moved(self) -> bool:
+        """Whether any query gains or loses."""
+        return any(self.gains)
+
+    def __str__(self) -> str:
+        many = f"{len(self.gains):,} queries that the offsets were not learned from"
+        if not self.moved:
+            return f"On {many}, nDCG@10 {self.measure} stays at {self.raw:.3f}: no list of theirs changes for it."
+        low, high = self.interval
+        share = f": {self.share:.0%} of what asking the judge at every request would gain" if self.share else ""
+        return (
+            f"On {many}, nDCG@10 {self.measure} goes from {self.raw:.3f} to {self.served:.3f} "
+            f"({self.gain:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]){share}, at no cost per query."
+        )
+
+
+def summed_up(
+    raw: Float64, served: Float64, rerank: Float64, *, measure: str, method: str, traffic: Traffic
+) -> HeldOut:
+    """The means and gains of queries with nDCG@10 *raw*, *served* and *rerank* (n,), without any lists yet."""
+    gains = np.round(served - raw, 6)
+    return HeldOut(
+        measure=measure,
+        method=method,
+        raw=float(raw.mean()),
+        served=float(served.mean()),
+        rerank=float(rerank.mean()),
+        interval=mean_interval(served - raw),
+        gains=tuple(np.sort(gains).tolist()),
+        worst=(),
+        best=(),
+        traffic=traffic,
+    )
+
+
+def extremes(gains: Float64) -> tuple[list[int], list[int]]:
+    """The rows of *gains* (n,) that lose most, and those that gain most; queries that stay are neither."""
+    order = np.argsort(gains, kind="stable").tolist()
+    worst = [row for row in order[:WORST] if gains[row] < 0]
+    return worst, [row for row in reversed(order[-BEST:]) if gains[row] > 0]
+
+
+def traffic_of(before: IntArray, after: IntArray, documents: int) -> Traffic:
+    """The traffic of lists (n, k) of rows of so many *documents*, *before* and *after*."""
+    busiest = max(1, math.ceil(_BUSIEST * documents))
+    shares = [float(np.sort(np.bincount(rows.ravel()))[-busiest:].sum() / rows.size) for rows in (before, after)]
+    return Traffic(documents, busiest, *shares)
+
+
+def top_rows(queries: FloatArray, documents: FloatArray, count: int = LISTED) -> IntArray:
+    """(n, k) rows of unit *documents* (u, d) of largest product with *queries* (n, d), in no order; a few at a time."""
+    count = min(count, len(documents))
+    blocks = np.array_split(queries, -(-len(queries) // 128))
+    return np.concatenate([np.argpartition(-(block @ documents.T), count - 1, axis=1)[:, :count] for block in blocks])

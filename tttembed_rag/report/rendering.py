@@ -1,0 +1,67 @@
+"""Templates to pages: one file with style and drawings inside, that loads nothing and runs no script but ours."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from tttembed_rag.errors import require
+from tttembed_rag.report import drawing
+from tttembed_rag.report.heldout import LISTED, HeldOut
+
+
+def rendered(
+    template: str, *, extra: str, interactive: bool, filters: Mapping[str, Callable[..., Any]], **facts: Any
+) -> str:
+    """The page of a *template* of this package; all texts in *facts* are escaped.
+
+    Args:
+        template: Its file, such as ``report/report.html.jinja``.
+
+        extra: The extra that installs what pages need.
+
+        interactive: Whether the page has the script of the slider: its policy admits that one alone, by its digest.
+
+        filters: What the template calls beside ``drawn``, for drawings.
+
+        facts: What it shows.
+    """
+    jinja2 = require("jinja2", extra)
+    markup = require("markupsafe", extra).Markup
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tttembed_rag", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    files = resources.files("tttembed_rag.report")
+    style, script = (files.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "dose.js"))
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    if interactive:
+        policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    environment.filters |= {"drawn": markup, **filters}
+    environment.globals |= {"listed": LISTED, "interactive": interactive}
+    page: str = environment.get_template(template).render(
+        style=markup(style), script=markup(script), policy=policy, **facts
+    )
+    return page
+
+
+def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
+    """The drawings of held-out queries, and how many gain and lose in words."""
+    if held is None:
+        return {}
+    levels = {
+        "raw: base vectors": held.raw,
+        "served: with offsets": held.served,
+        "direct rerank: the judge asked at every request": held.rerank,
+    }
+    lose, gain = sum(one < 0 for one in held.gains), sum(one > 0 for one in held.gains)
+    counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."
+    return {
+        "levels": drawing.levels(
+            "nDCG@10: " + ", ".join(f"{name} {value:.3f}" for name, value in levels.items()), levels
+        ),
+        "gains": drawing.sorted_gains(f"Gain in nDCG@10 of every query, sorted: {counts}", held.gains),
+        "counts": counts,
+    }

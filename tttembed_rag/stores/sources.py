@@ -1,0 +1,149 @@
+"""What each source said of a pair of query and document, side by side; `schema.rewards` holds the mean of all.
+
+A reward without a source is that of the declared judge. As long as no source has spoken of a pair, it stands in
+`schema.rewards` alone; afterwards it is one more row here, under the empty name. A process of an earlier release writes
+to `schema.rewards` alone: a value there that is not the mean of the rows here is what such a process wrote last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from sqlalchemy import Connection, Table, select
+
+from tttembed_rag.observations import MAX_SOURCES
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.rows import in_parts, insert_all
+
+# The rows of a query and a document.
+Pair: TypeAlias = tuple[int, int]
+# What sources said of a pair: reward and time, by source.
+Said: TypeAlias = dict[str, tuple[float, float]]
+
+
+class Given(NamedTuple):
+    """A reward of a pair of rows; None is one that the judge declined. The empty source is the declared judge."""
+
+    query: int
+    document: int
+    value: float | None
+    source: str = ""
+
+
+def said_of(connection: Connection, judge: int | None, queries: Sequence[int]) -> dict[Pair, Said]:
+    """What sources said to *judge* of the documents of *queries*."""
+    s = schema.source_rewards
+    said: dict[Pair, Said] = defaultdict(dict)
+    for numbers in in_parts(queries):
+        rows = select(s.c.query, s.c.document, s.c.source, s.c.value, s.c.at)
+        for query, document, source, value, at in connection.execute(
+            rows.where(s.c.judge == judge, s.c.query.in_(numbers))
+        ):
+            said[query, document][source] = (value, at)
+    return dict(said)
+
+
+def all_of(value: Any, said: Said, at: float = 0.0) -> Said:
+    """What was said of a pair, with the reward without a source that stands in `schema.rewards` alone, if any."""
+    if value is None or (said and value == mean(said)):
+        return said
+    return {**said, "": (value, at)}
+
+
+def mean(said: Said) -> float:
+    """The mean reward of all sources; the order in which they spoke does not matter."""
+    return math.fsum(value for value, _ in said.values()) / len(said)
+
+
+def write_rewards(
+    connection: Connection, judge: int, given: Iterable[Given], old: Mapping[Pair, Any], at: float
+) -> list[int]:
+    """Write rewards; what a source says stands beside what others said, of the last `MAX_SOURCES` of each pair.
+
+    Args:
+        connection: A transaction in which the queries are locked.
+
+        judge: The row of the judge.
+
+        given: The new rewards.
+
+        old: What stands in `schema.rewards` of these queries.
+
+        at: When they came, in Unix seconds.
+
+    Returns:
+        The query of each reward that is new or another than before; those that the judge declined do not count.
+    """
+    given = sorted(given, key=lambda one: one.source)  # what has no source comes first
+    said = said_of(connection, judge, sorted({one.query for one in given}))
+    now: dict[Pair, float | None] = {}
+    changed: list[int] = []
+    rows: dict[tuple[Pair, str], tuple[float, float]] = {}
+    for one in given:
+        pair = one.query, one.document
+        if not one.source and pair not in said:
+            if pair not in old or old[pair] != one.value:
+                now[pair] = one.value
+                changed += [one.query] * (one.value is not None)
+            continue
+        if one.value is None:  # the judge declines what others have judged
+            continue
+        own = all_of(now.get(pair, old.get(pair)), said.get(pair, {}), at)
+        if own.get(one.source, (None, at))[0] != one.value:
+            changed.append(one.query)
+        said[pair] = own = own | {one.source: (one.value, at)}
+        now[pair] = mean(own)
+        rows |= {(pair, source): own[source] for source in ("", one.source) if source in own}
+    gone = [(pair, source) for pair in sorted({pair for pair, _ in rows}) for source in _oldest(said[pair])]
+    for pair, source in gone:
+        del said[pair][source]
+        rows.pop((pair, source), None)
+        now[pair] = mean(said[pair])
+    means = [(*pair, value) for pair, value in now.items() if pair not in old or old[pair] != value]
+    _insert(connection, schema.rewards, judge, ("query", "document", "value"), means)
+    named = [(*pair, source, *rows[pair, source]) for pair, source in sorted(rows)]
+    _insert(connection, schema.source_rewards, judge, ("query", "document", "source", "value", "at"), named)
+    _drop(connection, judge, gone)
+    return changed
+
+
+def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str]) -> None:
+    """Delete what *sources* said of *pairs*; what no other source spoke of has no reward any more."""
+    s, r = schema.source_rewards, schema.rewards
+    left = said_of(connection, judge, sorted({query for query, _ in pairs}))
+    means = []
+    for query, document in sorted(pairs):
+        others = {source: said for source, said in left[query, document].items() if source not in sources}
+        in_s, in_r = ((t.c.query == query) & (t.c.judge == judge) & (t.c.document == document) for t in (s, r))
+        connection.execute(s.delete().where(in_s, s.c.source.in_(sources)))
+        if others:
+            means.append((query, document, mean(others)))
+        else:
+            connection.execute(r.delete().where(in_r))
+    _insert(connection, r, judge, ("query", "document", "value"), means)
+
+
+def _insert(
+    connection: Connection, table: Table, judge: int, names: Sequence[str], values: Iterable[tuple[Any, ...]]
+) -> None:
+    rows = [dict(zip(names, one, strict=True), judge=judge) for one in values]
+    insert_all(connection, table, rows, replace=True)
+
+
+def _oldest(said: Said) -> list[str]:
+    """The named sources that spoke longest ago, beyond `MAX_SOURCES`."""
+    named = sorted((at, source) for source, (_, at) in said.items() if source)
+    return [source for _, source in named[: max(0, len(named) - MAX_SOURCES)]]
+
+
+def _drop(connection: Connection, judge: int, gone: Iterable[tuple[Pair, str]]) -> None:
+    """Delete what sources said of pairs, and count it."""
+    s, r = schema.source_rewards.c, schema.rewards.c
+    for (query, document), source in gone:
+        of_pair = (s.query == query, s.judge == judge, s.document == document)
+        connection.execute(schema.source_rewards.delete().where(*of_pair, s.source == source))
+        counted = schema.rewards.update().where(r.query == query, r.judge == judge, r.document == document)
+        connection.execute(counted.values(dropped=r.dropped + 1))
