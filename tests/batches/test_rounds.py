@@ -31,11 +31,12 @@ class Bench:
     def __init__(self, store, server, spec):
         self.store, self.server, self.spec = store, server, spec
         self.judge = open_judge(spec, queries={}, documents={})
+        self.lines = open_batch_service(spec).judge
 
     def worker(self, *, settling=600.0, **options):
         """A new worker, which learns nothing."""
         service = BatchService(
-            open_batch_service(self.spec).judge,
+            self.lines,
             self.server.url,
             "/v1/chat/completions",
             patience=Patience(attempts=2, first_wait=0.001),
@@ -252,12 +253,12 @@ class TestMoney:
         """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, not even a probe."""
         bench.store.observe(served(8))
         seen = []
-        for _ in range(12):
+        for _ in range(7):
             bench.round(budget=budget)
             today = bench.store.judge_queue.spent()
             seen.append((today.pairs, today.tokens, today.usd))
         singles = len(bench.server.single)
-        bench.rounds(3, budget=budget)
+        bench.rounds(2, budget=budget)
         most = [max(column) for column in zip(*seen, strict=True)]
 
         assert 0 < bench.rewards < 24
