@@ -179,15 +179,22 @@ def _ranked(scores: np.ndarray) -> np.ndarray:
 
 
 def poisoned(
-    ground: Ground, honest: int, fakes: Sequence[tuple[np.ndarray, str]], target: int, depth: int = 10
+    ground: Ground,
+    honest: int,
+    fakes: Sequence[tuple[np.ndarray, str]],
+    target: int,
+    depth: int = 10,
+    rewordings: Sequence[np.ndarray] = (),
+    asked: int = 0,
 ) -> Rewards:
     """*honest* rewarded queries, each user giving `PER_USER`, and *fakes*: query vectors with the source of each.
 
-    A fake is shown what a search finds, and the *target*; its source says 1 to the target and 0 to all else.
+    A fake is shown what a search finds, and the *target*; its source says 1 to the target and 0 to all else. The
+    *rewordings* of the query in row *asked* come from a user each, who says what the labels say.
     """
     base = ground.rewards(honest)
     collection = ground.bench.collection
-    queries = [*base.query_vectors, *(vector for vector, _ in fakes)]
+    queries = [*base.query_vectors, *(vector for vector, _ in fakes), *rewordings]
     documents = collection.doc_vectors
     place = {name: row for row, name in enumerate(collection.doc_ids.tolist())}
     own = np.array([place[name] for name in base.doc_ids.tolist()])
@@ -198,14 +205,28 @@ def poisoned(
         shown = found if target in found else np.append(found[:-1], target)
         rows.append(shown)
         values.append((shown == target).astype(float))
+    relevant = collection.dataset.qrels.get(str(collection.query_ids[asked]), {})
+    for vector in rewordings:
+        shown = np.argsort(-(ground.bench.unit_docs @ vector))[:depth]
+        rows.append(shown)
+        labels = [relevant.get(str(collection.doc_ids[document]), 0) for document in shown.tolist()]
+        values.append(np.minimum(1.0, np.array(labels) / collection.scale.high))
     return Rewards.from_indexed(
         np.array(queries),
         documents,
         rows,
         values,
         [collection.dataset.name] * len(queries),
-        [*base.query_ids.tolist(), *(f"fake {i}" for i in range(len(fakes)))],
-        sources=[*(f"user {i // PER_USER}" for i in range(len(base))), *(source for _, source in fakes)],
+        [
+            *base.query_ids.tolist(),
+            *(f"fake {i}" for i in range(len(fakes))),
+            *(f"reworded {i}" for i in range(len(rewordings))),
+        ],
+        sources=[
+            *(f"user {i // PER_USER}" for i in range(len(base))),
+            *(source for _, source in fakes),
+            *(f"near user {i}" for i in range(len(rewordings))),
+        ],
         doc_ids=collection.doc_ids.tolist(),
     )
 
@@ -252,27 +273,35 @@ def sources(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[di
 
 def head(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
     """Fakes at one question that many ask: does the target enter the first three of others' near queries?"""
-    for (name, ground), (accounts, fakes_each) in product(grounds(), ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))):
+    attacks = ((1, 1), (1, 5), (1, 20), (5, 1), (5, 4))
+    for (name, ground), (accounts, fakes_each), friends in product(grounds(), attacks, (0, 15)):
         rng = np.random.default_rng(ground.seed)
         cosines = ground.unit[ground.held] @ ground.unit[ground.pool[:200]].T
         for centre in ground.held[np.argsort(-(cosines > 0.7).sum(axis=1))[:4]]:
             near = ground.held[ground.unit[ground.held] @ ground.unit[centre] > 0.7]
             target = int(rng.choice(ground.bench.collection.base[centre][10:50]))
-            noise = rng.standard_normal((accounts * fakes_each, ground.unit.shape[1]))
-            vectors = ground.unit[centre] + 0.29 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
-            vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-            fakes = [(vector.astype(np.float32), f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
-            after = fit(poisoned(ground, 200, fakes, target))
+            vectors = _reworded(ground.unit[centre], accounts * fakes_each, rng)
+            fakes = [(vector, f"attacker {i % accounts}") for i, vector in enumerate(vectors)]
+            rewordings = _reworded(ground.unit[centre], friends, rng)
+            after = fit(poisoned(ground, 200, fakes, target, rewordings=list(rewordings), asked=centre))
             raw, first = ((ground.places(offsets, target, near) < 3).mean() for offsets in (None, after))
             yield {
                 "collection": name,
                 "accounts": accounts,
                 "fakes": accounts * fakes_each,
+                "honest rewordings": friends,
                 "near": len(near),
                 "honest near": int((ground.unit[ground.pool[:200]] @ ground.unit[centre] > 0.7).sum()),
                 "first three raw": float(raw),
                 "first three": float(first),
             }
+
+
+def _reworded(query: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """(count, d) unit vectors at cosine .96 of a *query*."""
+    noise = rng.standard_normal((count, len(query)))
+    vectors = query + 0.29 * noise / np.linalg.norm(noise, axis=1, keepdims=True)
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
 
 def loop(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
@@ -379,7 +408,7 @@ GROUPS = {
     "clean": ("rewarded",),
     "blind": ("style",),
     "sources": ("kind", "accounts", "share"),
-    "head": ("accounts", "fakes"),
+    "head": ("accounts", "fakes", "honest rewordings"),
     "loop": ("kind", "grade"),
 }
 

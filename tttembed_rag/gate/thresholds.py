@@ -41,8 +41,9 @@ BEST_LEAST = 3
 BEST_SHARE = 0.05
 # By how much an offset may raise the share of queries whose list holds a document, and in how many queries at least.
 # The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries; those that rise by more
-# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`).
-MOST_RISE = 0.20
+# have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`). At .20
+# twenty accounts could lift a document of seal-tools into a fifth of all lists.
+MOST_RISE = 0.10
 MOST_RISEN_QUERIES = 3
 # The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.
 LISTED = 10
