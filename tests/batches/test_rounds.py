@@ -318,6 +318,19 @@ class TestBroken:
         assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
         assert spent(bench.store)[0] - 9 == len(bench.server.single)
 
+    def test_a_batch_that_is_gone_stops_no_other_tenant(self, bench, served):
+        """Somebody deleted it at the service: that is told, its pairs wait, and all others are judged."""
+        bench.store.observe(served(3, tenant="a"))
+        bench.round()
+        bench.server.fault = lambda method, path: 404 if (method, path) == ("GET", "/batches/batch-0") else None
+        bench.store.observe(served(3, first=10, tenant="b"))
+        worker = bench.worker()
+        said = [str(step) for _ in range(5) for one in worker.round() for step in one.steps]
+
+        assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [0, 9]
+        assert any(step.startswith("a: not judged") and "404" in step for step in said)
+        assert len(bench.store.open_batches.of("a")) == 1
+
     def test_a_batch_that_was_made_unheard_is_found_again(self, bench, served):
         """The answer to the request that makes it is lost; its key is in the service's list, and it is made once."""
         bench.fault("done", "/batches")

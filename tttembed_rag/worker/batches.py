@@ -39,8 +39,9 @@ from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judging.byfile import answered, read_batch, write_batch
 from tttembed_rag.judging.outstanding import Outstanding
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
-from tttembed_rag.judging.running import check_once
+from tttembed_rag.judging.running import LateError, check_once
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Lease, Store
 from tttembed_rag.stores.openbatches import OpenBatch
@@ -60,7 +61,7 @@ _LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
 _GIVEN_UP = 3 * 86_400.0
 
 
-class Batches:
+class BatchAsking:
     """Has a judge score what waits in a store, through a batch service.
 
     Args:
@@ -110,7 +111,7 @@ class Batches:
         try:
             for batch in self._mine(tenant):
                 if not stop.is_set():
-                    told += self._look(batch, tenant, stop, lease)
+                    told += self._looked_at(batch, tenant, stop, lease)
             if not stop.is_set():
                 told += self._send_what_waits(tenant, stop, lease)
         except StoreError:
@@ -123,6 +124,15 @@ class Batches:
         return [batch for batch in self._open.of(tenant) if batch.judge == self.fingerprint]
 
     # Reading
+
+    def _looked_at(self, batch: OpenBatch, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+        """What came of a look; a service that refuses to tell of one batch alone is not broken."""
+        try:
+            return self._look(batch, tenant, stop, lease)
+        except (BusyError, LateError):
+            raise
+        except JudgeError as exc:
+            return Asked(refused=batch.pairs, why=str(exc))
 
     def _look(self, batch: OpenBatch, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Read the results of *batch* where it has ended, and strike it off where nothing will come of it."""

@@ -26,7 +26,7 @@ from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, Asking
-from tttembed_rag.worker.batches import Batches
+from tttembed_rag.worker.batches import BatchAsking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
@@ -125,12 +125,12 @@ class Worker:
             raise InputError(f"tenants: expected a list of names, got the string {tenants!r}")
         self._store = store
         self._tenants = None if tenants is None else list(tenants)
-        self._asking: Asking | Batches | None = None
+        self._asking: Asking | BatchAsking | None = None
         caps, cost = budget or Budget(), price or Price()
         if batches is not None and judge is None:
             raise InputError("batches: expected a judge with them, got none")
         if judge is not None and batches is not None:
-            self._asking = Batches(store, judge, batches, budget=caps, price=cost, seconds=judge_seconds)
+            self._asking = BatchAsking(store, judge, batches, budget=caps, price=cost, seconds=judge_seconds)
         elif judge is not None:
             self._asking = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
         self._habits = Habits(
@@ -340,7 +340,7 @@ class Worker:
             first = bisect_right(tenants, self._judged_last)
         return tenants[first:] + tenants[:first]
 
-    def _turn(self, asking: Asking | Batches, tenant: str, stop: Event) -> Asked | Step | None:
+    def _turn(self, asking: Asking | BatchAsking, tenant: str, stop: Event) -> Asked | Step | None:
         """A turn of a tenant with the judge, or why it ended early; None where another worker works for the tenant."""
         try:
             if (holding := self._take(tenant)) is None:
@@ -356,7 +356,7 @@ class Worker:
         self._troubles.pop(("judging", tenant), None)
         return asked
 
-    def _asked(self, asking: Asking | Batches, tenant: str, stop: Event, holding: Holding) -> Asked:
+    def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
             asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more
