@@ -48,6 +48,7 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
 @embedded_by("texts of the store that have no vector, before each round")
+@click.option("--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, http+vllm-score:).")
 @counted("--concurrency", 8, "Calls of the judge in flight at once.")
 @click.option(
     "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."
@@ -69,21 +70,26 @@ def worker(
     concurrency: int,
     lease: float,
     *,
+    batch: bool,
     once: bool,
     as_json: bool,
 ) -> None:
     """Judge what waits in a store, learn from what is new, publish what the evidence supports; again and again.
 
     URL is sqlite:///FILE or postgresql+psycopg://...; any number of workers share a store and its budget, and each
-    works for one tenant at a time. Without --judge only rewards that come from elsewhere are learned from. SIGTERM
-    and SIGINT end it after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest
-    is done).
+    works for one tenant at a time. Without --judge only rewards that come from elsewhere are learned from. With
+    --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and SIGINT end it
+    after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
     """
+    from tttembed_rag.judges.batchservice import open_batch_service
     from tttembed_rag.judges.spending import Budget, Price
     from tttembed_rag.stores import open_store
     from tttembed_rag.worker import Worker
 
     caps, judge = Budget.parse(budget), None
+    if batch and spec is None:
+        raise click.UsageError("--batch: expected --judge SPEC with it")
+    batches = open_batch_service(spec) if batch and spec is not None else None
     if spec is not None:
         judge, free = _open(spec)
         if free and not price:
@@ -105,6 +111,7 @@ def worker(
             min_new=min_new,
             last=last,
             embedder=embedder,
+            batches=batches,
             concurrency=concurrency,
             lease_seconds=lease,
         )

@@ -1,5 +1,6 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
+from tttembed_rag.judges.batchservice import BatchService, open_batch_service
 from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
@@ -20,6 +21,7 @@ from tttembed_rag.models.retrying import Patience
 
 __all__ = [
     "INSTRUCTION",
+    "BatchService",
     "Blocking",
     "Budget",
     "CalibratedJudge",
@@ -47,6 +49,7 @@ __all__ = [
     "check_judge",
     "checked_judge",
     "fingerprint_of",
+    "open_batch_service",
     "open_by_file",
     "open_judge",
     "pair_key",

@@ -163,6 +163,8 @@ def open_by_file(spec: str) -> LineJudge:
     if kind not in ("openai", "gemini") or not target:
         raise InputError(f"judge: expected {FILE_KINDS} where it is asked by file, got {without_secrets(spec)!r}")
     options = Options("judge", spec, query)
+    for name in ("key", "per_minute"):
+        options.take(name, "")  # where it is asked one by one
     instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
     chat = _openai(target, options) if kind == "openai" else _gemini(target, options)
     options.check_all_used()

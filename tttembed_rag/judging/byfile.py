@@ -40,6 +40,8 @@ class Written:
     Attributes:
         files: Files, in order; none where there is nothing to ask.
 
+        costs: The pairs that each of the files asks about, with the most that they may cost.
+
         requests: Number of requests in them.
 
         waiting: Pairs of the plan that an earlier file asks about, left out here.
@@ -52,6 +54,7 @@ class Written:
     """
 
     files: Sequence[Path]
+    costs: Sequence[Mapping[bytes, Paid]]
     requests: int
     waiting: int
     probe: bool
@@ -148,7 +151,8 @@ def write_batch(
                 cache.put(judge.fingerprint, {pair: Paid(None)})  # nothing to read, nothing to ask
         files.close()
     progress = Progress(walk.pairs, walk.cached, usage, walk.ledger.usd)
-    return Written(files.names, files.requests, len(seen.waiting), probe=False, progress=progress, stopped=walk.stopped)
+    waiting, stopped = len(seen.waiting), walk.stopped
+    return Written(files.names, files.costs, files.requests, waiting, probe=False, progress=progress, stopped=stopped)
 
 
 def forecast_batch(
@@ -171,12 +175,12 @@ def _probe(plan: Plan, judge: LineJudge, seen: PaidOrOutstanding, files: _Files)
     ledger = Walk(plan, judge, seen).ledger
     usage = judge.forecast(PROBE_QUERY, texts)
     if not ledger.admits(usage):
-        return Written((), 0, len(seen.waiting), probe=False, progress=Progress(), stopped=BUDGET_ENDED)
+        return Written((), (), 0, len(seen.waiting), probe=False, progress=Progress(), stopped=BUDGET_ENDED)
     for key, text in zip(keys, texts, strict=True):
         files.add(key, PROBE_QUERY, text, judge.forecast(PROBE_QUERY, [text]))
     files.close()
     progress = Progress(0, 0, usage, plan.price.of(usage))
-    return Written(files.names, files.requests, len(seen.waiting), probe=True, progress=progress)
+    return Written(files.names, files.costs, files.requests, len(seen.waiting), probe=True, progress=progress)
 
 
 class _Files:
@@ -192,6 +196,7 @@ class _Files:
         self._file: BinaryIO | None = None
         self._open = ExitStack()
         self.names: list[Path] = []
+        self.costs: list[Mapping[bytes, Paid]] = []
         self.requests = 0
 
     def __enter__(self) -> Self:
@@ -224,6 +229,7 @@ class _Files:
         """Finish the file that is being written, if there is one."""
         if self._file is not None:
             self._outstanding.note(self._costs, self._price)
+            self.costs.append(self._costs)
         self._open.close()
         self._file, self._costs, self._bytes = None, {}, 0
 
@@ -293,7 +299,7 @@ class _Reading:
             pair = result.pair
             if pair is None:
                 self._failures[result.failure] += 1
-            elif pair not in self._asked and pair not in noted:
+            elif pair not in self._asked and pair not in noted and pair not in known:
                 self._strangers += 1
             elif result.failure:
                 self._failures[result.failure] += 1

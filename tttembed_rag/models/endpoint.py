@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -85,44 +86,101 @@ class Endpoint:
         self._patiently = (patience or Patience()).caller()
 
     def ask(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
-        """What *read* finds in the answer to *body*.
+        """What *read* finds in the answer to *body*, posted as JSON; as for `exchange`."""
+        return self.exchange("POST", "", read, expected=expected, body=body)
+
+    def exchange(
+        self,
+        method: str,
+        path: str,
+        read: Callable[[Any], ResultT],
+        *,
+        expected: str,
+        body: Mapping[str, Any] | None = None,
+        form: Mapping[str, str] | None = None,
+        file: Path | None = None,
+        parameters: Mapping[str, str] | None = None,
+        once: bool = False,
+    ) -> ResultT:
+        """What *read* finds in the answer, which is JSON.
 
         Args:
-            body: JSON to send.
+            method: ``POST`` or ``GET``.
+
+            path: What follows the address.
 
             read: Answer to result; where it fails, the answer was not what was *expected*.
 
             expected: The content of a right answer, in words.
 
+            body: JSON to send.
+
+            form: Fields of a form to send instead.
+
+            file: A file that is sent with the form; it is read whole.
+
+            parameters: What stands behind the question mark.
+
+            once: Whether the request is sent once only, whatever comes back: it must not be repeated.
+
         Raises:
             JudgeError: The service refused, stayed busy, or answered something else.
         """
-        return self._patiently(partial(self._once, body, read, expected))
+        content: dict[str, Any] = {"params": parameters} if parameters else {}
+        if body is not None:
+            content["json"] = body
+        if form is not None:
+            content["data"] = form
+        if file is not None:
+            content["files"] = {"file": (file.name, file.read_bytes(), "application/jsonl")}
+        attempt = partial(self._once, method, path, content, read, expected)
+        return attempt() if once else self._patiently(attempt)
 
-    def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
-        status, headers, content = self._post(body)
-        text = content[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+    def download(self, path: str, target: Path, *, most: int) -> None:
+        """Write what stands at *path* behind the address to the file *target*, whole, of *most* bytes at most."""
+        self._patiently(partial(self._download, path, target, most))
+
+    def _download(self, path: str, target: Path, most: int) -> None:
+        with target.open("wb") as file:
+            status, headers = self._send("GET", path, {}, file.write, most)
+        with target.open("rb") as file:
+            self._check(status, headers, file.read(4 * _SHOWN))
+
+    def _once(
+        self, method: str, path: str, content: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str
+    ) -> ResultT:
+        answer = bytearray()
+        status, headers = self._send(method, path, content, answer.extend, _LONGEST_ANSWER)
+        shown = self._check(status, headers, answer)
+        try:
+            return read(json.loads(answer))
+        except _UNREADABLE as exc:
+            raise JudgeError(f"{self.name}: expected {expected}, got {shown}") from exc
+
+    def _check(self, status: int, headers: Any, answer: bytes | bytearray) -> str:
+        """Return the beginning of an *answer*, to be shown; raise an error for a status that is none of success."""
+        text = answer[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
         shown = "".join(letter if letter.isprintable() else " " for letter in text)
         reason = f"{self.name}: expected an answer, got {status} {shown}"
         if status == _TOO_LARGE:
             raise TooLargeError(reason)
         check_status(status, headers, reason)
-        try:
-            return read(json.loads(content))
-        except _UNREADABLE as exc:
-            raise JudgeError(f"{self.name}: expected {expected}, got {shown}") from exc
+        return shown
 
-    def _post(self, body: Mapping[str, Any]) -> tuple[int, Any, bytes]:
-        """Status, headers and content of an answer that is whole, not too long, and in time."""
-        ends, content = time.monotonic() + self._timeout, bytearray()
+    def _send(
+        self, method: str, path: str, content: Mapping[str, Any], write: Callable[[bytes], object], most: int
+    ) -> tuple[int, Any]:
+        """Status and headers of an answer that is whole, not too long, and in time; *write* takes its parts."""
+        ends, length = time.monotonic() + self._timeout, 0
         try:
-            with self._client.stream("POST", self.url, json=body) as response:
+            with self._client.stream(method, self.url + path, **content) as response:
                 for part in response.iter_bytes():
-                    content += part
-                    if len(content) > _LONGEST_ANSWER:
-                        raise JudgeError(f"{self.name}: expected at most {_LONGEST_ANSWER} bytes, got more")
+                    length += len(part)
+                    if length > most:
+                        raise JudgeError(f"{self.name}: expected at most {most} bytes, got more")
                     if time.monotonic() > ends:
                         raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
+                    write(part)
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        return response.status_code, response.headers, bytes(content)
+        return response.status_code, response.headers

@@ -54,12 +54,17 @@ class StoredAnswers:
         salt: Key of the hashes that stand for pairs.
 
         about: What is asked about; answers to anything else but the probe of a judge are not kept.
+
+        day: The day on which their costs count; None is the day on which they come.
     """
 
-    def __init__(self, database: Database, salt: bytes, about: Sequence[Observation] = ()) -> None:
+    def __init__(
+        self, database: Database, salt: bytes, about: Sequence[Observation] = (), *, day: date | None = None
+    ) -> None:
         self._database = database
         self._salt = salt
         self._about = about
+        self._day = day
         # By judge, the pairs that are asked about, each with the ids of its queries.
         self._asked: dict[str, dict[bytes, list[int]]] = {}
 
@@ -111,7 +116,9 @@ class StoredAnswers:
                 unkept = {"query": None, "judge": number, "score": 0.0, "tokens": 0.0, "usd": 0.0}
                 connection.execute(insert(connection, schema.answers).values(pair=receipt, at=now, **unkept))
             attempts.append(now)
-            _count(connection, number, datetime.fromtimestamp(now, UTC).date(), answers)
+            paid = answers.values()
+            spend = Spend(len(answers), sum(one.tokens for one in paid), sum(one.usd for one in paid))
+            count_spending(connection, number, self._day or datetime.fromtimestamp(now, UTC).date(), spend)
 
     def _pairs(self, judge: str) -> dict[bytes, list[int]]:
         if judge not in self._asked:
@@ -165,14 +172,9 @@ def spent_on(connection: Connection, day: date) -> Spend:
     return Spend(int(pairs), float(tokens), float(usd))
 
 
-def _count(connection: Connection, judge: int, day: date, answers: Mapping[bytes, Paid]) -> None:
+def count_spending(connection: Connection, judge: int, day: date, spend: Spend) -> None:
+    """Add to what a judge, by its id, was paid on a day."""
     table = schema.spending
-    made = insert(connection, table).values(
-        day=day,
-        judge=judge,
-        pairs=len(answers),
-        tokens=sum(paid.tokens for paid in answers.values()),
-        usd=sum(paid.usd for paid in answers.values()),
-    )
+    made = insert(connection, table).values(day=day, judge=judge, pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd)
     sums = {name: table.c[name] + made.excluded[name] for name in ("pairs", "tokens", "usd")}
     connection.execute(made.on_conflict_do_update(index_elements=["day", "judge"], set_=sums))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from typing import Any
 
-from sqlalchemy import Connection, String, and_, cast, exists, func, select
+from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
 
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
@@ -35,17 +36,42 @@ class JudgeQueue:
         self._database = database
         self._salt = salt
 
-    def waiting(self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False) -> list[Observation]:
+    def waiting(
+        self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False, without: Collection[str] = ()
+    ) -> list[Observation]:
         """Pairs with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
         The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it
         is time to ask about again.
+
+        Args:
+            judge: Fingerprint of the judge.
+
+            tenant: Whose pairs.
+
+            limit: Queries at most.
+
+            due: Whether queries that are set aside are left out until their time comes.
+
+            without: Queries that are left out, by the ids that this method gave, and others with the same text.
         """
         number = self._number(judge)
+        left_out = {row_of(query) for query in without}
         while True:
             with self._database.read() as connection:
                 now = self._database.now(connection) if due else math.inf
-                waiting = _waiting(connection, number, tenant, limit, now)
+                waiting = _waiting(connection, number, tenant, limit, now, left_out)
+                declined = self._declined(connection, judge, waiting)
+            if not declined:
+                return waiting
+            self._write(judge, declined, tenant)
+
+    def waiting_of(self, judge: str, queries: Collection[str], *, tenant: str = "") -> list[Observation]:
+        """What `waiting` gives of these *queries*, by their ids there; those without a waiting pair are left out."""
+        number = self._number(judge)
+        while True:
+            with self._database.read() as connection:
+                waiting = _waiting_of(connection, number, tenant, [row_of(query) for query in queries])
                 declined = self._declined(connection, judge, waiting)
             if not declined:
                 return waiting
@@ -146,15 +172,17 @@ class JudgeQueue:
             write_line(connection, by, "ask again", f"{count} declined pairs of {judge}", tenant)
         return count
 
-    def answers(self, about: Sequence[Observation] = ()) -> StoredAnswers:
+    def answers(self, about: Sequence[Observation] = (), *, day: date | None = None) -> StoredAnswers:
         """A place that keeps the paid answers of judges for all processes.
 
         Args:
             about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: an
                 answer about a query that was forgotten meanwhile, or about anything else but the probe of a judge,
                 is counted as spent and not kept.
+
+            day: The day by UTC on which they were asked for, and count; None is the day on which they come.
         """
-        return StoredAnswers(self._database, self._salt, about)
+        return StoredAnswers(self._database, self._salt, about, day=day)
 
     def spent(self, day: date | None = None) -> Spend:
         """What judges were paid on a day by UTC, today if none is named."""
@@ -226,27 +254,58 @@ def _start_asking(connection: Connection, judge: str) -> int:
     return number
 
 
-def _waiting(connection: Connection, judge: int, tenant: str, limit: int, now: float) -> list[Observation]:
+def _waiting(
+    connection: Connection, judge: int, tenant: str, limit: int, now: float, left_out: Collection[int]
+) -> list[Observation]:
     """The newest queries with pairs that *judge* has not answered, both texts known.
 
     Behind them come the queries that it failed at and that are due by *now*.
     """
-    q, p, d, r, progress = schema.queries, schema.pairs, schema.documents, schema.rewards, schema.progress
-    failures = schema.failures
+    progress, failures = schema.progress, schema.failures
     failed = and_(failures.c.query == progress.c.query, failures.c.judge == judge)
-    waiting = (
-        select(q.c.id, q.c.text, q.c.task)
-        .join(progress, progress.c.query == q.c.id)
-        .where(progress.c.tenant == id_of(connection, schema.tenants, tenant))
-        .where(progress.c.judge == judge, progress.c.waiting > 0)
-    )
+    waiting = _of_progress(connection, judge, tenant)
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
-    queries = list(connection.execute(newest.limit(limit)).all())
-    if len(queries) < limit:
-        due = (
-            waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
-        )
-        queries += connection.execute(due.limit(limit - len(queries))).all()
+    due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
+    texts = _texts(connection, left_out)
+    queries: list[Any] = []
+    for chosen in (newest, due):
+        if (wanted := limit - len(queries)) > 0:
+            # Without copies of what is left out there are enough of them; with copies the next call finds the others.
+            rows = connection.execute(chosen.limit(wanted + len(left_out)))
+            queries += [row for row in rows if row.id not in left_out and row.text not in texts][:wanted]
+    return _with_texts(connection, judge, queries)
+
+
+def _waiting_of(connection: Connection, judge: int, tenant: str, queries: Sequence[int]) -> list[Observation]:
+    """Of *queries*, those with pairs that *judge* has not answered, both texts known."""
+    waiting = _of_progress(connection, judge, tenant)
+    found = [
+        row
+        for numbers in in_parts(queries)
+        for row in connection.execute(waiting.where(schema.queries.c.id.in_(numbers)))
+    ]
+    return _with_texts(connection, judge, found)
+
+
+def _of_progress(connection: Connection, judge: int, tenant: str) -> Select[Any]:
+    q, progress = schema.queries, schema.progress
+    waiting = select(q.c.id, q.c.text, q.c.task).join(progress, progress.c.query == q.c.id)
+    owner = id_of(connection, schema.tenants, tenant)
+    return waiting.where(progress.c.tenant == owner, progress.c.judge == judge, progress.c.waiting > 0)
+
+
+def _texts(connection: Connection, queries: Collection[int]) -> set[str]:
+    q = schema.queries
+    return {
+        text
+        for numbers in in_parts(sorted(queries))
+        for text in connection.execute(select(q.c.text).where(q.c.id.in_(numbers))).scalars()
+    }
+
+
+def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:
+    """*queries* with the documents that *judge* has not answered about."""
+    p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for numbers in in_parts([query for query, _, _ in queries]):
         rows = connection.execute(

@@ -23,6 +23,8 @@ DRIFT = "drift"
 PROBE = "probe"
 # The requests that a search over tools has learned from.
 TOOLS = "tools"
+# The batches that were sent to a batch service and have no results yet: see `openbatches`.
+BATCHES = "batches"
 
 # States that are derived from rewards: forgetting deletes them.
 DERIVED = (LEARNED, TRIAL, DRIFT, TOOLS)

@@ -23,6 +23,7 @@ from tttembed_rag.stores.history import History
 from tttembed_rag.stores.judgequeue import JudgeQueue
 from tttembed_rag.stores.leasing import Leases
 from tttembed_rag.stores.migrating import migrate, salt_of
+from tttembed_rag.stores.openbatches import OpenBatches
 from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.registry import Registry
@@ -88,6 +89,8 @@ class Store(AbstractContextManager["Store"]):
 
         judge_queue: The pairs that wait for a judge, and what judges were paid.
 
+        open_batches: What was sent to batch services and has no results yet.
+
         audit: Who changed what, and when.
 
         leases: The right to do something alone, for workers.
@@ -115,6 +118,7 @@ class Store(AbstractContextManager["Store"]):
         self.publish, self.versions = self.registry.publish, self.registry.versions
         self.promote, self.rollback = self.registry.promote, self.registry.rollback
         self.judge_queue = JudgeQueue(database, self._salt)
+        self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)
         self.leases = Leases(database, self._salt)
         self.due = Due(database)

@@ -81,7 +81,7 @@ class Asked:
         return "; ".join(part for part in (f"{self.scored} pairs scored", refused, self.stopped) if part)
 
 
-class _Counted:
+class CountedAnswers:
     """Answers of the store, with what those that were put have cost.
 
     Args:
@@ -140,7 +140,7 @@ class Asking:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
         self._queue, self._reservations = store.judge_queue, store.reservations
         self.paid = Paying()
-        self._judge = Wary(judge, _Counted(self._queue.answers(), self.paid), price)
+        self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
         self._budget, self._price = budget, price
         self._concurrency = concurrency
         self._limit = TimeLimit(judge.fingerprint, seconds)
@@ -174,7 +174,7 @@ class Asking:
     def _judge_some(
         self, observations: Sequence[Observation], tenant: str, stop: Event, lease: Callable[[], Lease]
     ) -> Asked:
-        answers = _Counted(self._queue.answers(observations), self.paid)
+        answers = CountedAnswers(self._queue.answers(observations), self.paid)
         answered, fresh = self._parted(observations, answers)
         scored = 0
         if answered:
@@ -280,7 +280,7 @@ class Asking:
         verdicts = judge_all(
             self._plan([_PROBE], left),
             self._judge,
-            _Counted(self._queue.answers(), self.paid, uncached=True),
+            CountedAnswers(self._queue.answers(), self.paid, uncached=True),
             seconds=_CALL_SHARE * self._limit.seconds,
             stop=given_up,
         )
@@ -304,7 +304,7 @@ class Asking:
         }
         left = self._reserve(asked, lease).budget.pairs
         paid_for = sorted(keys)[: None if left is None else int(left)]
-        _Counted(self._queue.answers(asked), self.paid).put(self.fingerprint, dict.fromkeys(paid_for, Paid(None)))
+        CountedAnswers(self._queue.answers(asked), self.paid).put(self.fingerprint, dict.fromkeys(paid_for, Paid(None)))
         return len(paid_for)
 
     def _plan(self, observations: Sequence[Observation], budget: Budget) -> Plan:

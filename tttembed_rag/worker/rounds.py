@@ -17,6 +17,7 @@ from threading import Event
 from uuid import uuid4
 
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
+from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
@@ -25,6 +26,7 @@ from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import checked_interval
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, Asking
+from tttembed_rag.worker.batches import BatchAsking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
@@ -80,9 +82,12 @@ class Worker:
         probe: Probes the embedding model, once a round: ``lambda: Probe.of(embed_query, ...)``. Where it is
             another one than before, offsets are halted until enough of the new one is learned.
 
+        batches: A batch service of *judge*, which is then asked through it: results come in a later round.
+
         concurrency: Calls of the judge in flight at once.
 
-        judge_seconds: How long 16 queries may take to be judged before the judge counts as broken.
+        judge_seconds: How long 16 queries may take to be judged, or one step of a batch, before the judge counts as
+            broken.
 
         lease_seconds: How long others wait for a worker that was killed.
 
@@ -106,6 +111,7 @@ class Worker:
         last: int = 10_000,
         embedder: str | None = None,
         probe: Callable[[], Probe] | None = None,
+        batches: BatchService | None = None,
         concurrency: int = 8,
         judge_seconds: float = 600.0,
         lease_seconds: float = 30.0,
@@ -119,9 +125,13 @@ class Worker:
             raise InputError(f"tenants: expected a list of names, got the string {tenants!r}")
         self._store = store
         self._tenants = None if tenants is None else list(tenants)
-        self._asking = None
-        if judge is not None:
-            caps, cost = budget or Budget(), price or Price()
+        self._asking: Asking | BatchAsking | None = None
+        caps, cost = budget or Budget(), price or Price()
+        if batches is not None and judge is None:
+            raise InputError("batches: expected a judge with them, got none")
+        if judge is not None and batches is not None:
+            self._asking = BatchAsking(store, judge, batches, budget=caps, price=cost, seconds=judge_seconds)
+        elif judge is not None:
             self._asking = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
         self._habits = Habits(
             judge=rewards_of or (judge.fingerprint if judge else None),
@@ -330,7 +340,7 @@ class Worker:
             first = bisect_right(tenants, self._judged_last)
         return tenants[first:] + tenants[:first]
 
-    def _turn(self, asking: Asking, tenant: str, stop: Event) -> Asked | Step | None:
+    def _turn(self, asking: Asking | BatchAsking, tenant: str, stop: Event) -> Asked | Step | None:
         """A turn of a tenant with the judge, or why it ended early; None where another worker works for the tenant."""
         try:
             if (holding := self._take(tenant)) is None:
@@ -346,7 +356,7 @@ class Worker:
         self._troubles.pop(("judging", tenant), None)
         return asked
 
-    def _asked(self, asking: Asking, tenant: str, stop: Event, holding: Holding) -> Asked:
+    def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
             asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more

@@ -1,0 +1,408 @@
+"""The worker through a batch service: sent once, read in parts, late, lost or damaged, within the budget of a day."""
+
+from __future__ import annotations
+
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import text
+
+from tttembed_rag.cli import main
+from tttembed_rag.errors import InputError, LeaseLost
+from tttembed_rag.judges import Budget, Patience, Price, open_batch_service, open_judge
+from tttembed_rag.judges.batchservice import BatchService
+from tttembed_rag.stores import Served, open_store
+from tttembed_rag.worker import Worker, batches
+from tttembed_rag.worker.holding import Holding
+
+PRICE = Price(input=2.0, output=12.0)
+# What one answer of the server costs in a batch: half of 100 tokens read and 10 written.
+HALF = 0.5 * (100 * 2.0 + 10 * 12.0) / 1e6
+
+
+class Bench:
+    """A store, a server and workers that ask it by batches, each a process of its own as far as they know."""
+
+    def __init__(self, store, server, spec):
+        self.store, self.server, self.spec = store, server, spec
+        self.judge = open_judge(spec, queries={}, documents={})
+        self.lines = open_batch_service(spec).judge
+
+    def worker(self, *, settling=600.0, **options):
+        """A new worker, which learns nothing."""
+        service = BatchService(
+            self.lines,
+            self.server.url,
+            "/v1/chat/completions",
+            patience=Patience(attempts=2, first_wait=0.001),
+            settling=settling,
+        )
+        return Worker(
+            self.store, self.judge, batches=service, price=PRICE, min_new=100_000, clock=lambda: 0.0, **options
+        )
+
+    def round(self, **options):
+        """What a new worker says in one round about judging."""
+        steps = [step for one in self.worker(**options).round() for step in one.steps]
+        return [(step.action, step.detail) for step in steps if "judged" in step.action]
+
+    def rounds(self, count, **options):
+        """The same of several."""
+        return [said for _ in range(count) for said in self.round(**options)]
+
+    @property
+    def rewards(self):
+        """Rewards in the store."""
+        return self.store.counts().rewards
+
+    @property
+    def open(self):
+        """Open batches."""
+        return self.store.open_batches.of("")
+
+    def fault(self, method, path, status=None):
+        """Have the first such request fail: by a status, or by an end of the connection; "done" is behind it."""
+        left = [(method, path)]
+
+        def fault(*asked):
+            if asked not in left:
+                return None
+            left.remove(asked)
+            if status is None:
+                raise ConnectionError
+            return status
+
+        self.server.fault = fault
+
+
+@pytest.fixture
+def bench(store, batch_server, spec):
+    """One on SQLite."""
+    return Bench(store, batch_server, spec)
+
+
+def spent(store):
+    """Pairs and dollars of today."""
+    today = store.judge_queue.spent()
+    return today.pairs, round(today.usd, 9)
+
+
+def hours_pass(store, hours):
+    """Let failures be older by so many hours."""
+    with store._database.write("observing") as connection:
+        moved = "UPDATE failures SET first_at = first_at - :seconds, due_at = due_at - :seconds"
+        connection.execute(text(moved), {"seconds": 3600.0 * hours})
+
+
+class TestSentAndRead:
+    """What waits is sent in one round, and read in a later one."""
+
+    def test_a_batch_is_sent_once_and_read_when_it_has_ended(self, bench, served):
+        """The probe is asked singly, all pairs in one batch at half the price, and no pair twice."""
+        bench.store.observe(served(8))
+        first, later = bench.round(), bench.rounds(4)
+        single = sorted(bench.store.judge_queue.waiting(bench.judge.fingerprint))
+
+        assert first[0][1].startswith("0 pairs scored; 24 pairs sent as a batch, at most $")
+        assert later == [("judged", "24 pairs scored")]
+        assert (bench.rewards, single, bench.open) == (24, [], [])
+        assert (len(bench.server.single), len(bench.server.batches)) == (2, 1)
+        assert sorted(bench.server.paid) == sorted(set(bench.server.paid))
+        assert spent(bench.store) == (26, round(24 * HALF + 2 * 2 * HALF, 9))
+
+    def test_the_rewards_are_those_of_single_answers(self, bench, served, tmp_path):
+        """A store whose pairs were asked about one by one learns from the same numbers."""
+        bench.store.observe(served(5))
+        bench.rounds(4)
+        with open_store(f"sqlite:///{tmp_path / 'single.db'}") as other:
+            other.observe(served(5))
+            Worker(other, bench.judge, min_new=100_000).round()
+            singly = other.rewards(bench.judge.fingerprint)
+
+        assert bench.store.rewards(bench.judge.fingerprint).values.tolist() == singly.values.tolist()
+
+    def test_results_may_be_shuffled_doubled_and_mixed_with_anything(self, bench, served):
+        """Other people's lines, damaged ones and a second opinion change nothing."""
+
+        def fate(requests):
+            lines = [*map(bench.server.result, requests)]
+            worse = [json.loads(json.dumps(line).replace("Score: 5", "Score: 0")) for line in lines]
+            other = {**lines[0], "custom_id": "ab" * 32}
+            mixed = [*lines[1:], b"{", b"\xff\x00", b"[]", other, {**other, "custom_id": "../x"}]
+            random.Random(0).shuffle(mixed)
+            assert worse != lines
+            return "completed", [lines[0], *mixed, *worse], [{"custom_id": requests[0]["custom_id"], "error": "late"}]
+
+        bench.server.fate = fate
+        bench.store.observe(served(4))
+        bench.rounds(4)
+
+        assert sorted(bench.store.rewards(bench.judge.fingerprint).values.tolist()) == [0.0] * 4 + [0.4] * 4 + [1.0] * 4
+        assert bench.open == []
+        assert spent(bench.store) == (14, round(12 * HALF + 4 * HALF, 9))
+
+    @pytest.mark.parametrize(("state", "answered"), [("completed", 5), ("expired", 5), ("cancelled", 1), ("failed", 0)])
+    def test_what_has_no_answer_is_sent_again_later_and_nothing_else(self, bench, served, state, answered):
+        """A part of the results is kept; the rest waits five minutes, costs nothing, and is asked for once more."""
+        late = {"code": "batch_expired", "message": "This request could not be executed."}
+
+        def fate(requests):
+            errors = [{"custom_id": one["custom_id"], "response": None, "error": late} for one in requests[answered:]]
+            return state, [*map(bench.server.result, requests[:answered])], errors
+
+        bench.server.fate = fate
+        bench.store.observe(served(4))
+        said = bench.rounds(5)
+        paid_then = spent(bench.store)
+        bench.server.fate = lambda requests: ("completed", [*map(bench.server.result, requests)], [])
+        hours_pass(bench.store, 0.1)
+        bench.rounds(4)
+
+        assert said[1][0] == "not judged"
+        assert (
+            f"{12 - answered} pairs without an answer are asked about again later: batch {state}: batch_ex"
+            in said[1][1]
+        )
+        assert len(said) == 2
+        assert paid_then == (2 + answered, round(answered * HALF + 4 * HALF, 9))
+        assert (bench.rewards, len(bench.server.paid), len(set(bench.server.paid))) == (12, 12, 12)
+        assert len(bench.server.batches) == 2
+
+    @pytest.mark.parametrize("results", [[b"<html>not here</html>"], [b"\x00" * 50], []])
+    def test_results_that_cannot_be_read_are_no_answers(self, bench, served, results):
+        """A page of errors instead of results: nothing is rewarded, and the batch is struck off."""
+        bench.server.fate = lambda _: ("completed", results, [])
+        bench.store.observe(served(3))
+        said = bench.rounds(5)
+
+        assert said[1][0] == "not judged"
+        assert (bench.rewards, bench.open, len(bench.server.batches)) == (0, [], 1)
+        assert spent(bench.store)[0] == 2
+
+    def test_a_judge_that_fails_its_probe_is_sent_nothing(self, bench, served):
+        """Two single requests show it, and no file is uploaded."""
+        bench.server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
+        bench.store.observe(served(3))
+        ((action, detail),) = bench.round()
+
+        assert action == "not judged"
+        assert "expected to tell a good from a bad document" in detail
+        assert (bench.server.files, bench.server.batches, bench.open) == ({}, {}, [])
+
+    def test_what_comes_meanwhile_is_sent_behind_it(self, bench, served, monkeypatch):
+        """A second batch asks about new queries alone, and not about another query with the same text."""
+        bench.server.looks = 100
+        bench.store.observe(served(3))
+        bench.round()
+        bench.store.observe(served(2, first=3))
+        (again,) = served(1)
+        bench.store.observe([Served("copy", again.vector, again.candidates, again.query, at=2e9)])
+        waited = bench.rounds(2)
+        monkeypatch.setattr(batches, "_NEXT", 0.0)
+        sent = bench.round()
+        bench.server.looks = 0
+        bench.rounds(3)
+
+        assert waited == []
+        assert "6 pairs sent as a batch" in sent[0][1]
+        assert (bench.rewards, len(bench.server.paid), len(set(bench.server.paid))) == (18, 15, 15)
+
+    def test_more_than_a_batch_holds_is_sent_as_several(self, bench, served, monkeypatch):
+        """A backlog is sent within a round, in batches of a size that services take."""
+        monkeypatch.setattr(batches, "_QUERIES", 4)
+        monkeypatch.setattr(batches, "_REQUESTS", 7)
+        bench.store.observe(served(10))
+        bench.rounds(4)
+        sizes = [len(bench.server.files[one["input_file_id"]].splitlines()) for one in bench.server.batches.values()]
+
+        assert sizes == [7, 5, 7, 5, 6]
+        assert (bench.rewards, len(bench.server.paid)) == (30, 30)
+
+    def test_tenants_have_batches_of_their_own(self, bench, served):
+        """Each is read for its tenant alone."""
+        bench.store.observe(served(3, tenant="a"))
+        bench.store.observe(served(4, first=10, tenant="b"))
+        bench.rounds(4)
+
+        assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [9, 12]
+        assert len(bench.server.batches) == 2
+
+
+class TestMoney:
+    """The most that a batch may cost counts from before it is sent, and what it did cost afterwards."""
+
+    def test_the_highest_cost_is_set_aside_while_it_is_open(self, bench, served):
+        """A second worker with the same budget has only the rest."""
+        bench.store.observe(served(8))
+        bench.round()
+        (batch,) = bench.open
+        while_open = bench.store.judge_queue.spent()
+        bench.rounds(3)
+
+        assert while_open.pairs == 24 + 2
+        assert while_open.usd == pytest.approx(batch.usd + 4 * HALF)
+        assert batch.usd > 24 * HALF
+
+    @pytest.mark.parametrize("budget", [Budget(pairs=11), Budget(usd=0.06), Budget(tokens=12_000)])
+    def test_a_cap_holds_at_every_instant(self, bench, served, budget):
+        """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, not even a probe."""
+        bench.store.observe(served(8))
+        seen = []
+        for _ in range(7):
+            bench.round(budget=budget)
+            today = bench.store.judge_queue.spent()
+            seen.append((today.pairs, today.tokens, today.usd))
+        singles = len(bench.server.single)
+        bench.rounds(2, budget=budget)
+        most = [max(column) for column in zip(*seen, strict=True)]
+
+        assert 0 < bench.rewards < 24
+        assert most[0] <= (budget.pairs or 100)
+        assert most[1] <= (budget.tokens or 1e9)
+        assert most[2] <= (budget.usd or 1e9)
+        assert len(bench.server.single) == singles
+
+    def test_results_count_on_the_day_on_which_they_were_asked_for(self, bench, served):
+        """A batch of yesterday leaves the budget of today alone."""
+        bench.store.observe(served(4))
+        bench.round()
+        (batch,) = bench.open
+        yesterday = datetime.now(UTC).date() - timedelta(days=1)
+        with Holding.take(bench.store, "worker", "test", 5.0) as holding:
+            bench.store.open_batches.note(replace(batch, day=yesterday.isoformat()), tenant="", lease=holding.lease)
+        with bench.store._database.write("observing") as connection:
+            connection.execute(text("UPDATE spending SET day = :day"), {"day": yesterday.isoformat()})
+        bench.rounds(3)
+
+        assert bench.rewards == 12
+        assert bench.store.judge_queue.spent().pairs == 0
+        assert bench.store.judge_queue.spent(yesterday).pairs == 12 + 2
+
+    def test_answers_about_forgotten_queries_are_paid_for_and_not_kept(self, bench, served):
+        """Forgetting a query while its batch is open: its answers count and teach nothing."""
+        bench.store.observe(served(4))
+        bench.round()
+        bench.store.forget(tenant="", query_id="q1", by="test")
+        bench.rounds(3)
+
+        assert bench.rewards == 9
+        assert bench.open == []
+        assert spent(bench.store)[0] == 12 + 2
+
+
+class TestBroken:
+    """A service that fails between any two steps is asked again, and a batch is never made twice."""
+
+    @pytest.mark.parametrize(
+        ("method", "path", "status"),
+        [
+            ("POST", "/files", 401),
+            ("POST", "/batches", 400),
+            ("GET", "/batches/batch-0", 403),
+            ("GET", "/files/file-1/content", 404),
+        ],
+    )
+    def test_a_failure_is_told_and_the_work_goes_on(self, bench, served, method, path, status):
+        """The step is told as not judged; in the end every pair was paid for once."""
+        bench.fault(method, path, status)
+        bench.store.observe(served(3))
+        said = bench.rounds(8, settling=0.0)
+
+        assert [action for action, _ in said].count("not judged") == 1
+        assert str(status) in str(said)
+        assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
+        assert spent(bench.store)[0] - 9 == len(bench.server.single)
+
+    def test_a_batch_that_is_gone_stops_no_other_tenant(self, bench, served):
+        """Somebody deleted it at the service: that is told, its pairs wait, and all others are judged."""
+        bench.store.observe(served(3, tenant="a"))
+        bench.round()
+        bench.server.fault = lambda method, path: 404 if (method, path) == ("GET", "/batches/batch-0") else None
+        bench.store.observe(served(3, first=10, tenant="b"))
+        worker = bench.worker()
+        said = [str(step) for _ in range(5) for one in worker.round() for step in one.steps]
+
+        assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [0, 9]
+        assert any(step.startswith("a: not judged") and "404" in step for step in said)
+        assert len(bench.store.open_batches.of("a")) == 1
+
+    def test_a_batch_that_was_made_unheard_is_found_again(self, bench, served):
+        """The answer to the request that makes it is lost; its key is in the service's list, and it is made once."""
+        bench.fault("done", "/batches")
+        bench.store.observe(served(3))
+        for number in range(5):  # other people's, on later pages
+            bench.server.batches[f"other-{number}"] = {"id": f"other-{number}", "status": "completed", "looks": 0}
+        lost, unknown = bench.round(), bench.open
+        for number in range(5, 10):
+            bench.server.batches[f"other-{number}"] = {"id": f"other-{number}", "status": "completed", "looks": 0}
+        bench.rounds(4)
+
+        assert lost[0][0] == "not judged"
+        assert [(bool(one.file), one.number) for one in unknown] == [(True, "")]
+        assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 11)
+
+    def test_a_batch_that_was_never_made_is_sent_anew_in_the_end(self, bench, served):
+        """Only once a while has passed since it was asked for: until then it may still appear in the list."""
+        bench.fault("POST", "/batches", 400)
+        bench.store.observe(served(3))
+        bench.round()
+        early = bench.rounds(3)
+        bench.rounds(5, settling=0.0)
+
+        assert early == []
+        assert (bench.rewards, len(bench.server.batches)) == (9, 1)
+
+    def test_a_batch_without_an_end_is_given_up(self, bench, served, monkeypatch):
+        """After three days its queries are sent anew; it may be paid for, so it stays counted."""
+        bench.server.looks = 100
+        bench.store.observe(served(3))
+        bench.round()
+        waits = bench.rounds(2)
+        monkeypatch.setattr(batches, "_GIVEN_UP", 0.0)
+        ((action, detail),) = bench.round()[:1]
+
+        assert waits == []
+        assert action == "not judged"
+        assert "has not ended" in detail
+        assert spent(bench.store)[0] >= 9 + 2
+
+    def test_another_judges_service_is_refused(self, bench):
+        """Its answers would be another judge's."""
+        other = open_batch_service(bench.spec.replace("tiny", "other"))
+
+        with pytest.raises(InputError, match="expected a service of the judge"):
+            Worker(bench.store, bench.judge, batches=other)
+
+    def test_who_lost_the_lease_sends_nothing(self, bench, served):
+        """Another worker took over while the judge was probed."""
+        bench.store.observe(served(3))
+
+        def steal(method, path):
+            if method == "done" and path == "/chat/completions":
+                with bench.store._database.write("observing") as connection:
+                    connection.exec_driver_sql("UPDATE leases SET owner = 'another', token = token + 1")
+
+        bench.server.fault = steal
+        with suppress(LeaseLost):
+            bench.worker(lease_seconds=0.2).round()
+
+        assert (bench.server.files, bench.server.batches, bench.open) == ({}, {}, [])
+
+
+def test_the_command_sends_and_reads(store, served, batch_server, spec):
+    """`tttembed worker --once --batch`, as cron calls it."""
+    store.observe(served(3))
+    batch_server.looks = 0
+    command = ["worker", store.name, "--judge", spec, "--batch", "--once", "--price", "input=2,output=12"]
+    outputs = [CliRunner().invoke(main, command).output for _ in range(3)]
+
+    assert "9 pairs sent as a batch, at most $" in outputs[0]
+    assert "judged: 9 pairs scored" in outputs[1]
+    assert store.counts().rewards == 9
+    assert CliRunner().invoke(main, ["worker", store.name, "--batch"]).exit_code == 2
+    assert "asked by batches" in CliRunner().invoke(main, [*command[:3], "gemini:x", "--batch"]).output

@@ -1,0 +1,164 @@
+"""Open batches: requests that a worker has sent to a batch service, and that have no results yet.
+
+The most that a batch may cost counts as spent from before it is sent, on that day, and is given back once its answers
+are counted instead, on the same day. So the caps of a day hold however late results come, and a worker that is killed
+between any two steps leaves a batch that the next one finds here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from tttembed_rag.judges.spending import Budget
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.answers import count_spending, spent_on
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.leasing import check_lease
+from tttembed_rag.stores.records import Lease, Spend
+from tttembed_rag.stores.rows import ids_of, insert
+from tttembed_rag.stores.states import BATCHES
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """A batch that was sent, or is about to be.
+
+    Attributes:
+        key: The worker's own name for it, which the service keeps too.
+
+        judge: Fingerprint of the judge.
+
+        at: When it was written down, and then when the service was about to be asked for it, in Unix seconds.
+
+        queries: The queries that it asks about, by the ids of `JudgeQueue.waiting`.
+
+        pairs: Pairs that it asks about.
+
+        tokens: Tokens that it may use at most.
+
+        usd: US dollars that it may cost at most.
+
+        price: Price of its usage: per million tokens read and written, and per request.
+
+        full: Whether more waited than it holds.
+
+        file: The service's name for the file of its requests; empty before that is uploaded.
+
+        number: The service's name for the batch; empty before that is known.
+
+        day: The day by UTC on which it counts, as ``2026-01-31``.
+    """
+
+    key: str
+    judge: str
+    at: float
+    queries: tuple[str, ...]
+    pairs: int
+    tokens: float
+    usd: float
+    price: tuple[float, float, float]
+    full: bool = False
+    file: str = ""
+    number: str = ""
+    day: str = ""
+
+    @property
+    def date(self) -> date:
+        """The day on which it counts."""
+        return date.fromisoformat(self.day)
+
+
+class OpenBatches:
+    """The open batches of a store, by tenant."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of(self, tenant: str) -> list[OpenBatch]:
+        """The open batches of a tenant, oldest first."""
+        with self._database.read() as connection:
+            return _read(connection, tenant)
+
+    def add(self, batch: OpenBatch, caps: Budget, *, tenant: str, lease: Lease) -> OpenBatch | None:
+        """Write a batch down before it is sent, and count it as spent; None where the *caps* of the day refuse it.
+
+        Raises:
+            LeaseLost: Another owner has taken over the *lease*; nothing was changed.
+        """
+        with self._database.write("observing") as connection:
+            check_lease(connection, lease)
+            judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
+            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            count_spending(connection, judge, today, Spend(batch.pairs, batch.tokens, batch.usd))
+            spent = spent_on(connection, today)  # this batch with it: its row is locked, so others wait for it
+            limits = ((caps.pairs, spent.pairs), (caps.tokens, spent.tokens), (caps.usd, spent.usd))
+            if any(cap is not None and gone > cap * (1 + 1e-9) for cap, gone in limits):
+                count_spending(connection, judge, today, Spend(-batch.pairs, -batch.tokens, -batch.usd))
+                return None
+            batch = replace(batch, day=today.isoformat())
+            _write(connection, tenant, [*_read(connection, tenant), batch])
+            return batch
+
+    def note(self, batch: OpenBatch, *, tenant: str, lease: Lease) -> OpenBatch:
+        """Write down what is known of a batch by now.
+
+        Raises:
+            LeaseLost: As for `add`.
+        """
+        with self._database.write("observing") as connection:
+            check_lease(connection, lease)
+            _change(connection, tenant, lambda one: batch if one.key == batch.key else one)
+        return batch
+
+    def close(self, batch: OpenBatch, *, tenant: str, lease: Lease, lost: float = 0.0) -> None:
+        """Take a batch off the list, and give back what was counted for it, but for a share *lost* in [0, 1].
+
+        Raises:
+            LeaseLost: As for `add`.
+        """
+        with self._database.write("observing") as connection:
+            check_lease(connection, lease)
+            if not _change(connection, tenant, lambda one: None if one.key == batch.key else one):
+                return
+            judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
+            share = lost - 1.0
+            back = Spend(round(share * batch.pairs), share * batch.tokens, share * batch.usd)
+            count_spending(connection, judge, batch.date, back)
+
+
+def _change(connection: Connection, tenant: str, change: Callable[[OpenBatch], OpenBatch | None]) -> bool:
+    """Replace each batch of a tenant by what *change* makes of it; gives whether any is another one now."""
+    before = _read(connection, tenant)
+    after = [changed for one in before if (changed := change(one)) is not None]
+    _write(connection, tenant, after)
+    return before != after
+
+
+def _read(connection: Connection, tenant: str) -> list[OpenBatch]:
+    table, tenants = schema.states, schema.tenants
+    value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
+    text = connection.execute(value.where(tenants.c.name == tenant, table.c.name == BATCHES)).scalar()
+    known = {field.name for field in fields(OpenBatch)}
+    batches = []
+    for record in json.loads(text or "[]"):
+        values: dict[str, Any] = {name: value for name, value in record.items() if name in known}
+        values |= {"queries": tuple(values["queries"]), "price": tuple(values["price"])}
+        batches.append(OpenBatch(**values))
+    return batches
+
+
+def _write(connection: Connection, tenant: str, batches: list[OpenBatch]) -> None:
+    table = schema.states
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    if not batches:
+        connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == BATCHES))
+        return
+    kept = {"value": json.dumps([asdict(one) for one in batches])}
+    made = insert(connection, table).values(tenant=owner, name=BATCHES, **kept)
+    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_=kept))
