@@ -16,25 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.feedback import columns_of
 from tttembed_rag.parquet import read_folder, write_folder
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.arrays import read_arrays, write_arrays
-from tttembed_rag.vectors.checks import FloatArray, IntArray, checked_norms
-from tttembed_rag.vectors.columns import (
-    check_candidates,
-    check_unique,
-    matrix,
-    names,
-    norms_of_used,
-    one_judge,
-    ragged,
-    sliced,
-    stacked,
-    tamed,
-    unequal,
-)
+from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.columns import checked_columns, ragged, sliced, stacked, unequal
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
@@ -133,21 +121,9 @@ class Rewards:
         scores, starts = ragged("rewards", rewards, np.float64)
         docs = stacked("candidate_vectors", candidate_vectors, starts)
         candidates = np.arange(len(scores), dtype=np.intp)
-        return cls._checked(
-            query_vectors,
-            docs,
-            candidates,
-            scores,
-            starts,
-            tasks,
-            query_ids,
-            scale,
-            judge,
-            sources,
-            None,
-            "candidate_vectors",
-            embedder,
-        )
+        names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "judge": judge}
+        vectors = (query_vectors, docs, candidates, starts, "candidate_vectors")
+        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, **names)
 
     @classmethod
     def from_indexed(
@@ -199,21 +175,9 @@ class Rewards:
             raise InputError(
                 f"rewards: expected one reward per candidate, got {unequal(np.diff(starts), np.diff(score_starts))}"
             )
-        return cls._checked(
-            query_vectors,
-            doc_vectors,
-            rows,
-            scores,
-            starts,
-            tasks,
-            query_ids,
-            scale,
-            judge,
-            sources,
-            doc_ids,
-            "doc_vectors",
-            embedder,
-        )
+        names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "doc_ids": doc_ids, "judge": judge}
+        vectors = (query_vectors, doc_vectors, rows, starts, "doc_vectors")
+        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, **names)
 
     @classmethod
     def from_texts(
@@ -296,8 +260,14 @@ class Rewards:
             DataError: The folder holds something else, or a file is damaged.
         """
         of = read_folder(folder, part=part, scratch=scratch)
-        vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.rewards, of.starts)
-        return cls._checked(*vectors, of.tasks, of.query_ids, scale, of.judge, of.sources, of.doc_ids, "documents")
+        names: dict[str, Any] = {
+            "tasks": of.tasks,
+            "query_ids": of.query_ids,
+            "sources": of.sources,
+            "doc_ids": of.doc_ids,
+        }
+        vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.starts, "documents")
+        return cls._checked(*vectors, scale=scale, scores=of.rewards, **names, judge=of.judge)
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
         """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
@@ -323,65 +293,12 @@ class Rewards:
 
     @classmethod
     def _checked(
-        cls,
-        query_vectors: ArrayLike,
-        doc_vectors: ArrayLike,
-        candidates: IntArray,
-        scores: NDArray[np.float64],
-        starts: IntArray,
-        tasks: Sequence[str] | None,
-        query_ids: Sequence[str] | None,
-        scale: Scale | str,
-        judge: str | Sequence[str],
-        sources: Sequence[str] | None,
-        doc_ids: Sequence[str] | None,
-        docs_name: str,
-        embedder: str = "",
+        cls, *columns: Any, scale: Scale | str, scores: NDArray[np.float64], embedder: str = "", **named: Any
     ) -> Rewards:
-        queries, docs = matrix("query_vectors", query_vectors), matrix(docs_name, doc_vectors)
-        n, rewarded = len(queries), len(starts) - 1
-        if not n:
-            raise RewardError("rewards: expected at least one rewarded query, got none")
-        if rewarded != n:
-            raise InputError(f"rewards: expected one row per query, {n} in query_vectors, got {rewarded}")
-        if queries.shape[1] != docs.shape[1]:
-            raise VectorError(f"{docs_name}: expected width {queries.shape[1]} like query_vectors, got {docs.shape[1]}")
-        if not (depths := np.diff(starts)).all():
-            raise RewardError(
-                f"rewards: expected at least one judged candidate per query, got none for query {depths.argmin()}"
-            )
-        check_candidates(candidates, starts, len(docs))
-        used = np.zeros(len(docs), dtype=bool)
-        used[candidates] = True
-        doc_norms = norms_of_used(docs_name, docs, used)
-        doc_keys = names(
-            "doc_ids", doc_ids, len(docs), [str(row) for row in range(len(docs))], "document", of=docs_name
-        )
-        if 2 * used.sum() <= len(docs):
-            # Most of this index was never judged: keep what was, or every fit would read all of it.
-            candidates = (np.cumsum(used) - 1)[candidates]
-            docs, doc_norms, doc_keys = docs[used], doc_norms[used], doc_keys[used]
-        queries, query_norms = tamed(queries, checked_norms("query_vectors", queries))
-        docs, doc_norms = tamed(docs, doc_norms)
-        task_keys = names("tasks", tasks, n, [DEFAULT_TASK] * n)
-        id_keys = names("query_ids", query_ids, n, [str(q) for q in range(n)])
-        source_keys = names("sources", sources, n, [""] * n, empty=True)
-        check_unique(task_keys, id_keys, source_keys)
-        return cls(
-            query_vectors=queries,
-            doc_vectors=docs,
-            query_norms=query_norms,
-            doc_norms=doc_norms,
-            starts=starts,
-            candidates=candidates,
-            values=(Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores),
-            tasks=task_keys,
-            query_ids=id_keys,
-            judge=one_judge(judge, n),
-            sources=source_keys,
-            doc_ids=doc_keys,
-            embedder=embedder,
-        )
+        """The rewards of columns as `checked_columns` takes them, *scores* on *scale*."""
+        checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
+        values = (Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores)
+        return cls(**checked, values=values, embedder=embedder)
 
     def __len__(self) -> int:
         """Number of rewarded queries."""

@@ -17,6 +17,92 @@ _SAFE_NORMS = (1e-15, 1e15)
 _CHECK_ROWS = 65_536
 
 
+def checked_columns(
+    query_vectors: ArrayLike,
+    doc_vectors: ArrayLike,
+    candidates: IntArray,
+    starts: IntArray,
+    docs_name: str,
+    *,
+    default_task: str,
+    judge: str | Sequence[str],
+    tasks: Sequence[str] | None = None,
+    query_ids: Sequence[str] | None = None,
+    sources: Sequence[str] | None = None,
+    doc_ids: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """The fields of `Rewards` but for the values, by name.
+
+    Args:
+        query_vectors: (n, d).
+
+        doc_vectors: (u, d), of which those that nobody judged are left out where they are half or more.
+
+        candidates: (N,) rows of *doc_vectors*.
+
+        starts: (n + 1,) first pair of each query.
+
+        docs_name: What a message calls *doc_vectors*.
+
+        default_task: The task where none are given.
+
+        judge: One name, or n that agree.
+
+        tasks: n names; None is the default one.
+
+        query_ids: n names; None numbers them.
+
+        sources: n names, which may be empty; None is empty.
+
+        doc_ids: u names; None numbers them.
+
+    Raises:
+        VectorError: A vector is not what it should be.
+        InputError: Numbers of rows, candidates or names are not what they should be.
+        RewardError: There is no rewarded query, or one without candidates.
+    """
+    queries, docs = matrix("query_vectors", query_vectors), matrix(docs_name, doc_vectors)
+    n, rewarded = len(queries), len(starts) - 1
+    if not n:
+        raise RewardError("rewards: expected at least one rewarded query, got none")
+    if rewarded != n:
+        raise InputError(f"rewards: expected one row per query, {n} in query_vectors, got {rewarded}")
+    if queries.shape[1] != docs.shape[1]:
+        raise VectorError(f"{docs_name}: expected width {queries.shape[1]} like query_vectors, got {docs.shape[1]}")
+    if not (depths := np.diff(starts)).all():
+        raise RewardError(
+            f"rewards: expected at least one judged candidate per query, got none for query {depths.argmin()}"
+        )
+    check_candidates(candidates, starts, len(docs))
+    used = np.zeros(len(docs), dtype=bool)
+    used[candidates] = True
+    doc_norms = norms_of_used(docs_name, docs, used)
+    doc_keys = names("doc_ids", doc_ids, len(docs), [str(row) for row in range(len(docs))], "document", of=docs_name)
+    if 2 * used.sum() <= len(docs):
+        # Most of this index was never judged: keep what was, or every fit would read all of it.
+        candidates = (np.cumsum(used) - 1)[candidates]
+        docs, doc_norms, doc_keys = docs[used], doc_norms[used], doc_keys[used]
+    queries, query_norms = tamed(queries, checked_norms("query_vectors", queries))
+    docs, doc_norms = tamed(docs, doc_norms)
+    task_keys = names("tasks", tasks, n, [default_task] * n)
+    id_keys = names("query_ids", query_ids, n, [str(q) for q in range(n)])
+    source_keys = names("sources", sources, n, [""] * n, empty=True)
+    check_unique(task_keys, id_keys, source_keys)
+    return {
+        "query_vectors": queries,
+        "doc_vectors": docs,
+        "query_norms": query_norms,
+        "doc_norms": doc_norms,
+        "starts": starts,
+        "candidates": candidates,
+        "tasks": task_keys,
+        "query_ids": id_keys,
+        "judge": one_judge(judge, n),
+        "sources": source_keys,
+        "doc_ids": doc_keys,
+    }
+
+
 def sliced(rows: IntArray) -> IntArray | slice:
     """The rows as a slice where they lie in order, so that indexing with them copies nothing."""
     first, count = int(rows[0]), len(rows)
