@@ -383,7 +383,7 @@ class TestMapping:
         """No representation prints a vector: the facts, in a few lines."""
         wide = np.random.default_rng(0).normal(size=999)
         evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "steady", code="TTT-G00")
-        moving = KernelMap(wide[None], wide[None], 0.25, ("q",))
+        moving = KernelMap(wide[None] / np.linalg.norm(wide), wide[None], 0.25, ("q",))
         local = Offset("local", wide, 0.9, 9, evidence, task="billing", map=moving)
         served = Served("q", wide, [Candidate("d", wide, "text", 0.5)] * 50, "how?")
         rewards = Rewards.from_arrays([wide] * 99, [[wide, -wide]] * 99, [[0.0, 1.0]] * 99, embedder="e")
