@@ -858,7 +858,26 @@ def test_a_store_without_a_version_shows_what_would_be_published(fresh: str, pla
 
     assert "No version is live" in page.sections[""]
     assert "that the offsets were not learned from" in page.sections["On queries that were not learned from"]
-    assert "their loss falls for sure" in page.sections["What a fit of the rewards of now would publish"]
+    assert "their loss falls for sure" in page.sections["What a fit of the last 500 rewarded queries would publish"]
+
+
+def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh: str, planted: Any) -> None:
+    """Where trusted labels deny the judge, neither the held-out queries nor the next fit is moved."""
+    rewards = planted(60, strength=0.9, dtype=np.float32)
+    with open_store(fresh) as store:
+        rows = served(rewards, range(60), at=NOON, texts=None)
+        store.observe(rows, judge="liar")
+        denied = {
+            ("", one.task, one.query_id): {c.doc_id: 1.0 - (c.reward or 0.0) for c in one.candidates} for one in rows
+        }
+        store.reward("audit", denied)
+
+    report = gather(fresh)
+
+    assert report.held_out is not None
+    assert not report.held_out.moved
+    assert [offset.served for offset in report.today] == [False, False]
+    assert "trusted labels do not confirm it" in report.today[0].reason
 
 
 def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh: str, planted: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.observations import Served
@@ -30,6 +31,7 @@ def held_out(
     *,
     scope: AnyScope = "auto",
     judge: str,
+    labels: Labels | None = None,
 ) -> HeldOut | None:
     """What offsets of *scope* do to judged queries that they were not learned from.
 
@@ -43,6 +45,8 @@ def held_out(
 
         judge: The name of the judge for people.
 
+        labels: Trusted labels that the gate asks, as it does before anything is published.
+
     Returns:
         None where too few different questions have candidates that differ in reward.
     """
@@ -50,7 +54,7 @@ def held_out(
     rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards
     if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
         return None
-    dosed, keys = moved_without(rewards, parts_of(rewards), scope)
+    dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
     raw, served, rerank = (judged_ndcg(grid, scores) for scores in (grid.base, grid.base + lifts, grid.rewards))
@@ -84,14 +88,16 @@ def parts_of(rewards: Rewards) -> IntArray:
     return np.asarray(np.random.default_rng(0).permutation(len(questions))[question] % _PARTS)
 
 
-def moved_without(rewards: Rewards, part: IntArray, scope: AnyScope) -> tuple[Float64, list[str]]:
+def moved_without(
+    rewards: Rewards, part: IntArray, scope: AnyScope, labels: Labels | None = None
+) -> tuple[Float64, list[str]]:
     """(n, d) alpha v at each query and the offset's key, learned from all parts but that of the query.
 
     Where nothing is served it is zero, and the key empty.
     """
     dosed, keys = np.zeros((len(rewards), rewards.width)), [""] * len(rewards)
     for number in np.unique(part).tolist():
-        offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope)
+        offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope, audit=labels)
         for task in np.unique(rewards.tasks[part == number]).tolist():
             if (offset := offsets.find(task)) is not None:
                 rows = np.flatnonzero((part == number) & (rewards.tasks == task))

@@ -16,7 +16,7 @@ from tttembed_rag.observations import Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.report.crossfit import held_out
-from tttembed_rag.report.facts import Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.facts import LEARNED, Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
@@ -29,8 +29,6 @@ from tttembed_rag.worker.memory import read_trial
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
 # How much is searched for examples: the last served queries, and the first candidates of each.
 _QUERIES, _CANDIDATES = 100, 50
-# Rewarded queries, the last served ones, that are held out part by part.
-_LEARNED = 500
 # Characters of a reason or note.
 _NOTE = 400
 
@@ -99,10 +97,10 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 def _learned_now(
     store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str
 ) -> tuple[HeldOut | None, tuple[OffsetFacts, ...]]:
-    """What offsets from the rewards of now do to queries held out, and, where no version is live, those offsets."""
+    """What offsets from the last rewards do to queries held out, and, where no version is live, those offsets."""
     embedder = None if version is None else version.embedder or None
     try:
-        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=_LEARNED)
+        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
     except RewardError:
         return None, ()
     scope = cast("AnyScope", offsets.settings.get("scope", "auto"))
@@ -112,10 +110,11 @@ def _learned_now(
             tenant, width=rewards.width, embedder=embedder or "", judge=judge, depth=_CANDIDATES, names=names
         )
 
-    held = held_out(rewards, details, scope=scope, judge=shortened(judge))
+    labels = store.history.verdicts(tenant, judge=AUDIT) or None
+    held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels)
     if version is not None:
         return held, ()
-    learned = fit(rewards).values()
+    learned = fit(rewards, audit=labels).values()
     return held, tuple(_offset_facts(offset) for offset in learned if offset.query_id is None)[:_OFFSETS]
 
 
