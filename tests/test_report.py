@@ -821,6 +821,29 @@ def test_a_query_that_was_learned_from_twice_is_held_out_together(planted: Any) 
     assert parts[::2].tolist() == parts[1::2].tolist()
 
 
+def test_the_rows_of_several_sources_are_one_query(planted: Any) -> None:
+    """Each query counts, and is listed, once, with the mean of what its sources measure."""
+    rewards = planted(40, strength=0.5)
+    twice = rewards.take(np.repeat(np.arange(40), 2))
+    noise = np.random.default_rng(3).permutation(twice.values)
+    values = np.where(np.repeat(np.arange(80) % 2 == 0, twice.depths), twice.values, noise)
+    sources = np.array(["ann", "bob"] * 40)
+    rows = {one.query_id: one for one in served(rewards, range(40), at=NOON, name="", texts=None)}
+
+    held = held_out(
+        replace(twice, values=values, sources=sources),
+        lambda names: [replace(rows[name], task=task) for task, name in names],
+        scope="task",
+        judge="users",
+    )
+
+    assert held is not None
+    assert held.moved
+    assert len(held.gains) == 40
+    shown = [one.query_id for one in (*held.worst, *held.best)]
+    assert len(shown) == len(set(shown)) > 0
+
+
 def test_no_query_is_moved_by_its_own_rewards(planted: Any) -> None:
     """Where the rewards of one part change, the queries of that part are moved as before, and others are not."""
     rewards = planted(40, strength=0.9)

@@ -57,8 +57,16 @@ def held_out(
     dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
-    raw, served, rerank = (judged_ndcg(grid, scores) for scores in (grid.base, grid.base + lifts, grid.rewards))
-    pool, queries = rewards.documents.unit, rewards.queries.unit
+    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
+    # Several sources may have rewarded one query: each has a row, and they count as one query.
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    query = np.array([places[name] for name in names])
+    first = np.unique(query, return_index=True)[1]
+    raw, served, rerank = (
+        np.bincount(query, judged_ndcg(grid, scores)) / np.bincount(query)
+        for scores in (grid.base, grid.base + lifts, grid.rewards)
+    )
+    pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
     summary = summed_up(
         raw,
         served,
@@ -66,17 +74,23 @@ def held_out(
         measure=f"by the rewards of {judge}",
         method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
         "candidates alone are measured.",
-        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + dosed, pool), len(pool)),
+        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + moved, pool), len(pool)),
     )
     worst, best = extremes(served - raw)
-    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
-    known = {(one.task, one.query_id): one for one in details([names[row] for row in (*worst, *best)])}
+    asked = list(places)
+    known = {(one.task, one.query_id): one for one in details([asked[place] for place in (*worst, *best)])}
 
-    def shown(rows: list[int]) -> tuple[Lists, ...]:
+    def shown(some: list[int]) -> tuple[Lists, ...]:
         return tuple(
-            lists_of(known[names[row]], dosed[row], keys[row], before=float(raw[row]), after=float(served[row]))
-            for row in rows
-            if names[row] in known
+            lists_of(
+                known[asked[place]],
+                moved[place],
+                keys[first[place]],
+                before=float(raw[place]),
+                after=float(served[place]),
+            )
+            for place in some
+            if asked[place] in known
         )
 
     return replace(summary, worst=shown(worst), best=shown(best))
