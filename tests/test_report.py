@@ -903,6 +903,18 @@ def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh: str, p
     assert "trusted labels do not confirm it" in report.today[0].reason
 
 
+def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh: str, planted: Any) -> None:
+    """A version may come from a file of anybody's making: there is a page all the same."""
+    with open_store(fresh) as store:
+        rewards = planted(30, strength=0.9, dtype=np.float32)
+        store.observe(served(rewards, range(30), at=NOON, texts=None), judge="j")
+        learned = fit(rewards, scope="global", gate=False)
+        odd = Offsets(learned.values(), width=learned.width, settings={**learned.settings, "scope": "mine"})
+        store.publish(odd, by="me")
+
+    assert gather(fresh).held_out is not None
+
+
 def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh: str, planted: Any) -> None:
     """Queries of a tenant that shares count in the shared report, and are not shown in it."""
     with open_store(fresh) as store:

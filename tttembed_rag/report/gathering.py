@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import get_args
 
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
@@ -103,7 +103,8 @@ def _learned_now(
         rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
     except RewardError:
         return None, ()
-    scope = cast("AnyScope", offsets.settings.get("scope", "auto"))
+    said = offsets.settings.get("scope")  # of a file that anybody may have written
+    scope: AnyScope = next((scope for scope in get_args(AnyScope) if scope == said), "auto")
 
     def details(names: Sequence[tuple[str, str]]) -> list[Served]:
         return store.history.recent(
