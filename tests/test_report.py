@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -661,6 +665,21 @@ def test_the_command_writes_the_page(url: str, tmp_path: Path) -> None:
 
     assert (result.exit_code, result.output) == (0, f"Report: {out}\n")
     assert "Version 2 is live" in Page(out.read_text(encoding="utf-8")).sections[""]
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_how_far_the_report_is(url: str, tmp_path: Path) -> None:
+    """The fifths are counted on stderr; what the command prints stays as it is."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "tttembed_rag", "report", "--store", url, "--html", str(tmp_path / "page.html")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, timeout=120, check=True)
+    os.close(end)
+    said = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+
+    assert done.stdout == f"Report: {tmp_path / 'page.html'}\n"
+    assert "held-out fifths" in said
+    assert "100%" in said
 
 
 def test_the_command_prints_the_same_as_json(url: str, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
+# What sees the parts go by as they are worked on.
+Watch: TypeAlias = Callable[[Sequence[int]], Iterable[int]]
+
 # Parts that queries are held out in, and the least of different questions that are worth it.
 _PARTS, _LEAST = 5, 10
 # Candidates of a query that count.
@@ -32,6 +36,7 @@ def held_out(
     scope: AnyScope = "auto",
     judge: str,
     labels: Labels | None = None,
+    watch: Watch = iter,
 ) -> HeldOut | None:
     """What offsets of *scope* do to judged queries that they were not learned from.
 
@@ -47,6 +52,8 @@ def held_out(
 
         labels: Trusted labels that the gate asks, as it does before anything is published.
 
+        watch: Gives the parts one by one as it is given them, and may tell how far the work is.
+
     Returns:
         None where too few different questions have candidates that differ in reward.
     """
@@ -54,7 +61,7 @@ def held_out(
     rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards
     if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
         return None
-    dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels)
+    dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels, watch)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
     names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
@@ -103,14 +110,14 @@ def parts_of(rewards: Rewards) -> IntArray:
 
 
 def moved_without(
-    rewards: Rewards, part: IntArray, scope: AnyScope, labels: Labels | None = None
+    rewards: Rewards, part: IntArray, scope: AnyScope, labels: Labels | None = None, watch: Watch = iter
 ) -> tuple[Float64, list[str]]:
     """(n, d) alpha v at each query and the offset's key, learned from all parts but that of the query.
 
     Where nothing is served it is zero, and the key empty.
     """
     dosed, keys = np.zeros((len(rewards), rewards.width)), [""] * len(rewards)
-    for number in np.unique(part).tolist():
+    for number in watch(np.unique(part).tolist()):
         offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope, audit=labels)
         for task in np.unique(rewards.tasks[part == number]).tolist():
             if (offset := offsets.find(task)) is not None:

@@ -15,7 +15,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.observations import Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
-from tttembed_rag.report.crossfit import held_out
+from tttembed_rag.report.crossfit import Watch, held_out
 from tttembed_rag.report.facts import LEARNED, Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
@@ -33,7 +33,7 @@ _QUERIES, _CANDIDATES = 100, 50
 _NOTE = 400
 
 
-def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreReport:
+def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
     """The report of what the store at *url* has learned for *tenant* and serves to it.
 
     Args:
@@ -42,6 +42,8 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         tenant: The tenant; "" is the shared tenant.
 
         at: Unix seconds at which the last day ends; None is now, by the database's clock.
+
+        watch: Gives the parts that queries are held out in, one by one, and may tell how far the work is.
 
     Raises:
         StoreError: There is no store, or it cannot be read.
@@ -57,7 +59,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
         judge = next((name for name, _ in judges if name != AUDIT), "")
-        held, today = _learned_now(store, tenant, serving.version, offsets, judge)
+        held, today = _learned_now(store, tenant, serving.version, offsets, judge, watch)
         return StoreReport(
             store=store.name,
             tenant=tenant,
@@ -95,7 +97,7 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 
 
 def _learned_now(
-    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str
+    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str, watch: Watch
 ) -> tuple[HeldOut | None, tuple[OffsetFacts, ...]]:
     """What offsets from the last rewards do to queries held out, and, where no version is live, those offsets."""
     embedder = None if version is None else version.embedder or None
@@ -112,7 +114,7 @@ def _learned_now(
         )
 
     labels = store.history.verdicts(tenant, judge=AUDIT) or None
-    held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels)
+    held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
     if version is not None:
         return held, ()
     learned = fit(rewards, audit=labels).values()
