@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -663,6 +667,21 @@ def test_the_command_writes_the_page(url: str, tmp_path: Path) -> None:
     assert "Version 2 is live" in Page(out.read_text(encoding="utf-8")).sections[""]
 
 
+@pytest.mark.slow
+def test_a_terminal_shows_how_far_the_report_is(url: str, tmp_path: Path) -> None:
+    """The fifths are counted on stderr; what the command prints stays as it is."""
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "tttembed_rag", "report", "--store", url, "--html", str(tmp_path / "page.html")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=end, text=True, timeout=120, check=True)
+    os.close(end)
+    said = os.read(terminal, 1 << 16).decode()
+    os.close(terminal)
+
+    assert done.stdout == f"Report: {tmp_path / 'page.html'}\n"
+    assert "held-out fifths" in said
+    assert "100%" in said
+
+
 def test_the_command_prints_the_same_as_json(url: str, tmp_path: Path) -> None:
     """One object, with the page or without it."""
     out = tmp_path / "report.html"
@@ -821,6 +840,29 @@ def test_a_query_that_was_learned_from_twice_is_held_out_together(planted: Any) 
     assert parts[::2].tolist() == parts[1::2].tolist()
 
 
+def test_the_rows_of_several_sources_are_one_query(planted: Any) -> None:
+    """Each query counts, and is listed, once, with the mean of what its sources measure."""
+    rewards = planted(40, strength=0.5)
+    twice = rewards.take(np.repeat(np.arange(40), 2))
+    noise = np.random.default_rng(3).permutation(twice.values)
+    values = np.where(np.repeat(np.arange(80) % 2 == 0, twice.depths), twice.values, noise)
+    sources = np.array(["ann", "bob"] * 40)
+    rows = {one.query_id: one for one in served(rewards, range(40), at=NOON, name="", texts=None)}
+
+    held = held_out(
+        replace(twice, values=values, sources=sources),
+        lambda names: [replace(rows[name], task=task) for task, name in names],
+        scope="task",
+        judge="users",
+    )
+
+    assert held is not None
+    assert held.moved
+    assert len(held.gains) == 40
+    shown = [one.query_id for one in (*held.worst, *held.best)]
+    assert len(shown) == len(set(shown)) > 0
+
+
 def test_no_query_is_moved_by_its_own_rewards(planted: Any) -> None:
     """Where the rewards of one part change, the queries of that part are moved as before, and others are not."""
     rewards = planted(40, strength=0.9)
@@ -858,7 +900,38 @@ def test_a_store_without_a_version_shows_what_would_be_published(fresh: str, pla
 
     assert "No version is live" in page.sections[""]
     assert "that the offsets were not learned from" in page.sections["On queries that were not learned from"]
-    assert "their loss falls for sure" in page.sections["What a fit of the rewards of now would publish"]
+    assert "their loss falls for sure" in page.sections["What a fit of the last 500 rewarded queries would publish"]
+
+
+def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh: str, planted: Any) -> None:
+    """Where trusted labels deny the judge, neither the held-out queries nor the next fit is moved."""
+    rewards = planted(60, strength=0.9, dtype=np.float32)
+    with open_store(fresh) as store:
+        rows = served(rewards, range(60), at=NOON, texts=None)
+        store.observe(rows, judge="liar")
+        denied = {
+            ("", one.task, one.query_id): {c.doc_id: 1.0 - (c.reward or 0.0) for c in one.candidates} for one in rows
+        }
+        store.reward("audit", denied)
+
+    report = gather(fresh)
+
+    assert report.held_out is not None
+    assert not report.held_out.moved
+    assert [offset.served for offset in report.today] == [False, False]
+    assert "trusted labels do not confirm it" in report.today[0].reason
+
+
+def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh: str, planted: Any) -> None:
+    """A version may come from a file of anybody's making: there is a page all the same."""
+    with open_store(fresh) as store:
+        rewards = planted(30, strength=0.9, dtype=np.float32)
+        store.observe(served(rewards, range(30), at=NOON, texts=None), judge="j")
+        learned = fit(rewards, scope="global", gate=False)
+        odd = Offsets(learned.values(), width=learned.width, settings={**learned.settings, "scope": "mine"})
+        store.publish(odd, by="me")
+
+    assert gather(fresh).held_out is not None
 
 
 def test_a_tenants_texts_are_not_shown_to_those_who_share(fresh: str, planted: Any) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from tttembed_rag import fit
 from tttembed_rag.cli import main
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
@@ -84,6 +85,58 @@ def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
     assert store.history.verdicts("", judge="audit") == {
         (pair["query_id"], pair["doc_id"]): judged[pair["query_id"], pair["doc_id"]] for pair in pairs
     }
+
+
+def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path):
+    """A captured text or id that begins like a formula gets an apostrophe, and the labels find their pairs again."""
+    rewards = planted(20, strength=0.9)
+    begins = ("=", "+", "-", "@", "\t", "\r", "'=", "'", "")
+    for row in range(20):
+        shown = range(8 * row, 8 * row + 8)
+        documents = [
+            Candidate(
+                f"{begins[j % 9]}d{j}", rewards.doc_vectors[j], f'{begins[j % 9]}HYPERLINK("x")', rewards.values[j]
+            )
+            for j in shown
+        ]
+        query = Served(f"=q{row}", rewards.query_vectors[row], documents, f"@question {row}", embedder="e")
+        store.observe([query], judge="reranker")
+    store.publish(fit(store.rewards("reranker"), scope="task", gate=False), by="ann")
+    sheet = tmp_path / "pairs.csv"
+    CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "100"])
+    with sheet.open(encoding="utf-8", newline="") as file:
+        pairs = list(csv.DictReader(file))
+    with sheet.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, pairs[0])
+        rows.writeheader()
+        rows.writerows(pair | {"label": 1} for pair in pairs)
+    kept = CliRunner().invoke(main, ["audit-labels", str(sheet), "--store", store.name])
+
+    assert len(pairs) > 50
+    assert not [cell for pair in pairs for cell in pair.values() if cell.startswith(begins[:6])]
+    assert kept.output == f"{len(pairs)} of {len(pairs)} labels are in the store\n"
+
+
+def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
+    """The queries of a tenant that shares are hidden, so that no label could be given to them."""
+    rewards = planted(40, strength=0.9)
+    store.share("acme", allowed=True, by="ann")
+    for row in range(40):
+        shown = range(8 * row, 8 * row + 8)
+        documents = [Candidate(f"d{j}", rewards.doc_vectors[j], f"text {j}", rewards.values[j]) for j in shown]
+        tenant = "acme" if row % 2 else ""
+        query = Served(f"q{row}", rewards.query_vectors[row], documents, f"question {row}", tenant=tenant, embedder="e")
+        store.observe([query], judge="reranker")
+    learned = store.rewards("reranker")
+    store.publish(fit(learned, scope="task", gate=False), by="ann")
+    sheet = tmp_path / "pairs.csv"
+    CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "100"])
+    with sheet.open(encoding="utf-8", newline="") as file:
+        pairs = list(csv.DictReader(file))
+
+    assert len(learned) == 40
+    assert len(pairs) > 20
+    assert all(pair["query"] and pair["document"] for pair in pairs)
 
 
 def test_before_anything_is_served_there_is_nothing_to_audit(judged, store, tmp_path):

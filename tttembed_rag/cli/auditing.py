@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
 from tttembed_rag.cli.group import check_target, counted, main, say
-from tttembed_rag.cli.labels import COLUMNS, read_labels
+from tttembed_rag.cli.labels import COLUMNS, as_cell, read_labels
 from tttembed_rag.cli.learning import RewardSource, rewards_options
 from tttembed_rag.cli.options import in_store, of_tenant, opened
 from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
     from tttembed_rag.offsets.lookup import Offsets
+    from tttembed_rag.rewards import Rewards
 
 
 @main.command("audit-sample")
@@ -43,15 +45,16 @@ def audit_sample(file: Path | None, out: Path, count: int, seed: int, **options:
 
     check_target(out)
     source = RewardSource(out=out, **options)  # type: ignore[arg-type]
-    rewards = source.read().rewards
-    pairs = audit_sample(rewards, _offsets(file, source), count, seed=seed)
+    pairs = audit_sample(_labelable(source), _offsets(file, source), count, seed=seed)
     if not pairs:
         raise click.UsageError("--offsets: expected offsets that move what was judged, got none that do")
     texts = _texts(source, pairs)
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow((*COLUMNS, *(["query", "document"] if texts else [])))
-    rows.writerows((query, document, "", *texts.get((query, document), ())) for query, document in pairs)
+    for pair in pairs:
+        query, document, *shown = map(as_cell, (*pair, *texts.get(pair, ())))
+        rows.writerow((query, document, "", *shown))
     write_whole(out, text.getvalue().encode())
     click.echo(f"{out}: {len(pairs)} pairs to label")
 
@@ -81,6 +84,19 @@ def audit_labels(file: Path, url: str, tenant: str) -> None:
     if not kept:
         raise click.UsageError(f"{file}: expected pairs of tenant {tenant!r} of the store, found none")
     say(f"{kept} of {len(labels)} labels are in the store")
+
+
+def _labelable(source: RewardSource) -> Rewards:
+    """The rewards that a person can label: of a store, those of the tenant's own queries, not of tenants that share."""
+    rewards = source.read().rewards
+    if not isinstance(source.source, str):
+        return rewards
+    with opened(source.source) as store:
+        own = store.history.tasks(source.tenant)
+    mine = np.array([query in own for query in rewards.query_ids.tolist()])
+    if not mine.any():
+        raise click.UsageError(f"--tenant: expected rewards of queries of {source.tenant!r}, got those of others alone")
+    return rewards.take(np.flatnonzero(mine))
 
 
 def _offsets(file: Path | None, source: RewardSource) -> Offsets:

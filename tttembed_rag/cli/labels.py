@@ -9,6 +9,18 @@ from tttembed_rag.errors import DataError
 
 # The columns of an audit file; further ones are ignored.
 COLUMNS = ("query_id", "doc_id", "label")
+# A spreadsheet takes a cell that begins so for a formula, which may send what lies beside it elsewhere.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def as_cell(text: str) -> str:
+    """*text* with an apostrophe before it where a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.lstrip("'").startswith(_FORMULA) else text
+
+
+def _of_cell(cell: str) -> str:
+    """The text that `as_cell` made a cell of; also where a spreadsheet took the apostrophe for its own sign of text."""
+    return cell.removeprefix("'") if cell.lstrip("'").startswith(_FORMULA) else cell
 
 
 def read_labels(path: Path) -> dict[tuple[str, str], float]:
@@ -23,7 +35,7 @@ def read_labels(path: Path) -> dict[tuple[str, str], float]:
             if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
                 raise DataError(f"{path}: expected columns {', '.join(COLUMNS)}, found no {', '.join(missing)}")
             return {
-                (row["query_id"], row["doc_id"]): _label(path, rows.line_num, row["label"])
+                (_of_cell(row["query_id"]), _of_cell(row["doc_id"])): _label(path, rows.line_num, row["label"])
                 for row in rows
                 if row["label"]
             }

@@ -10,6 +10,7 @@ import click
 
 from tttembed_rag.cli.group import check_target, main
 from tttembed_rag.cli.options import in_store, of_tenant
+from tttembed_rag.cli.progress import watched
 from tttembed_rag.system.files import write_whole
 
 
@@ -33,7 +34,7 @@ def report(url: str, tenant: str, page: Path | None, *, interactive: bool, as_js
     if interactive and page is None:
         raise click.UsageError("--interactive: expected --html OUT.html, got --json alone")
     check_target(page)
-    gathered = gather(url, tenant=tenant)
+    gathered = gather(url, tenant=tenant, watch=lambda parts: watched(parts, len(parts), "held-out fifths"))
     if page is not None:
         write_whole(page, page_of(gathered, interactive=interactive).encode())
         if not as_json:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.observations import Served
@@ -17,6 +19,9 @@ from tttembed_rag.report.moving import lists_of
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
+
+# What sees the parts go by as they are worked on.
+Watch: TypeAlias = Callable[[Sequence[int]], Iterable[int]]
 
 # Parts that queries are held out in, and the least of different questions that are worth it.
 _PARTS, _LEAST = 5, 10
@@ -30,6 +35,8 @@ def held_out(
     *,
     scope: AnyScope = "auto",
     judge: str,
+    labels: Labels | None = None,
+    watch: Watch = iter,
 ) -> HeldOut | None:
     """What offsets of *scope* do to judged queries that they were not learned from.
 
@@ -43,6 +50,10 @@ def held_out(
 
         judge: The name of the judge for people.
 
+        labels: Trusted labels that the gate asks, as it does before anything is published.
+
+        watch: Gives the parts one by one as it is given them, and may tell how far the work is.
+
     Returns:
         None where too few different questions have candidates that differ in reward.
     """
@@ -50,11 +61,19 @@ def held_out(
     rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards
     if not rewards.reach.all() or len(np.unique(rewards.near_queries)) < _LEAST:
         return None
-    dosed, keys = moved_without(rewards, parts_of(rewards), scope)
+    dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels, watch)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
-    raw, served, rerank = (judged_ndcg(grid, scores) for scores in (grid.base, grid.base + lifts, grid.rewards))
-    pool, queries = rewards.documents.unit, rewards.queries.unit
+    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
+    # Several sources may have rewarded one query: each has a row, and they count as one query.
+    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    query = np.array([places[name] for name in names])
+    first = np.unique(query, return_index=True)[1]
+    raw, served, rerank = (
+        np.bincount(query, judged_ndcg(grid, scores)) / np.bincount(query)
+        for scores in (grid.base, grid.base + lifts, grid.rewards)
+    )
+    pool, queries, moved = rewards.documents.unit, rewards.queries.unit[first], dosed[first]
     summary = summed_up(
         raw,
         served,
@@ -62,17 +81,23 @@ def held_out(
         measure=f"by the rewards of {judge}",
         method="Each fifth of the judged queries is served by what the gate publishes from the other four; judged "
         "candidates alone are measured.",
-        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + dosed, pool), len(pool)),
+        traffic=traffic_of(top_rows(queries, pool), top_rows(queries + moved, pool), len(pool)),
     )
     worst, best = extremes(served - raw)
-    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
-    known = {(one.task, one.query_id): one for one in details([names[row] for row in (*worst, *best)])}
+    asked = list(places)
+    known = {(one.task, one.query_id): one for one in details([asked[place] for place in (*worst, *best)])}
 
-    def shown(rows: list[int]) -> tuple[Lists, ...]:
+    def shown(some: list[int]) -> tuple[Lists, ...]:
         return tuple(
-            lists_of(known[names[row]], dosed[row], keys[row], before=float(raw[row]), after=float(served[row]))
-            for row in rows
-            if names[row] in known
+            lists_of(
+                known[asked[place]],
+                moved[place],
+                keys[first[place]],
+                before=float(raw[place]),
+                after=float(served[place]),
+            )
+            for place in some
+            if asked[place] in known
         )
 
     return replace(summary, worst=shown(worst), best=shown(best))
@@ -84,14 +109,16 @@ def parts_of(rewards: Rewards) -> IntArray:
     return np.asarray(np.random.default_rng(0).permutation(len(questions))[question] % _PARTS)
 
 
-def moved_without(rewards: Rewards, part: IntArray, scope: AnyScope) -> tuple[Float64, list[str]]:
+def moved_without(
+    rewards: Rewards, part: IntArray, scope: AnyScope, labels: Labels | None = None, watch: Watch = iter
+) -> tuple[Float64, list[str]]:
     """(n, d) alpha v at each query and the offset's key, learned from all parts but that of the query.
 
     Where nothing is served it is zero, and the key empty.
     """
     dosed, keys = np.zeros((len(rewards), rewards.width)), [""] * len(rewards)
-    for number in np.unique(part).tolist():
-        offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope)
+    for number in watch(np.unique(part).tolist()):
+        offsets = fit(rewards.take(np.flatnonzero(part != number)), scope=scope, audit=labels)
         for task in np.unique(rewards.tasks[part == number]).tolist():
             if (offset := offsets.find(task)) is not None:
                 rows = np.flatnonzero((part == number) & (rewards.tasks == task))

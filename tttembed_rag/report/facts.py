@@ -9,6 +9,9 @@ from tttembed_rag.stores import AuditLine
 from tttembed_rag.stores.records import Day
 from tttembed_rag.worker.drift import Drift
 
+# Rewarded queries, the last served ones, that a report learns from; a worker learns from more.
+LEARNED = 500
+
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
@@ -181,10 +184,10 @@ class StoreReport:
 
         drift: Comparisons of fresh traffic with what was learned from, oldest first.
 
-        held_out: What offsets learned from the rewards of now do to queries that they were not learned from; None
-            where there are too few.
+        held_out: What offsets learned from the last `LEARNED` rewarded queries do to queries that they were not learned
+            from; None where there are too few.
 
-        today: The shared offsets that a fit of the rewards of now gives, where no version is live.
+        today: The shared offsets that a fit of those gives, where no version is live.
 
         effect: What the live version does to recent queries.
 

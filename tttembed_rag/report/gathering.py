@@ -8,15 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import cast
+from typing import get_args
 
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.observations import Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
-from tttembed_rag.report.crossfit import held_out
-from tttembed_rag.report.facts import Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.crossfit import Watch, held_out
+from tttembed_rag.report.facts import LEARNED, Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
@@ -29,13 +29,11 @@ from tttembed_rag.worker.memory import read_trial
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
 # How much is searched for examples: the last served queries, and the first candidates of each.
 _QUERIES, _CANDIDATES = 100, 50
-# Rewarded queries, the last served ones, that are held out part by part.
-_LEARNED = 500
 # Characters of a reason or note.
 _NOTE = 400
 
 
-def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreReport:
+def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
     """The report of what the store at *url* has learned for *tenant* and serves to it.
 
     Args:
@@ -44,6 +42,8 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         tenant: The tenant; "" is the shared tenant.
 
         at: Unix seconds at which the last day ends; None is now, by the database's clock.
+
+        watch: Gives the parts that queries are held out in, one by one, and may tell how far the work is.
 
     Raises:
         StoreError: There is no store, or it cannot be read.
@@ -59,7 +59,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None) -> StoreRepor
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
         judge = next((name for name, _ in judges if name != AUDIT), "")
-        held, today = _learned_now(store, tenant, serving.version, offsets, judge)
+        held, today = _learned_now(store, tenant, serving.version, offsets, judge, watch)
         return StoreReport(
             store=store.name,
             tenant=tenant,
@@ -97,25 +97,27 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 
 
 def _learned_now(
-    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str
+    store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str, watch: Watch
 ) -> tuple[HeldOut | None, tuple[OffsetFacts, ...]]:
-    """What offsets from the rewards of now do to queries held out, and, where no version is live, those offsets."""
+    """What offsets from the last rewards do to queries held out, and, where no version is live, those offsets."""
     embedder = None if version is None else version.embedder or None
     try:
-        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=_LEARNED)
+        rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
     except RewardError:
         return None, ()
-    scope = cast("AnyScope", offsets.settings.get("scope", "auto"))
+    said = offsets.settings.get("scope")  # of a file that anybody may have written
+    scope: AnyScope = next((scope for scope in get_args(AnyScope) if scope == said), "auto")
 
     def details(names: Sequence[tuple[str, str]]) -> list[Served]:
         return store.history.recent(
             tenant, width=rewards.width, embedder=embedder or "", judge=judge, depth=_CANDIDATES, names=names
         )
 
-    held = held_out(rewards, details, scope=scope, judge=shortened(judge))
+    labels = store.history.verdicts(tenant, judge=AUDIT) or None
+    held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
     if version is not None:
         return held, ()
-    learned = fit(rewards).values()
+    learned = fit(rewards, audit=labels).values()
     return held, tuple(_offset_facts(offset) for offset in learned if offset.query_id is None)[:_OFFSETS]
 
 

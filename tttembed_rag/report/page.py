@@ -9,7 +9,7 @@ from typing import Any
 
 from tttembed_rag.report import drawing
 from tttembed_rag.report.drawing import Mark
-from tttembed_rag.report.facts import Comparison, OffsetFacts, StoreReport, VersionFacts
+from tttembed_rag.report.facts import LEARNED, Comparison, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.stores.records import Day
 
@@ -52,6 +52,7 @@ def page_of(report: StoreReport, *, interactive: bool = False) -> str:
         serving=version is not None and version.served > 0 and report.live.halted is None,
         drawings=held_out_drawings(report.held_out),
         shared=shared,
+        learned=LEARNED,
         whiskers=_whiskers(shared),
         courses=_courses(report.versions),
         days=_days(report.days),
