@@ -73,6 +73,28 @@ def test_what_is_written_is_read(tmp_path, shards, dtype):
     assert len(list((tmp_path / "set" / "queries").iterdir())) == min(shards, 30)
 
 
+def test_rows_of_one_query_lie_in_one_file(tmp_path):
+    """Where they stand side by side; a query of the same id in another task is another query."""
+    rewards = Rewards.from_indexed(
+        np.eye(8),
+        np.eye(8),
+        [[row] for row in range(8)],
+        [[0.5]] * 8,
+        ["b", "b", "b", "a", "a", "a", "a", "a"],
+        ["q", "q", "q", "q", "q", "r", "r", "r"],
+        sources=list("abcabcde"),
+    )
+    rewards.to_parquet(tmp_path / "set", shards=4)
+
+    check_same(rewards, Rewards.from_parquet(tmp_path / "set"))
+    files = sorted((tmp_path / "set" / "queries").iterdir())
+    assert [pq.read_table(file)["source"].to_pylist() for file in files] == [
+        ["a", "b", "c"],
+        ["a", "b"],
+        ["c", "d", "e"],
+    ]
+
+
 def test_a_file_of_queries_is_read_alone(tmp_path):
     """With the documents that it names, whichever files and groups of rows they lie in; together they are all."""
     whole = made(n=30, documents=200)

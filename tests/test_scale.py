@@ -153,6 +153,37 @@ def test_queries_without_names_are_numbered_through(tmp_path):
     assert list(fit_sharded(tmp_path / "set", scope="query", gate=False)) == list(alone)
 
 
+def of_sources(order):
+    """Rewards of each query by two sources: rows of a query side by side ("F"), or one source after the other ("C")."""
+    rewards = made(60, 1)
+    rows = np.arange(120).reshape(2, 60).ravel(order)
+    twice, sources = rewards.take(rows % 60), np.where(rows < 60, "ada", "bob")
+    return replace(twice, sources=sources, values=twice.values * np.repeat(np.where(sources == "ada", 1.0, 0.5), 6))
+
+
+def test_a_private_offset_is_learned_from_all_sources_of_its_query(tmp_path):
+    """From their mean rewards, in memory and shard by shard."""
+    twice, mean = of_sources("F"), made(60, 1)
+    twice.to_parquet(tmp_path / "set", shards=7)
+    whole = fit(twice, scope="query", gate=False)
+    expected = fit(replace(mean, values=0.75 * mean.values), scope="query", gate=False)
+
+    assert list(whole) == list(expected)
+    assert max(np.linalg.norm(whole[key].vector - expected[key].vector) for key in whole) < 1e-3
+    assert vectors(fit_sharded(tmp_path / "set", scope="query", gate=False)) == vectors(whole)
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_query_in_two_shards_has_the_offset_of_the_first(tmp_path, gate):
+    """Other engines cut where they like: each key comes once."""
+    of_sources("C").to_parquet(tmp_path / "set", shards=2)
+    offsets = fit_sharded(tmp_path / "set", scope="query", gate=gate, gate_queries=80)
+    first = fit(Rewards.from_parquet(tmp_path / "set", part="part-00000.parquet"), scope="query", gate=False)
+
+    assert list(offsets) == list(first)
+    assert gate or vectors(offsets) == vectors(first)
+
+
 # The gate
 
 

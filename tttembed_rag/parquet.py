@@ -83,11 +83,12 @@ def write_folder(
 
         starts: (n + 1,) where each query's pairs begin.
 
-        names: Further columns of the queries.
+        names: Further columns of the queries: query_id, task and others.
 
         doc_ids: u names.
 
-        shards: Files of each table, as even as they can be.
+        shards: Files of each table at most, as even as they can be; rows of one task and query that stand side by side
+            lie in one file.
 
     Raises:
         InputError: Something is there already, or *shards* is below 1.
@@ -103,7 +104,7 @@ def write_folder(
     try:
         (draft / "queries").mkdir(parents=True)
         (draft / "documents").mkdir()
-        for part, (begin, end) in _parts(len(query_vectors), shards):
+        for part, (begin, end) in _parts(_query_ends(names, len(query_vectors)), shards):
             pairs = slice(starts[begin], starts[end])
             offsets = pa.array(starts[begin : end + 1] - starts[begin], pa.int64())
             columns = {name: pa.array(column[begin:end].tolist(), pa.string()) for name, column in names.items()}
@@ -112,7 +113,7 @@ def write_folder(
             columns["doc_ids"] = pa.LargeListArray.from_arrays(offsets, ids)
             columns["rewards"] = pa.LargeListArray.from_arrays(offsets, pa.array(rewards[pairs]))
             _write(draft / "queries" / part, columns)
-        for part, (begin, end) in _parts(len(doc_vectors), shards):
+        for part, (begin, end) in _parts(np.arange(1, len(doc_vectors) + 1), shards):
             columns = {"doc_id": all_ids[begin:end], _VECTOR: _lists(doc_vectors[begin:end])}
             _write(draft / "documents" / part, columns)
         draft.replace(target)
@@ -120,9 +121,17 @@ def write_folder(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _parts(rows: int, shards: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The name and the rows of each file; no file is empty."""
-    borders = np.linspace(0, rows, min(shards, rows) + 1).round().astype(int).tolist()
+def _query_ends(names: Mapping[str, NDArray[np.str_]], rows: int) -> IntArray:
+    """Where a file of queries may end, ascending: behind each row that the next one does not go on with."""
+    last = np.ones(rows, dtype=bool)
+    last[:-1] = (names["query_id"][1:] != names["query_id"][:-1]) | (names["task"][1:] != names["task"][:-1])
+    return np.asarray(np.flatnonzero(last) + 1)
+
+
+def _parts(ends: IntArray, shards: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The name and the rows of each file, which ends at the next of *ends*; no file is empty."""
+    even = np.linspace(0, ends[-1], min(shards, int(ends[-1])) + 1).round().astype(int)[1:]
+    borders = [0, *np.unique(ends[np.searchsorted(ends, even)]).tolist()]
     for number, span in enumerate(pairwise(borders)):
         yield f"part-{number:05d}.parquet", span
 

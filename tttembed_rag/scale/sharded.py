@@ -63,7 +63,8 @@ def fit_sharded(
     ones from all queries of their task. Local offsets are those of the sample, with or without the gate.
 
     Copies of a query, its rows from several sources, and its unjudged neighbours are looked for within a shard: keep
-    what belongs together in one file of ``queries/``. A query in two shards counts twice.
+    what belongs together in one file of ``queries/``. A query in two shards counts twice, and its private offset is
+    that of the first.
 
     Args:
         folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard. The
@@ -131,7 +132,7 @@ def _ungated(held: Engine, scope: AnyScope, recipe: Recipe, census: Census, task
     plan = ShardPlan(replace(recipe, warm_start=None), groups, gated=False)
     if scope == "query":
         found = held.each("private", plan, [None], None)
-        return recorded([one for part in found for one in part], census.judge, census.width, recipe, scope)
+        return recorded(_first_of_each(found), census.judge, census.width, recipe, scope)
     keys = ["global" if group.task is None else f"task:{group.task}" for group in groups]
     start = np.concatenate([recipe.start(key, census.width) for key in keys])
     offsets = _shared(held, plan, start, np.dtype(census.dtype), [None] * len(groups))
@@ -173,8 +174,17 @@ def _private(held: Engine, plan: ShardPlan, decided: Sequence[Offset], shared: S
         around = next((one for one in shared if one.task == task and one.served), None)
         groups = (SharedGroup(task, published.withheld),)
         found = held.each("private", replace(plan, groups=groups), [around], published)
-        offsets += [one for part in found for one in part]
+        offsets += _first_of_each(found)
     return offsets
+
+
+def _first_of_each(found: Sequence[Sequence[Offset]]) -> list[Offset]:
+    """The offsets of all shards, each key once: of a query in several shards, the offset of the first."""
+    kept: dict[str, Offset] = {}
+    for part in found:
+        for one in part:
+            kept.setdefault(one.key, one)
+    return list(kept.values())
 
 
 def _shared(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
 from tttembed_rag.fitting.shared import SharedProblem
@@ -191,6 +192,7 @@ class Shard:
             if (rewards := self._of(group)) is None:
                 continue
             if evidence is None:
+                rewards = one_row_each(rewards)
                 offsets += private_offsets(rewards, *private_optima(rewards, plan.recipe), plan.recipe)
             else:
                 offsets += private_around(Case(rewards, plan.recipe, plan.source_voices), around, evidence)
