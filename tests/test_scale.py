@@ -343,6 +343,35 @@ def test_the_gate_is_what_auto_chooses_by(folder):
         fit_sharded(folder(3), gate_queries=0)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"gate": False, "audit": {("q0", "d0"): 1.0}}, "audit: expected gate=True"),
+        ({"gate": False, "source_voices": -1.0}, "source_voices: expected a number above 0"),
+        ({"audit": {("q0", "d0"): 7.0}}, "audit: expected labels in"),
+        ({"engine": "rayy"}, "engine: expected local, ray"),
+    ],
+)
+def test_options_are_refused_before_anything_is_read(rewards, tmp_path, given, line):
+    """With the gate and without; by a fit in memory too."""
+    with pytest.raises(InputError, match=line):
+        fit_sharded(tmp_path / "nothing", scope="task", **given)
+    if "engine" not in given:
+        with pytest.raises(InputError, match=line):
+            fit(rewards, scope="task", **given)
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_files_without_rows_are_told(tmp_path, gate):
+    """One line, as of a folder without files."""
+    made(5, 1).to_parquet(tmp_path / "set")
+    file = tmp_path / "set" / "queries" / "part-00000.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+
+    with pytest.raises(DataError, match="expected rewarded queries, found none in 1 files"):
+        fit_sharded(tmp_path / "set", scope="task", gate=gate)
+
+
 # The command line
 
 
@@ -367,6 +396,18 @@ def test_an_engine_needs_a_folder_of_shards(tmp_path):
 
     assert done.exit_code == 2
     assert "--engine: expected a folder of Parquet files" in done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--embed nosuch", "--task t", "--judge j", "--tenant t", "--last 3", "--vectors v", "--rewards z", "--depth 10"],
+)
+def test_options_of_other_sources_are_refused(folder, tmp_path, option):
+    """The files name task and judge, and hold vectors and rewards: an option would do nothing."""
+    done = CliRunner().invoke(main, ["fit", str(folder(3)), "--out", str(tmp_path / "o"), *option.split()])
+
+    assert done.exit_code == 2
+    assert f"{option.split()[0]}: expected another source, got {folder(3)}" in done.output
 
 
 # A Ray cluster of several nodes

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
@@ -100,6 +101,7 @@ def learn(
         from tttembed_rag.parquet import parts
         from tttembed_rag.scale import fit_sharded
 
+        refuse_all_but_scale(source)
         held, scale = engine or "local", options["scale"]
         offsets = fit_sharded(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
@@ -123,6 +125,19 @@ def learn(
 def is_sharded(folder: Path) -> bool:
     """Whether *folder* holds the two tables of `Rewards.to_parquet`."""
     return all((folder / table).is_dir() for table in ("queries", "documents"))
+
+
+def refuse_all_but_scale(folder: Path) -> None:
+    """Refuse the options that say where rewards are, of which a *folder* of Parquet files says all but the scale.
+
+    Raises:
+        click.UsageError: One was given on the command line.
+    """
+    context = click.get_current_context()
+    names = [field.name for field in fields(RewardSource) if field.name not in ("source", "out", "scale")]
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name}: expected another source, got {folder}, whose Parquet files say it")
 
 
 class Found(NamedTuple):

@@ -17,20 +17,20 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.solver import Evaluation
 from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope, check_scope
+from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope
 from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.scale.engines import Engine, opened_engine
+from tttembed_rag.scale.engines import Engine, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, Shard, ShardPlan, SharedGroup
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
@@ -93,13 +93,14 @@ def fit_sharded(
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
     """
-    check_scope(scope)
+    check_engine(engine)
+    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)
     recipe = recipe or Recipe()
     if gate_queries < 1:
         raise InputError(f"gate_queries: expected at least 1, got {gate_queries}")
-    if scope == "auto" and not gate:
-        raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     rows = parts(folder)
+    if not any(rows.values()):
+        raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
     by_sample = gate or scope == "local"
     options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
     if by_sample and sum(rows.values()) <= gate_queries:
