@@ -49,6 +49,7 @@ def made(n=30, documents=40, width=8, *, seed=0, dtype=np.float32, most=6):
         judge="judge@1",
         sources=["" if q % 2 else f"user{q % 5}" for q in range(n)],
         doc_ids=[f"d{row}" for row in range(documents)],
+        embedder="model@1",
     )
 
 
@@ -59,7 +60,7 @@ def check_same(expected, got):
         assert np.array_equal(before, after), name
         assert before.dtype.kind == after.dtype.kind, name
         assert before.dtype.itemsize == after.dtype.itemsize or before.dtype.kind == "U", name
-    assert expected.judge == got.judge
+    assert (expected.judge, expected.embedder) == (got.judge, got.embedder)
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8, 1000])
@@ -228,6 +229,7 @@ def write(folder, **changes):
         ({"vector": [[1.0], [1.0]]}, VectorError, "expected width 1 like query_vectors, got 2"),
         ({"vector": [[], []]}, DataError, "expected vectors of one width, got 0"),
         ({"judge": ["a", "b"]}, RewardError, "judge"),
+        ({"embedder": ["a", "b"]}, DataError, "expected vectors of one embedder, got a, b"),
         ({"task": ["t", None]}, DataError, "expected no nulls in task, got 1"),
         ({"query_id": ["q", "q"]}, InputError, "query_ids"),
     ],

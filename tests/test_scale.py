@@ -50,6 +50,7 @@ def made(n=600, tasks=2, k=6, width=24, documents=400, seed=0):
         [f"q{q}" for q in range(n)],
         judge="judge@1",
         doc_ids=[f"d{row}" for row in range(documents)],
+        embedder="model@1",
     )
 
 
@@ -184,6 +185,15 @@ def test_a_query_in_two_shards_has_the_offset_of_the_first(tmp_path, gate):
     assert gate or vectors(offsets) == vectors(first)
 
 
+@pytest.mark.parametrize("asked", [{"gate": False, "scope": "query"}, {"gate": False, "scope": "local"}, {}])
+@pytest.mark.parametrize("most", [100, 600])
+def test_offsets_name_the_model_of_the_vectors(folder, asked, most):
+    """Whichever way they were learned: those of another model are never served."""
+    offsets = fit_sharded(folder(3), gate_queries=most, **asked)
+
+    assert offsets.settings["embedder"] == "model@1"
+
+
 # The gate
 
 
@@ -311,6 +321,7 @@ def test_other_engines_are_refused(folder, engine):
     ("change", "error", "line"),
     [
         ({"judge": "judge@2"}, RewardError, "one judge, got judge@1, judge@2"),
+        ({"embedder": ""}, VectorError, "one embedder, got no name, model@1"),
         ({"width": 12}, VectorError, "one width, got 12, 24"),
     ],
 )
@@ -319,13 +330,14 @@ def test_shards_that_do_not_fit_together_are_refused(tmp_path, change, error, li
     rewards = made(20, 1, documents=20)
     rewards.to_parquet(tmp_path / "set")
     other = made(20, 1, documents=20, width=change.get("width", 24))
-    columns = {"judge": "judge@1", **change}
+    columns = {"judge": "judge@1", "embedder": "model@1", **change}
     Rewards.from_indexed(
         other.query_vectors,
         other.doc_vectors,
         other.candidates.reshape(20, -1),
         other.values.reshape(20, -1),
         judge=columns["judge"],
+        embedder=columns["embedder"],
         doc_ids=[f"other{row}" for row in range(20)],
     ).to_parquet(tmp_path / "other")
     for table in ("queries", "documents"):

@@ -9,6 +9,7 @@ A folder holds ``queries/`` and ``documents/``, each with any number of files ``
                 task       text, may be left out
                 source     text, may be left out                        who gave the rewards; empty for the judge
                 judge      text, may be left out                        one for all
+                embedder   text, may be left out                        what model the vectors come from; one for all
     documents   doc_id     text, unique
                 vector     as above
 
@@ -38,7 +39,7 @@ EXTRA = "parquet"
 # Rows that are written, read and copied at a time.
 _GROUP = 65_536
 _VECTOR = "vector"
-_NAMES = ("query_id", "task", "source", "judge")
+_NAMES = ("query_id", "task", "source", "judge", "embedder")
 
 
 class RewardColumns(NamedTuple):
@@ -54,6 +55,7 @@ class RewardColumns(NamedTuple):
     judge: str | list[str]
     sources: list[str] | None
     doc_ids: list[str]
+    embedder: str
 
 
 def write_folder(
@@ -210,6 +212,10 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         ids = ids.take(require("pyarrow", EXTRA).array(used))
     judges = queries.texts("judge")
     found = ["unnamed"] if judges is None else judges.unique().to_pylist()
+    embedders = queries.texts("embedder")
+    models = [""] if embedders is None else sorted(embedders.unique().to_pylist())
+    if len(models) > 1:
+        raise DataError(f"{queries.folder}: expected vectors of one embedder, got {', '.join(models)}")
     query_ids = _plain(queries.texts("query_id"))
     if query_ids is None and part is not None:
         query_ids = [str(queries.before + row) for row in range(len(depths))]
@@ -224,6 +230,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         judge=found[0] if len(found) == 1 or judges is None else judges.to_pylist(),
         sources=_plain(queries.texts("source")),
         doc_ids=ids.to_pylist(),
+        embedder=models[0],
     )
 
 

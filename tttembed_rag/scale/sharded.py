@@ -117,14 +117,14 @@ def fit_sharded(
         decided = fit(sample, scope=scope, gate=gate, source_voices=source_voices, audit=audit, **options)
         if not gate:
             offsets = [_noted(offset, asked.replace("asked", "learned")) for offset in decided.values()]
-            return recorded(offsets, sample.judge, sample.width, recipe, scope)
+            return _of_all(offsets, census[0], recipe, scope)
         recipe = gated(recipe, sample)
         plan = ShardPlan(replace(recipe, warm_start=None), (), gated=True, source_voices=source_voices)
         shared = _relearned(
             held, plan, [_noted(one, asked) for one in decided.values() if one.query_id is None], sample
         )
         private = _private(held, plan, [_noted(one, asked) for one in decided.values() if one.query_id], shared)
-        return recorded([*shared, *private], sample.judge, sample.width, recipe, scope)
+        return _of_all([*shared, *private], census[0], recipe, scope)
 
 
 def _ungated(held: Engine, scope: AnyScope, recipe: Recipe, census: Census, tasks: Sequence[str]) -> Offsets:
@@ -133,11 +133,16 @@ def _ungated(held: Engine, scope: AnyScope, recipe: Recipe, census: Census, task
     plan = ShardPlan(replace(recipe, warm_start=None), groups, gated=False)
     if scope == "query":
         found = held.each("private", plan, [None], None)
-        return recorded(_first_of_each(found), census.judge, census.width, recipe, scope)
+        return _of_all(_first_of_each(found), census, recipe, scope)
     keys = ["global" if group.task is None else f"task:{group.task}" for group in groups]
     start = np.concatenate([recipe.start(key, census.width) for key in keys])
     offsets = _shared(held, plan, start, np.dtype(census.dtype), [None] * len(groups))
-    return recorded(offsets, census.judge, census.width, recipe, scope)
+    return _of_all(offsets, census, recipe, scope)
+
+
+def _of_all(offsets: list[Offset], census: Census, recipe: Recipe, scope: AnyScope) -> Offsets:
+    """Offsets with the record of how they were learned, from shards of which one has *census*."""
+    return recorded(offsets, census.judge, census.width, recipe, scope, census.embedder)
 
 
 def _relearned(held: Engine, plan: ShardPlan, decided: Sequence[Offset], sample: Rewards) -> list[Offset]:
@@ -248,11 +253,15 @@ class ShardedProblem:
 
 def _checked(census: Sequence[Census]) -> Sequence[Census]:
     """The census, of shards that fit together."""
-    widths, judges = ({getattr(one, name) for one in census} for name in ("width", "judge"))
+    widths, judges, models = ({getattr(one, name) for one in census} for name in ("width", "judge", "embedder"))
     if len(widths) > 1:
         raise VectorError(f"shards: expected vectors of one width, got {', '.join(map(str, sorted(widths)))}")
     if len(judges) > 1:
         raise RewardError(f"shards: expected rewards of one judge, got {', '.join(sorted(judges))}")
+    if len(models) > 1:
+        raise VectorError(
+            f"shards: expected vectors of one embedder, got {', '.join(name or 'no name' for name in sorted(models))}"
+        )
     return census
 
 
@@ -290,6 +299,7 @@ def _together(drawn: Sequence[Rewards]) -> Rewards:
         [task for part in drawn for task in part.tasks.tolist()],
         [name for part in drawn for name in part.query_ids.tolist()],
         judge=drawn[0].judge,
+        embedder=drawn[0].embedder,
         sources=[source for part in drawn for source in part.sources.tolist()],
         doc_ids=doc_ids.tolist(),
     )

@@ -75,6 +75,8 @@ class Census(NamedTuple):
 
         judge: Fingerprint of the one judge.
 
+        embedder: Name of the embedding model that the vectors come from; empty where it is not known.
+
         counts: Rewarded queries of each task.
 
         places: Of each task, the first places at which its queries stand in the order in which samples are drawn.
@@ -83,6 +85,7 @@ class Census(NamedTuple):
     width: int
     dtype: str
     judge: str
+    embedder: str
     counts: Mapping[str, int]
     places: Mapping[str, NDArray[np.uint64]]
 
@@ -134,7 +137,8 @@ class Shard:
         tasks, counts = np.unique(rewards.tasks, return_counts=True)
         places = {task: np.sort(self._places[rewards.tasks == task])[:most] for task in tasks.tolist()} if most else {}
         found = dict(zip(tasks.tolist(), counts.tolist(), strict=True))
-        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, found, places)
+        dtype = rewards.query_vectors.dtype.str
+        return Census(rewards.width, dtype, rewards.judge, rewards.embedder, found, places)
 
     def drawn(self, below: Mapping[str, int]) -> Rewards | None:
         """The rewards of the queries whose place is *below* that of their task; None where there is none."""
