@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import multiprocessing
 import os
 import signal
@@ -238,6 +239,24 @@ def test_published_offsets_are_learned_from_all(rewards, folder):
         assert np.linalg.norm(offset.vector - expected.vector) < 1e-3 < np.linalg.norm(offset.vector)
 
 
+def labels_of(rewards, rows):
+    """What the judge says of every candidate of some queries."""
+    pairs = [(row, pair) for row in rows for pair in range(rewards.starts[row], rewards.starts[row + 1])]
+    names = rewards.doc_ids[rewards.candidates]
+    return {(str(rewards.query_ids[row]), str(names[pair])): float(rewards.values[pair]) for row, pair in pairs}
+
+
+def test_queries_that_labels_name_are_in_the_sample(rewards, folder):
+    """However few of all they are: labels that agree with the judge confirm it in both tasks."""
+    labels = labels_of(rewards, range(0, 600, 151))
+    offsets = fit_sharded(folder(3), scope="task", gate_queries=60, audit=labels)
+    reasons = [one.evidence.reason for one in offsets.values()]
+
+    assert [one.served for one in offsets.values()] == [True, True]
+    assert all("trusted labels say" in reason for reason in reasons)
+    assert all("asked of a sample of 64 of 600 rewarded" in reason for reason in reasons)
+
+
 def test_samples_take_small_tasks_whole(rewards, tmp_path):
     """A large task does not crowd out a small one, and the sample is no larger than asked."""
     kept = np.flatnonzero((rewards.tasks == "task0") | (np.arange(600) < 40))
@@ -397,6 +416,25 @@ def test_the_command_fits_a_folder(folder, tmp_path):
     assert done.exit_code == 0, done.output
     assert "1 offsets from 600 rewarded queries, 1 served" in done.output
     assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(3), scope="global", gate=False))
+
+
+def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path):
+    """Pairs to label come from the files; options of other sources are refused here too."""
+    offsets, audit = tmp_path / "offsets.safetensors", tmp_path / "audit.csv"
+    fit_sharded(folder(3), scope="task").save(offsets)
+    asked = ["audit-sample", str(folder(3)), "--offsets", str(offsets), "--out", str(audit), "--count", "40"]
+    done = CliRunner().invoke(main, asked)
+
+    assert done.exit_code == 0, done.output
+    with audit.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    said = labels_of(rewards, range(600))
+    assert len(rows) == 40
+    assert all((row["query_id"], row["doc_id"]) in said for row in rows)
+
+    refused = CliRunner().invoke(main, [*asked[:-1], "1", "--last", "3"])
+    assert refused.exit_code == 2
+    assert "--last: expected another source" in refused.output
 
 
 def test_an_engine_needs_a_folder_of_shards(tmp_path):

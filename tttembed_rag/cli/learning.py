@@ -167,6 +167,9 @@ class RewardSource:
         """The rewards, and what is known of their texts."""
         if isinstance(self.source, str):
             return self._of_store(self.source)
+        if is_sharded(self.source):
+            refuse_all_but_scale(self.source)
+            return Found(Rewards.from_parquet(self.source, scale=self.scale), {})
         if self.judge is not None:
             raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)

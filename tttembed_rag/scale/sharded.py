@@ -82,13 +82,13 @@ def fit_sharded(
 
         scale: The scale of the rewards.
 
-        gate_queries: Rewarded queries that the gate and local offsets see at most, >= 1.
+        gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1.
 
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
 
         source_voices: As for `fit`.
 
-        audit: As for `fit`; only labels of queries in the sample are used.
+        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
 
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
@@ -112,7 +112,8 @@ def fit_sharded(
         task_counts = _summed([one.counts for one in census])
         if not by_sample:
             return _ungated(held, scope, recipe, census[0], sorted(task_counts))
-        sample = _sampled(held, census, task_counts, gate_queries)
+        labelled = sorted({query for query, _ in audit or ()})
+        sample = _sampled(held, census, task_counts, gate_queries, labelled)
         asked = f"asked of a sample of {len(sample):,} of {sum(rows.values()):,} rewarded queries"
         decided = fit(sample, scope=scope, gate=gate, source_voices=source_voices, audit=audit, **options)
         if not gate:
@@ -274,15 +275,20 @@ def _summed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _sampled(held: Engine, census: Sequence[Census], counts: dict[str, float], most: int) -> Rewards:
-    """At most *most* rewarded queries, or one of each task: as many of each as of any other, as far as there are."""
+def _sampled(
+    held: Engine, census: Sequence[Census], counts: dict[str, float], most: int, labelled: Sequence[str]
+) -> Rewards:
+    """At most *most* rewarded queries, as many of each task as of any other as far as there are; and *labelled* ones.
+
+    Of each task there is one at least.
+    """
     sizes = np.array(list(counts.values()))
     each = max(1, bisect_right(range(1, most + 1), most, key=lambda cap: int(np.minimum(sizes, cap).sum())))
     below = {}
     for task in counts:
         places = np.sort(np.concatenate([one.places[task] for one in census if task in one.places]))
         below[task] = int(places[each]) if each < len(places) else 2**64 - 1
-    return _together([part for part in held.each("drawn", below) if part is not None])
+    return _together([part for part in held.each("drawn", below, labelled) if part is not None])
 
 
 def _together(drawn: Sequence[Rewards]) -> Rewards:

@@ -140,12 +140,12 @@ class Shard:
         dtype = rewards.query_vectors.dtype.str
         return Census(rewards.width, dtype, rewards.judge, rewards.embedder, found, places)
 
-    def drawn(self, below: Mapping[str, int]) -> Rewards | None:
-        """The rewards of the queries whose place is *below* that of their task; None where there is none."""
+    def drawn(self, below: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
+        """The rewards of queries whose place is *below* that of their task, and of *labelled* ones; None for none."""
         rewards = self._rewards
         tasks, task = np.unique(rewards.tasks, return_inverse=True)
         most = np.array([below[name] for name in tasks.tolist()], dtype=np.uint64)
-        rows = np.flatnonzero(self._places < most[task])
+        rows = np.flatnonzero((self._places < most[task]) | np.isin(rewards.query_ids, list(labelled)))
         return rewards.take(rows) if rows.size else None
 
     def voices(self, plan: ShardPlan) -> list[dict[str, float]]:
