@@ -434,7 +434,7 @@ def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path):
 
     refused = CliRunner().invoke(main, [*asked[:-1], "1", "--last", "3"])
     assert refused.exit_code == 2
-    assert "--last: expected another source" in refused.output
+    assert "--last: expected a store, a file or a BEIR folder" in refused.output
 
 
 def test_an_engine_needs_a_folder_of_shards(tmp_path):
@@ -457,7 +457,7 @@ def test_options_of_other_sources_are_refused(folder, tmp_path, option):
     done = CliRunner().invoke(main, ["fit", str(folder(3)), "--out", str(tmp_path / "o"), *option.split()])
 
     assert done.exit_code == 2
-    assert f"{option.split()[0]}: expected another source, got {folder(3)}" in done.output
+    assert f"{option.split()[0]}: expected a store, a file or a BEIR folder, got {folder(3)}" in done.output
 
 
 # A Ray cluster of several nodes

@@ -137,7 +137,9 @@ def refuse_all_but_scale(folder: Path) -> None:
     names = [field.name for field in fields(RewardSource) if field.name not in ("source", "out", "scale")]
     for name in names:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"--{name}: expected another source, got {folder}, whose Parquet files say it")
+            raise click.UsageError(
+                f"--{name}: expected a store, a file or a BEIR folder, got {folder}, a folder of Parquet files"
+            )
 
 
 class Found(NamedTuple):
