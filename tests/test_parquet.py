@@ -49,6 +49,7 @@ def made(n=30, documents=40, width=8, *, seed=0, dtype=np.float32, most=6):
         judge="judge@1",
         sources=["" if q % 2 else f"user{q % 5}" for q in range(n)],
         doc_ids=[f"d{row}" for row in range(documents)],
+        embedder="model@1",
     )
 
 
@@ -59,7 +60,7 @@ def check_same(expected, got):
         assert np.array_equal(before, after), name
         assert before.dtype.kind == after.dtype.kind, name
         assert before.dtype.itemsize == after.dtype.itemsize or before.dtype.kind == "U", name
-    assert expected.judge == got.judge
+    assert (expected.judge, expected.embedder) == (got.judge, got.embedder)
 
 
 @pytest.mark.parametrize("shards", [1, 3, 8, 1000])
@@ -71,6 +72,28 @@ def test_what_is_written_is_read(tmp_path, shards, dtype):
 
     check_same(rewards, Rewards.from_parquet(tmp_path / "set"))
     assert len(list((tmp_path / "set" / "queries").iterdir())) == min(shards, 30)
+
+
+def test_rows_of_one_query_lie_in_one_file(tmp_path):
+    """Where they stand side by side; a query of the same id in another task is another query."""
+    rewards = Rewards.from_indexed(
+        np.eye(8),
+        np.eye(8),
+        [[row] for row in range(8)],
+        [[0.5]] * 8,
+        ["b", "b", "b", "a", "a", "a", "a", "a"],
+        ["q", "q", "q", "q", "q", "r", "r", "r"],
+        sources=list("abcabcde"),
+    )
+    rewards.to_parquet(tmp_path / "set", shards=4)
+
+    check_same(rewards, Rewards.from_parquet(tmp_path / "set"))
+    files = sorted((tmp_path / "set" / "queries").iterdir())
+    assert [pq.read_table(file)["source"].to_pylist() for file in files] == [
+        ["a", "b", "c"],
+        ["a", "b"],
+        ["c", "d", "e"],
+    ]
 
 
 def test_a_file_of_queries_is_read_alone(tmp_path):
@@ -206,6 +229,7 @@ def write(folder, **changes):
         ({"vector": [[1.0], [1.0]]}, VectorError, "expected width 1 like query_vectors, got 2"),
         ({"vector": [[], []]}, DataError, "expected vectors of one width, got 0"),
         ({"judge": ["a", "b"]}, RewardError, "judge"),
+        ({"embedder": ["a", "b"]}, DataError, "expected vectors of one embedder, got a, b"),
         ({"task": ["t", None]}, DataError, "expected no nulls in task, got 1"),
         ({"query_id": ["q", "q"]}, InputError, "query_ids"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import multiprocessing
 import os
 import signal
@@ -50,6 +51,7 @@ def made(n=600, tasks=2, k=6, width=24, documents=400, seed=0):
         [f"q{q}" for q in range(n)],
         judge="judge@1",
         doc_ids=[f"d{row}" for row in range(documents)],
+        embedder="model@1",
     )
 
 
@@ -153,6 +155,46 @@ def test_queries_without_names_are_numbered_through(tmp_path):
     assert list(fit_sharded(tmp_path / "set", scope="query", gate=False)) == list(alone)
 
 
+def of_sources(order):
+    """Rewards of each query by two sources: rows of a query side by side ("F"), or one source after the other ("C")."""
+    rewards = made(60, 1)
+    rows = np.arange(120).reshape(2, 60).ravel(order)
+    twice, sources = rewards.take(rows % 60), np.where(rows < 60, "ada", "bob")
+    return replace(twice, sources=sources, values=twice.values * np.repeat(np.where(sources == "ada", 1.0, 0.5), 6))
+
+
+def test_a_private_offset_is_learned_from_all_sources_of_its_query(tmp_path):
+    """From their mean rewards, in memory and shard by shard."""
+    twice, mean = of_sources("F"), made(60, 1)
+    twice.to_parquet(tmp_path / "set", shards=7)
+    whole = fit(twice, scope="query", gate=False)
+    expected = fit(replace(mean, values=0.75 * mean.values), scope="query", gate=False)
+
+    assert list(whole) == list(expected)
+    assert max(np.linalg.norm(whole[key].vector - expected[key].vector) for key in whole) < 1e-3
+    assert vectors(fit_sharded(tmp_path / "set", scope="query", gate=False)) == vectors(whole)
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_a_query_in_two_shards_has_the_offset_of_the_first(tmp_path, gate):
+    """Other engines cut where they like: each key comes once."""
+    of_sources("C").to_parquet(tmp_path / "set", shards=2)
+    offsets = fit_sharded(tmp_path / "set", scope="query", gate=gate, gate_queries=80)
+    first = fit(Rewards.from_parquet(tmp_path / "set", part="part-00000.parquet"), scope="query", gate=False)
+
+    assert list(offsets) == list(first)
+    assert gate or vectors(offsets) == vectors(first)
+
+
+@pytest.mark.parametrize("asked", [{"gate": False, "scope": "query"}, {"gate": False, "scope": "local"}, {}])
+@pytest.mark.parametrize("most", [100, 600])
+def test_offsets_name_the_model_of_the_vectors(folder, asked, most):
+    """Whichever way they were learned: those of another model are never served."""
+    offsets = fit_sharded(folder(3), gate_queries=most, **asked)
+
+    assert offsets.settings["embedder"] == "model@1"
+
+
 # The gate
 
 
@@ -195,6 +237,24 @@ def test_published_offsets_are_learned_from_all(rewards, folder):
         assert offset.n == expected.n == 300
         assert offset.certificate.converged
         assert np.linalg.norm(offset.vector - expected.vector) < 1e-3 < np.linalg.norm(offset.vector)
+
+
+def labels_of(rewards, rows):
+    """What the judge says of every candidate of some queries."""
+    pairs = [(row, pair) for row in rows for pair in range(rewards.starts[row], rewards.starts[row + 1])]
+    names = rewards.doc_ids[rewards.candidates]
+    return {(str(rewards.query_ids[row]), str(names[pair])): float(rewards.values[pair]) for row, pair in pairs}
+
+
+def test_queries_that_labels_name_are_in_the_sample(rewards, folder):
+    """However few of all they are: labels that agree with the judge confirm it in both tasks."""
+    labels = labels_of(rewards, range(0, 600, 151))
+    offsets = fit_sharded(folder(3), scope="task", gate_queries=60, audit=labels)
+    reasons = [one.evidence.reason for one in offsets.values()]
+
+    assert [one.served for one in offsets.values()] == [True, True]
+    assert all("trusted labels say" in reason for reason in reasons)
+    assert all("asked of a sample of 64 of 600 rewarded" in reason for reason in reasons)
 
 
 def test_samples_take_small_tasks_whole(rewards, tmp_path):
@@ -280,6 +340,7 @@ def test_other_engines_are_refused(folder, engine):
     ("change", "error", "line"),
     [
         ({"judge": "judge@2"}, RewardError, "one judge, got judge@1, judge@2"),
+        ({"embedder": ""}, VectorError, "one embedder, got no name, model@1"),
         ({"width": 12}, VectorError, "one width, got 12, 24"),
     ],
 )
@@ -288,13 +349,14 @@ def test_shards_that_do_not_fit_together_are_refused(tmp_path, change, error, li
     rewards = made(20, 1, documents=20)
     rewards.to_parquet(tmp_path / "set")
     other = made(20, 1, documents=20, width=change.get("width", 24))
-    columns = {"judge": "judge@1", **change}
+    columns = {"judge": "judge@1", "embedder": "model@1", **change}
     Rewards.from_indexed(
         other.query_vectors,
         other.doc_vectors,
         other.candidates.reshape(20, -1),
         other.values.reshape(20, -1),
         judge=columns["judge"],
+        embedder=columns["embedder"],
         doc_ids=[f"other{row}" for row in range(20)],
     ).to_parquet(tmp_path / "other")
     for table in ("queries", "documents"):
@@ -312,6 +374,35 @@ def test_the_gate_is_what_auto_chooses_by(folder):
         fit_sharded(folder(3), gate_queries=0)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"gate": False, "audit": {("q0", "d0"): 1.0}}, "audit: expected gate=True"),
+        ({"gate": False, "source_voices": -1.0}, "source_voices: expected a number above 0"),
+        ({"audit": {("q0", "d0"): 7.0}}, "audit: expected labels in"),
+        ({"engine": "rayy"}, "engine: expected local, ray"),
+    ],
+)
+def test_options_are_refused_before_anything_is_read(rewards, tmp_path, given, line):
+    """With the gate and without; by a fit in memory too."""
+    with pytest.raises(InputError, match=line):
+        fit_sharded(tmp_path / "nothing", scope="task", **given)
+    if "engine" not in given:
+        with pytest.raises(InputError, match=line):
+            fit(rewards, scope="task", **given)
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_files_without_rows_are_told(tmp_path, gate):
+    """One line, as of a folder without files."""
+    made(5, 1).to_parquet(tmp_path / "set")
+    file = tmp_path / "set" / "queries" / "part-00000.parquet"
+    pq.write_table(pq.read_table(file).slice(0, 0), file)
+
+    with pytest.raises(DataError, match="expected rewarded queries, found none in 1 files"):
+        fit_sharded(tmp_path / "set", scope="task", gate=gate)
+
+
 # The command line
 
 
@@ -327,6 +418,25 @@ def test_the_command_fits_a_folder(folder, tmp_path):
     assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(3), scope="global", gate=False))
 
 
+def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path):
+    """Pairs to label come from the files; options of other sources are refused here too."""
+    offsets, audit = tmp_path / "offsets.safetensors", tmp_path / "audit.csv"
+    fit_sharded(folder(3), scope="task").save(offsets)
+    asked = ["audit-sample", str(folder(3)), "--offsets", str(offsets), "--out", str(audit), "--count", "40"]
+    done = CliRunner().invoke(main, asked)
+
+    assert done.exit_code == 0, done.output
+    with audit.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    said = labels_of(rewards, range(600))
+    assert len(rows) == 40
+    assert all((row["query_id"], row["doc_id"]) in said for row in rows)
+
+    refused = CliRunner().invoke(main, [*asked[:-1], "1", "--last", "3"])
+    assert refused.exit_code == 2
+    assert "--last: expected a store, a file or a BEIR folder" in refused.output
+
+
 def test_an_engine_needs_a_folder_of_shards(tmp_path):
     """A file is read by one process."""
     (tmp_path / "rows.csv").write_text("query,document,reward\na,b,1\n")
@@ -336,6 +446,18 @@ def test_an_engine_needs_a_folder_of_shards(tmp_path):
 
     assert done.exit_code == 2
     assert "--engine: expected a folder of Parquet files" in done.output
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--embed nosuch", "--task t", "--judge j", "--tenant t", "--last 3", "--vectors v", "--rewards z", "--depth 10"],
+)
+def test_options_of_other_sources_are_refused(folder, tmp_path, option):
+    """The files name task and judge, and hold vectors and rewards: an option would do nothing."""
+    done = CliRunner().invoke(main, ["fit", str(folder(3)), "--out", str(tmp_path / "o"), *option.split()])
+
+    assert done.exit_code == 2
+    assert f"{option.split()[0]}: expected a store, a file or a BEIR folder, got {folder(3)}" in done.output
 
 
 # A Ray cluster of several nodes

@@ -9,6 +9,7 @@ A folder holds ``queries/`` and ``documents/``, each with any number of files ``
                 task       text, may be left out
                 source     text, may be left out                        who gave the rewards; empty for the judge
                 judge      text, may be left out                        one for all
+                embedder   text, may be left out                        what model the vectors come from; one for all
     documents   doc_id     text, unique
                 vector     as above
 
@@ -38,7 +39,7 @@ EXTRA = "parquet"
 # Rows that are written, read and copied at a time.
 _GROUP = 65_536
 _VECTOR = "vector"
-_NAMES = ("query_id", "task", "source", "judge")
+_NAMES = ("query_id", "task", "source", "judge", "embedder")
 
 
 class RewardColumns(NamedTuple):
@@ -54,6 +55,7 @@ class RewardColumns(NamedTuple):
     judge: str | list[str]
     sources: list[str] | None
     doc_ids: list[str]
+    embedder: str
 
 
 def write_folder(
@@ -83,11 +85,12 @@ def write_folder(
 
         starts: (n + 1,) where each query's pairs begin.
 
-        names: Further columns of the queries.
+        names: Further columns of the queries: query_id, task and others.
 
         doc_ids: u names.
 
-        shards: Files of each table, as even as they can be.
+        shards: Files of each table at most, as even as they can be; rows of one task and query that stand side by side
+            lie in one file.
 
     Raises:
         InputError: Something is there already, or *shards* is below 1.
@@ -103,7 +106,7 @@ def write_folder(
     try:
         (draft / "queries").mkdir(parents=True)
         (draft / "documents").mkdir()
-        for part, (begin, end) in _parts(len(query_vectors), shards):
+        for part, (begin, end) in _parts(_query_ends(names, len(query_vectors)), shards):
             pairs = slice(starts[begin], starts[end])
             offsets = pa.array(starts[begin : end + 1] - starts[begin], pa.int64())
             columns = {name: pa.array(column[begin:end].tolist(), pa.string()) for name, column in names.items()}
@@ -112,7 +115,7 @@ def write_folder(
             columns["doc_ids"] = pa.LargeListArray.from_arrays(offsets, ids)
             columns["rewards"] = pa.LargeListArray.from_arrays(offsets, pa.array(rewards[pairs]))
             _write(draft / "queries" / part, columns)
-        for part, (begin, end) in _parts(len(doc_vectors), shards):
+        for part, (begin, end) in _parts(np.arange(1, len(doc_vectors) + 1), shards):
             columns = {"doc_id": all_ids[begin:end], _VECTOR: _lists(doc_vectors[begin:end])}
             _write(draft / "documents" / part, columns)
         draft.replace(target)
@@ -120,9 +123,17 @@ def write_folder(
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def _parts(rows: int, shards: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The name and the rows of each file; no file is empty."""
-    borders = np.linspace(0, rows, min(shards, rows) + 1).round().astype(int).tolist()
+def _query_ends(names: Mapping[str, NDArray[np.str_]], rows: int) -> IntArray:
+    """Where a file of queries may end, ascending: behind each row that the next one does not go on with."""
+    last = np.ones(rows, dtype=bool)
+    last[:-1] = (names["query_id"][1:] != names["query_id"][:-1]) | (names["task"][1:] != names["task"][:-1])
+    return np.asarray(np.flatnonzero(last) + 1)
+
+
+def _parts(ends: IntArray, shards: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The name and the rows of each file, which ends at the next of *ends*; no file is empty."""
+    even = np.linspace(0, ends[-1], min(shards, int(ends[-1])) + 1).round().astype(int)[1:]
+    borders = [0, *np.unique(ends[np.searchsorted(ends, even)]).tolist()]
     for number, span in enumerate(pairwise(borders)):
         yield f"part-{number:05d}.parquet", span
 
@@ -201,6 +212,10 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         ids = ids.take(require("pyarrow", EXTRA).array(used))
     judges = queries.texts("judge")
     found = ["unnamed"] if judges is None else judges.unique().to_pylist()
+    embedders = queries.texts("embedder")
+    models = [""] if embedders is None else sorted(embedders.unique().to_pylist())
+    if len(models) > 1:
+        raise DataError(f"{queries.folder}: expected vectors of one embedder, got {', '.join(models)}")
     query_ids = _plain(queries.texts("query_id"))
     if query_ids is None and part is not None:
         query_ids = [str(queries.before + row) for row in range(len(depths))]
@@ -215,6 +230,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         judge=found[0] if len(found) == 1 or judges is None else judges.to_pylist(),
         sources=_plain(queries.texts("source")),
         doc_ids=ids.to_pylist(),
+        embedder=models[0],
     )
 
 

@@ -267,7 +267,7 @@ class Rewards:
             "doc_ids": of.doc_ids,
         }
         vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.starts, "documents")
-        return cls._checked(*vectors, scale=scale, scores=of.rewards, **names, judge=of.judge)
+        return cls._checked(*vectors, scale=scale, scores=of.rewards, embedder=of.embedder, **names, judge=of.judge)
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
         """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
@@ -279,6 +279,8 @@ class Rewards:
         """
         names = {"query_id": self.query_ids, "task": self.tasks, "source": self.sources}
         names["judge"] = np.full(len(self), self.judge)
+        if self.embedder:
+            names["embedder"] = np.full(len(self), self.embedder)
         write_folder(
             folder,
             query_vectors=self.query_vectors,

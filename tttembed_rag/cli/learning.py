@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
@@ -100,6 +101,7 @@ def learn(
         from tttembed_rag.parquet import parts
         from tttembed_rag.scale import fit_sharded
 
+        refuse_all_but_scale(source)
         held, scale = engine or "local", options["scale"]
         offsets = fit_sharded(
             source, engine=held, scope=scope, gate=not no_gate, scale=scale, scratch=scratch, audit=labels
@@ -123,6 +125,21 @@ def learn(
 def is_sharded(folder: Path) -> bool:
     """Whether *folder* holds the two tables of `Rewards.to_parquet`."""
     return all((folder / table).is_dir() for table in ("queries", "documents"))
+
+
+def refuse_all_but_scale(folder: Path) -> None:
+    """Refuse the options that say where rewards are, of which a *folder* of Parquet files says all but the scale.
+
+    Raises:
+        click.UsageError: One was given on the command line.
+    """
+    context = click.get_current_context()
+    names = [field.name for field in fields(RewardSource) if field.name not in ("source", "out", "scale")]
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(
+                f"--{name}: expected a store, a file or a BEIR folder, got {folder}, a folder of Parquet files"
+            )
 
 
 class Found(NamedTuple):
@@ -152,6 +169,9 @@ class RewardSource:
         """The rewards, and what is known of their texts."""
         if isinstance(self.source, str):
             return self._of_store(self.source)
+        if is_sharded(self.source):
+            refuse_all_but_scale(self.source)
+            return Found(Rewards.from_parquet(self.source, scale=self.scale), {})
         if self.judge is not None:
             raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)

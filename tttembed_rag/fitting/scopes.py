@@ -11,6 +11,7 @@ import numpy as np
 
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.local import Local
+from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.private import PrivateProblems
 from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
@@ -109,6 +110,7 @@ def fit_scope(rewards: Rewards, scope: Scope, recipe: Recipe) -> Offsets:
             vectors, solution = private_optima(mine, recipe)
             offsets.append(local_offset(Local.of(mine, vectors, recipe.kappa), task, len(mine), solution, recipe))
     else:
+        rewards = one_row_each(rewards)
         offsets = private_offsets(rewards, *private_optima(rewards, recipe), recipe)
     return collect(offsets, rewards, recipe, scope)
 

@@ -133,20 +133,31 @@ def fit(
         device=device,
         warm_start=warm_start,
     )
-    check_scope(scope)
+    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)
     if not isinstance(rewards, Rewards):
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
     rewards = rewards.bounded(MOST_CANDIDATES)
-    if gate:
-        if not source_voices > 0:
-            raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
-        check_labels(audit)
+    if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
         everything = Case(rewards, recipe, source_voices, audit)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
-    if scope == "auto":
-        raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     return fit_scope(rewards, scope, recipe)
+
+
+def check_asked(scope: AnyScope, *, gate: bool, source_voices: float, audit: Labels | None) -> None:
+    """Refuse options of `fit` that are none, or that nothing would ask.
+
+    Raises:
+        InputError: The line names the option.
+    """
+    check_scope(scope)
+    if scope == "auto" and not gate:
+        raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
+    if audit is not None and not gate:
+        raise InputError("audit: expected gate=True, which asks the labels, got gate=False")
+    if not source_voices > 0:
+        raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
+    check_labels(audit)
 
 
 def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import merged
 from tttembed_rag.gate.thresholds import (
     BELIEVED_LEVEL,
     FEW_PAIRS,
@@ -21,7 +22,6 @@ from tttembed_rag.gate.thresholds import (
     STRICT_LEVEL,
     VARIES,
 )
-from tttembed_rag.gate.voices import merged
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64

@@ -6,15 +6,15 @@ here, is trusted as far as the other questions of the gate allow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.fitting.local import bandwidth_of, kernel_of
+from tttembed_rag.fitting.merging import merged, query_numbers
 from tttembed_rag.gate.thresholds import BEST_LEAST, BEST_SHARE
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 
@@ -47,7 +47,7 @@ def heard(rewards: Rewards, cap: float) -> Voices:
     rewards = _without_repeated_votes(rewards)
     named, groups = rewards.sources != "", rewards.near_queries
     voices = np.where(named, np.minimum(1.0, cap / _crowding(rewards)), 1.0)
-    query = _queries(rewards)
+    query = query_numbers(rewards)
     _, first, query = np.unique(query, return_index=True, return_inverse=True)
     sources = np.unique(rewards.sources[named])
     of_query = np.bincount(query, voices)
@@ -67,39 +67,6 @@ def strongest(rewards: Rewards, cap: float) -> str | None:
     sources, number = np.unique(rewards.sources[named], return_inverse=True)
     voices = np.minimum(1.0, cap / _crowding(rewards)[named])
     return str(sources[np.argmax(np.bincount(number, voices))])
-
-
-def merged(rewards: Rewards, groups: IntArray) -> Rewards:
-    """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
-
-    The order depends on nothing but the vectors. Without this a question that was logged again, or a text under two
-    ids, would pass for agreement.
-    """
-    query = np.repeat(groups, rewards.depths)
-    document = rewards.same_documents
-    order = np.lexsort((document, query))
-    new = np.append(True, (np.diff(query[order]) != 0) | (np.diff(document[order]) != 0))
-    first, pair = order[new], np.cumsum(new) - 1
-    _, rows, depths = np.unique(query[first], return_index=True, return_counts=True)
-    queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
-    return replace(
-        rewards,
-        query_vectors=rewards.query_vectors[queries],
-        query_norms=rewards.query_norms[queries],
-        starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
-        candidates=rewards.candidates[np.unique(document, return_index=True)[1]][document[first]],
-        values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
-        tasks=rewards.tasks[queries],
-        query_ids=rewards.query_ids[queries],
-        sources=rewards.sources[queries],
-    )
-
-
-def _queries(rewards: Rewards) -> IntArray:
-    """(n,) a number for each query: rows of one task and id share it, in the order of their first row."""
-    numbers: dict[tuple[str, str], int] = {}
-    names = zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True)
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.intp)
 
 
 def _crowding(rewards: Rewards) -> Float64:

@@ -26,25 +26,34 @@ class Engine(Protocol):
         ...
 
 
+def check_engine(engine: str | MapLike) -> None:
+    """Refuse what is no engine.
+
+    Raises:
+        InputError: It is neither the name of one nor a function.
+    """
+    if not isinstance(engine, str) and not callable(engine):
+        got = type(engine).__name__
+        raise InputError(f"engine: expected a name or a function like map, got {got} (give executor.map)")
+    if isinstance(engine, str) and engine not in ("local", "ray") and not engine.startswith("ray://"):
+        raise InputError(f"engine: expected local, ray, ray://HOST:PORT or a function like map, got {engine!r}")
+
+
 @contextmanager
 def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Engine]:
     """The engine named, or one behind a function like `map`, holding *shards* for as long as the block lasts."""
+    check_engine(engine)
     if not isinstance(engine, str):
-        if not callable(engine):
-            got = type(engine).__name__
-            raise InputError(f"engine: expected a name or a function like map, got {got} (give executor.map)")
         yield _Mapped(shards, engine)
     elif engine == "local":
         yield _Mapped(shards, map)
-    elif engine == "ray" or engine.startswith("ray://"):
+    else:
         with _ray(engine) as ray:
             actors = _RayActors(ray, shards)
             try:
                 yield actors
             finally:
                 actors.close()
-    else:
-        raise InputError(f"engine: expected local, ray, ray://HOST:PORT or a function like map, got {engine!r}")
 
 
 class _Mapped:

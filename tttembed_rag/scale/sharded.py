@@ -17,20 +17,20 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tttembed_rag.errors import InputError, RewardError, VectorError
+from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.solver import Evaluation
 from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
-from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope, check_scope
+from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope
 from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.scale.engines import Engine, opened_engine
+from tttembed_rag.scale.engines import Engine, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, Shard, ShardPlan, SharedGroup
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
@@ -63,7 +63,8 @@ def fit_sharded(
     ones from all queries of their task. Local offsets are those of the sample, with or without the gate.
 
     Copies of a query, its rows from several sources, and its unjudged neighbours are looked for within a shard: keep
-    what belongs together in one file of ``queries/``. A query in two shards counts twice.
+    what belongs together in one file of ``queries/``. A query in two shards counts twice, and its private offset is
+    that of the first.
 
     Args:
         folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard. The
@@ -81,24 +82,25 @@ def fit_sharded(
 
         scale: The scale of the rewards.
 
-        gate_queries: Rewarded queries that the gate and local offsets see at most, >= 1.
+        gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1.
 
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
 
         source_voices: As for `fit`.
 
-        audit: As for `fit`; only labels of queries in the sample are used.
+        audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
 
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
     """
-    check_scope(scope)
+    check_engine(engine)
+    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)
     recipe = recipe or Recipe()
     if gate_queries < 1:
         raise InputError(f"gate_queries: expected at least 1, got {gate_queries}")
-    if scope == "auto" and not gate:
-        raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     rows = parts(folder)
+    if not any(rows.values()):
+        raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
     by_sample = gate or scope == "local"
     options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
     if by_sample and sum(rows.values()) <= gate_queries:
@@ -110,19 +112,20 @@ def fit_sharded(
         task_counts = _summed([one.counts for one in census])
         if not by_sample:
             return _ungated(held, scope, recipe, census[0], sorted(task_counts))
-        sample = _sampled(held, census, task_counts, gate_queries)
+        labelled = sorted({query for query, _ in audit or ()})
+        sample = _sampled(held, census, task_counts, gate_queries, labelled)
         asked = f"asked of a sample of {len(sample):,} of {sum(rows.values()):,} rewarded queries"
         decided = fit(sample, scope=scope, gate=gate, source_voices=source_voices, audit=audit, **options)
         if not gate:
             offsets = [_noted(offset, asked.replace("asked", "learned")) for offset in decided.values()]
-            return recorded(offsets, sample.judge, sample.width, recipe, scope)
+            return _of_all(offsets, census[0], recipe, scope)
         recipe = gated(recipe, sample)
         plan = ShardPlan(replace(recipe, warm_start=None), (), gated=True, source_voices=source_voices)
         shared = _relearned(
             held, plan, [_noted(one, asked) for one in decided.values() if one.query_id is None], sample
         )
         private = _private(held, plan, [_noted(one, asked) for one in decided.values() if one.query_id], shared)
-        return recorded([*shared, *private], sample.judge, sample.width, recipe, scope)
+        return _of_all([*shared, *private], census[0], recipe, scope)
 
 
 def _ungated(held: Engine, scope: AnyScope, recipe: Recipe, census: Census, tasks: Sequence[str]) -> Offsets:
@@ -131,11 +134,16 @@ def _ungated(held: Engine, scope: AnyScope, recipe: Recipe, census: Census, task
     plan = ShardPlan(replace(recipe, warm_start=None), groups, gated=False)
     if scope == "query":
         found = held.each("private", plan, [None], None)
-        return recorded([one for part in found for one in part], census.judge, census.width, recipe, scope)
+        return _of_all(_first_of_each(found), census, recipe, scope)
     keys = ["global" if group.task is None else f"task:{group.task}" for group in groups]
     start = np.concatenate([recipe.start(key, census.width) for key in keys])
     offsets = _shared(held, plan, start, np.dtype(census.dtype), [None] * len(groups))
-    return recorded(offsets, census.judge, census.width, recipe, scope)
+    return _of_all(offsets, census, recipe, scope)
+
+
+def _of_all(offsets: list[Offset], census: Census, recipe: Recipe, scope: AnyScope) -> Offsets:
+    """Offsets with the record of how they were learned, from shards of which one has *census*."""
+    return recorded(offsets, census.judge, census.width, recipe, scope, census.embedder)
 
 
 def _relearned(held: Engine, plan: ShardPlan, decided: Sequence[Offset], sample: Rewards) -> list[Offset]:
@@ -173,8 +181,17 @@ def _private(held: Engine, plan: ShardPlan, decided: Sequence[Offset], shared: S
         around = next((one for one in shared if one.task == task and one.served), None)
         groups = (SharedGroup(task, published.withheld),)
         found = held.each("private", replace(plan, groups=groups), [around], published)
-        offsets += [one for part in found for one in part]
+        offsets += _first_of_each(found)
     return offsets
+
+
+def _first_of_each(found: Sequence[Sequence[Offset]]) -> list[Offset]:
+    """The offsets of all shards, each key once: of a query in several shards, the offset of the first."""
+    kept: dict[str, Offset] = {}
+    for part in found:
+        for one in part:
+            kept.setdefault(one.key, one)
+    return list(kept.values())
 
 
 def _shared(
@@ -237,11 +254,15 @@ class ShardedProblem:
 
 def _checked(census: Sequence[Census]) -> Sequence[Census]:
     """The census, of shards that fit together."""
-    widths, judges = ({getattr(one, name) for one in census} for name in ("width", "judge"))
+    widths, judges, models = ({getattr(one, name) for one in census} for name in ("width", "judge", "embedder"))
     if len(widths) > 1:
         raise VectorError(f"shards: expected vectors of one width, got {', '.join(map(str, sorted(widths)))}")
     if len(judges) > 1:
         raise RewardError(f"shards: expected rewards of one judge, got {', '.join(sorted(judges))}")
+    if len(models) > 1:
+        raise VectorError(
+            f"shards: expected vectors of one embedder, got {', '.join(name or 'no name' for name in sorted(models))}"
+        )
     return census
 
 
@@ -254,15 +275,20 @@ def _summed(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return sums
 
 
-def _sampled(held: Engine, census: Sequence[Census], counts: dict[str, float], most: int) -> Rewards:
-    """At most *most* rewarded queries, or one of each task: as many of each as of any other, as far as there are."""
+def _sampled(
+    held: Engine, census: Sequence[Census], counts: dict[str, float], most: int, labelled: Sequence[str]
+) -> Rewards:
+    """At most *most* rewarded queries, as many of each task as of any other as far as there are; and *labelled* ones.
+
+    Of each task there is one at least.
+    """
     sizes = np.array(list(counts.values()))
     each = max(1, bisect_right(range(1, most + 1), most, key=lambda cap: int(np.minimum(sizes, cap).sum())))
     below = {}
     for task in counts:
         places = np.sort(np.concatenate([one.places[task] for one in census if task in one.places]))
         below[task] = int(places[each]) if each < len(places) else 2**64 - 1
-    return _together([part for part in held.each("drawn", below) if part is not None])
+    return _together([part for part in held.each("drawn", below, labelled) if part is not None])
 
 
 def _together(drawn: Sequence[Rewards]) -> Rewards:
@@ -279,6 +305,7 @@ def _together(drawn: Sequence[Rewards]) -> Rewards:
         [task for part in drawn for task in part.tasks.tolist()],
         [name for part in drawn for name in part.query_ids.tolist()],
         judge=drawn[0].judge,
+        embedder=drawn[0].embedder,
         sources=[source for part in drawn for source in part.sources.tolist()],
         doc_ids=doc_ids.tolist(),
     )

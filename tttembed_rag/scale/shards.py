@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
 from tttembed_rag.fitting.shared import SharedProblem
@@ -74,6 +75,8 @@ class Census(NamedTuple):
 
         judge: Fingerprint of the one judge.
 
+        embedder: Name of the embedding model that the vectors come from; empty where it is not known.
+
         counts: Rewarded queries of each task.
 
         places: Of each task, the first places at which its queries stand in the order in which samples are drawn.
@@ -82,6 +85,7 @@ class Census(NamedTuple):
     width: int
     dtype: str
     judge: str
+    embedder: str
     counts: Mapping[str, int]
     places: Mapping[str, NDArray[np.uint64]]
 
@@ -133,14 +137,15 @@ class Shard:
         tasks, counts = np.unique(rewards.tasks, return_counts=True)
         places = {task: np.sort(self._places[rewards.tasks == task])[:most] for task in tasks.tolist()} if most else {}
         found = dict(zip(tasks.tolist(), counts.tolist(), strict=True))
-        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, found, places)
+        dtype = rewards.query_vectors.dtype.str
+        return Census(rewards.width, dtype, rewards.judge, rewards.embedder, found, places)
 
-    def drawn(self, below: Mapping[str, int]) -> Rewards | None:
-        """The rewards of the queries whose place is *below* that of their task; None where there is none."""
+    def drawn(self, below: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
+        """The rewards of queries whose place is *below* that of their task, and of *labelled* ones; None for none."""
         rewards = self._rewards
         tasks, task = np.unique(rewards.tasks, return_inverse=True)
         most = np.array([below[name] for name in tasks.tolist()], dtype=np.uint64)
-        rows = np.flatnonzero(self._places < most[task])
+        rows = np.flatnonzero((self._places < most[task]) | np.isin(rewards.query_ids, list(labelled)))
         return rewards.take(rows) if rows.size else None
 
     def voices(self, plan: ShardPlan) -> list[dict[str, float]]:
@@ -191,6 +196,7 @@ class Shard:
             if (rewards := self._of(group)) is None:
                 continue
             if evidence is None:
+                rewards = one_row_each(rewards)
                 offsets += private_offsets(rewards, *private_optima(rewards, plan.recipe), plan.recipe)
             else:
                 offsets += private_around(Case(rewards, plan.recipe, plan.source_voices), around, evidence)
