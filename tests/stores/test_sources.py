@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, text
 
-from tttembed_rag import fit
+from tttembed_rag import Offsets, fit
 from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Store, open_store, schema
@@ -111,6 +111,18 @@ def test_a_source_is_forgotten(store: Store) -> None:
     assert by_source(store.rewards(JUDGE)) == {"bob": [0.5]}
     assert store.history.verdicts("", judge=JUDGE) == {("q", "a"): 0.5}
     assert store.budget(JUDGE) == 1
+
+
+def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> None:
+    """What was learned from them before goes too, although no reward tells of the source any more."""
+    store.observe([asked("ann", 1.0)], judge=JUDGE)
+    store.publish(Offsets([], width=2), by="worker")
+    store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
+
+    gone = store.forget(tenant="", source="ann", by="ann")
+
+    assert (gone.rewards, gone.versions) == (0, 1)
+    assert store.registry.version("live") is None
 
 
 def test_sources_of_two_tenants_are_two(store: Store) -> None:

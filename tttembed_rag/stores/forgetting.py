@@ -64,7 +64,8 @@ def forget_source(
     for judge, pairs in sorted(by_judge.items()):
         take_back(connection, judge, pairs, names)
     update_progress(connection, sorted({query for query, _, _ in rows}))
-    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=bool(rows))
+    # Versions may have learned from rewards of the source that were dropped since: nothing tells of these any more.
+    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=True)
     gone = Forgotten(rewards=len(rows), versions=versions)
     write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
     return gone
@@ -86,7 +87,7 @@ def _unlearned(
 
         now: Unix seconds.
 
-        gone: Whether anything was deleted.
+        gone: Whether anything was deleted, or may have been learned from that is not there any more.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
