@@ -14,6 +14,7 @@ from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.due import mark_due
 from tttembed_rag.stores.observing import EVERYTHING, forgotten_id, source_id, update_progress
 from tttembed_rag.stores.records import Forgotten
+from tttembed_rag.stores.reserving import forget_reservations
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
 from tttembed_rag.stores.sources import take_back
 from tttembed_rag.stores.states import DERIVED, MEMORY, REMEMBERED
@@ -99,6 +100,7 @@ def _unlearned(
         return 0
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
     leasing.revoke_workers(connection, salt, learners)
+    forget_reservations(connection, now)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 
