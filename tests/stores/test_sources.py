@@ -147,6 +147,18 @@ def test_what_an_earlier_release_writes_counts_as_the_judges_own(store: Store) -
     assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0], "bob": [0.5]}
 
 
+@pytest.mark.parametrize("others", [[], ["bob"]])
+def test_what_an_earlier_release_writes_stays_where_a_source_is_forgotten(store: Store, others: list[str]) -> None:
+    """It is the judge's own, not that of the source."""
+    store.observe([asked(source, 1.0) for source in ["ann", *others]], judge=JUDGE)
+    with store._database.write("observing") as connection:
+        connection.execute(text("UPDATE rewards SET value = 0.25"))
+
+    store.forget(tenant="", source="ann", by="ann")
+
+    assert by_source(store.rewards(JUDGE)) == {"": [0.25]} | {source: [1.0] for source in others}
+
+
 def test_one_attacker_does_not_undo_what_many_say(store: Store, planted: Callable[..., Rewards]) -> None:
     """Three users reward every query; one account then says the opposite of everything: the offset hardly moves."""
     rewards = planted(40, strength=0.9)

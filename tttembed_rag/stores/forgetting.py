@@ -63,7 +63,7 @@ def forget_source(
     for query, judge, document in rows:
         by_judge[judge].add((query, document))
     for judge, pairs in sorted(by_judge.items()):
-        take_back(connection, judge, pairs, names)
+        take_back(connection, judge, pairs, names, now)
     update_progress(connection, sorted({query for query, _, _ in rows}))
     # Versions may have learned from rewards of the source that were dropped since: nothing tells of these any more.
     versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=True)
