@@ -64,6 +64,19 @@ def test_labels_decide_on_what_is_live(judged, store):
     assert store.judge() == "reranker"
 
 
+def test_labels_of_a_tenant_that_shares_are_its_own(judged, store):
+    """The shared scope reads no labels of other tenants, so it learns nothing when there are new ones."""
+    store.share("a", allowed=True, by="me")
+    store.observe([Served("q", [1.0] * 64, [Candidate("d", [1.0] * 64, "text", 0.5)], tenant="a")], judge="reranker")
+    worker = Worker(store, scope="task", min_new=50)
+    worker.round()
+    store.reward("audit", {("a", "default", "q"): {"d": 1.0}})
+    learned = {one.tenant: [step.detail for step in one.steps] for one in worker.round()}
+
+    assert learned[""] == ["nothing is new, 481 rewards as before"]
+    assert store.changes("audit") == 1
+
+
 def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
     """`audit-sample` draws pairs of what is served, with their texts; `audit-labels` brings the labels back."""
     Worker(store, scope="task").round()

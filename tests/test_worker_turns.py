@@ -383,3 +383,23 @@ class TestTurns:
 
         assert judge.asked.count(PROBE_QUERY) <= 6
         assert store.judge_queue.spent().pairs == 2 + 2 * judge.asked.count(PROBE_QUERY) + 16
+
+
+class TestLookingAnew:
+    """All tenants are due where a worker looks with something else than before."""
+
+    def looked_at(self, worker):
+        """The tenants of a round."""
+        return [one.tenant for one in worker.round() if one.tenant is not None]
+
+    def test_two_workers_with_two_judges_come_to_rest(self, store):
+        """Each looks at all tenants once; one that comes later, with another judge than the last, does so too."""
+        one = Candidate("d", np.ones(8), "text", 0.5)
+        store.observe([Served("q", np.ones(8), [one], "asked", tenant=tenant) for tenant in "abc"], judge="j")
+        first, second = Worker(store, rewards_of="j"), Worker(store, rewards_of="k")
+        rounds = [[self.looked_at(worker) for worker in (first, second)] for _ in range(3)]
+        later = self.looked_at(Worker(store, rewards_of="j"))
+
+        assert rounds[0] == [["a", "b", "c"], ["a", "b", "c"]]
+        assert rounds[1:] == [[[], []], [[], []]]
+        assert later == ["a", "b", "c"]

@@ -16,6 +16,7 @@ import pytest
 from tttembed_rag import InputError, JudgeError, RewardError
 from tttembed_rag.judges import HttpJudge, Patience, check_judge
 from tttembed_rag.judges.spending import metered
+from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.testing import FakeClock
 
 QUICK = Patience(first_wait=0.01)
@@ -303,6 +304,32 @@ def test_the_key_is_sent_and_not_in_the_fingerprint(cohere):
 
     assert cohere.asked[0][1]["authorization"] == "Bearer s3cret"
     assert judge.fingerprint == HttpJudge(cohere.url, "cohere", key="other").fingerprint
+
+
+def test_white_space_around_a_key_is_cut_off(cohere):
+    """As it comes from a file that ends with a new line."""
+    HttpJudge(cohere.url, "cohere", key=" s3cret\r\n", patience=QUICK).score("q", ["d"])
+
+    assert cohere.asked[0][1]["authorization"] == "Bearer s3cret"
+
+
+@pytest.mark.parametrize("key", ["s3c\nret", "s3c\0ret", "s3cr\u00e9t", "\u201cs3cret\u201d"])
+def test_a_key_that_no_header_can_hold_is_not_shown(cohere, key):
+    """It is refused before anything is sent."""
+    with pytest.raises(InputError, match="key: expected printable ASCII characters for http://127") as caught:
+        HttpJudge(cohere.url, "cohere", key=key, patience=QUICK)
+
+    assert "s3c" not in repr(caught.value)
+
+
+def test_a_header_that_cannot_be_sent_is_not_shown(cohere):
+    """The HTTP library repeats it in its error."""
+    with pytest.raises(JudgeError, match=r"expected an answer, got LocalProtocolError$") as caught:
+        Endpoint(cohere.url, headers={"x-token": "s3cret\n"}, patience=Patience(attempts=1)).ask(
+            {}, dict, expected="one"
+        )
+
+    assert caught.value.__cause__ is None
 
 
 def test_gemini_has_its_own_header(serve):

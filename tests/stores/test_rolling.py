@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import inspect, text
 
+from tttembed_rag import Offsets
 from tttembed_rag.capture import StoreLog
-from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
@@ -84,6 +85,23 @@ def test_a_store_that_a_newer_release_changed_is_waited_for(store_url: str) -> N
         assert (counts.queued, counts.failed) == (1, 0)
         assert "not available now" in str(error)
         assert (written, store.counts().queries) == (True, 3)
+
+
+@pytest.mark.parametrize("tenant", ["", "t"])
+def test_a_worker_of_an_earlier_release_works_alone(store_url: str, tenant: str) -> None:
+    """It holds one lease for all tenants: others wait for it, and what it is learning is forgotten with the tenant."""
+    with open_store(store_url) as store:
+        store.observe(traffic(2, tenant=tenant), judge=JUDGE)
+        lease = store.leases.take("worker", "an earlier release", 60.0)
+        assert lease is not None
+        beside = store.leases.take_tenant(tenant, "this release", 60.0)
+        store.forget(tenant=tenant, by="test")
+        with pytest.raises(LeaseLost, match="nothing was changed"):
+            store.publish(Offsets([], width=8), by="worker", tenant=tenant, lease=lease)
+        afterwards = store.leases.take_tenant(tenant, "this release", 60.0)
+
+    assert beside is None
+    assert afterwards is not None
 
 
 def test_a_store_of_a_newer_release_is_refused_as_not_now(store_url: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, text
 
-from tttembed_rag import fit
+from tttembed_rag import Offsets, fit
 from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Store, open_store, schema
@@ -113,6 +113,18 @@ def test_a_source_is_forgotten(store: Store) -> None:
     assert store.budget(JUDGE) == 1
 
 
+def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> None:
+    """What was learned from them before goes too, although no reward tells of the source any more."""
+    store.observe([asked("ann", 1.0)], judge=JUDGE)
+    store.publish(Offsets([], width=2), by="worker")
+    store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
+
+    gone = store.forget(tenant="", source="ann", by="ann")
+
+    assert (gone.rewards, gone.versions) == (0, 1)
+    assert store.registry.version("live") is None
+
+
 def test_sources_of_two_tenants_are_two(store: Store) -> None:
     """Where the shared scope learns from both, a name of one is nobody's of the other."""
     store.observe([asked("ann", 1.0, tenant="x"), asked("ann", 0.5, tenant="y")], judge=JUDGE)
@@ -133,6 +145,18 @@ def test_what_an_earlier_release_writes_counts_as_the_judges_own(store: Store) -
 
     assert at_once == {"": [0.25], "ann": [1.0]}
     assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0], "bob": [0.5]}
+
+
+@pytest.mark.parametrize("others", [[], ["bob"]])
+def test_what_an_earlier_release_writes_stays_where_a_source_is_forgotten(store: Store, others: list[str]) -> None:
+    """It is the judge's own, not that of the source."""
+    store.observe([asked(source, 1.0) for source in ["ann", *others]], judge=JUDGE)
+    with store._database.write("observing") as connection:
+        connection.execute(text("UPDATE rewards SET value = 0.25"))
+
+    store.forget(tenant="", source="ann", by="ann")
+
+    assert by_source(store.rewards(JUDGE)) == {"": [0.25]} | {source: [1.0] for source in others}
 
 
 def test_one_attacker_does_not_undo_what_many_say(store: Store, planted: Callable[..., Rewards]) -> None:

@@ -40,7 +40,7 @@ class Endpoint:
 
         path: The path of an address that has none.
 
-        key: Secret, never sent over plain HTTP to another machine.
+        key: Secret of printable ASCII, never sent over plain HTTP to another machine; white space around it is cut off.
 
         header: Header that carries it: ``authorization`` as a bearer token, any other as it is.
 
@@ -51,7 +51,7 @@ class Endpoint:
         timeout: Seconds until an answer must be there, whole.
 
     Raises:
-        InputError: The address is none, or would send the key in the clear.
+        InputError: The address is none, or would send the key in the clear, or the key can stand in no header.
     """
 
     def __init__(
@@ -73,6 +73,9 @@ class Endpoint:
         self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise InputError(f"url: expected http(s)://HOST without a password, got {self.name!r}")
+        key = (key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
         if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
         self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
@@ -181,6 +184,8 @@ class Endpoint:
                     if time.monotonic() > ends:
                         raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
                     write(part)
+        except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret
+            raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}") from None
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
         return response.status_code, response.headers

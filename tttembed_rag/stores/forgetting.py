@@ -14,6 +14,7 @@ from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.due import mark_due
 from tttembed_rag.stores.observing import EVERYTHING, forgotten_id, source_id, update_progress
 from tttembed_rag.stores.records import Forgotten
+from tttembed_rag.stores.reserving import forget_reservations
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
 from tttembed_rag.stores.sources import take_back
 from tttembed_rag.stores.states import DERIVED, MEMORY, REMEMBERED
@@ -62,9 +63,10 @@ def forget_source(
     for query, judge, document in rows:
         by_judge[judge].add((query, document))
     for judge, pairs in sorted(by_judge.items()):
-        take_back(connection, judge, pairs, names)
+        take_back(connection, judge, pairs, names, now)
     update_progress(connection, sorted({query for query, _, _ in rows}))
-    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=bool(rows))
+    # Versions may have learned from rewards of the source that were dropped since: nothing tells of these any more.
+    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=True)
     gone = Forgotten(rewards=len(rows), versions=versions)
     write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
     return gone
@@ -86,7 +88,7 @@ def _unlearned(
 
         now: Unix seconds.
 
-        gone: Whether anything was deleted.
+        gone: Whether anything was deleted, or may have been learned from that is not there any more.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
@@ -98,6 +100,7 @@ def _unlearned(
         return 0
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
     leasing.revoke_workers(connection, salt, learners)
+    forget_reservations(connection, now)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 

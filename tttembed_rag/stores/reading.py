@@ -189,12 +189,16 @@ def judges_of(connection: Connection, tenant: str | None) -> list[tuple[str, int
     return [(name, int(count)) for name, count in rows]
 
 
-def count_changes(connection: Connection, selection: Selection) -> int:
-    """How many rewards of the selected judge were ever written that were new, or differed from those before."""
-    table = schema.changes
+def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool) -> int:
+    """How many rewards of *judge* were ever written that were new, or differed from those before.
+
+    They are those that *tenant* learns from; with *own*, those of its own queries.
+    """
+    table, t = schema.changes, schema.tenants
+    owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
     written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
-        table.c.judge == id_of(connection, schema.judges, selection.judge),
-        table.c.tenant.in_(owners_of(selection.tenant)),
+        table.c.judge == id_of(connection, schema.judges, judge),
+        table.c.tenant.in_(owners),
     )
     return int(connection.execute(written).scalar_one())
 

@@ -19,7 +19,7 @@ from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
-from tttembed_rag.stores.rows import insert
+from tttembed_rag.stores.rows import insert, set_fact
 
 # The fact that holds the reservations, a JSON object by the name of the lease.
 _ASKING = "asking"
@@ -99,12 +99,20 @@ class Reservations:
             mine = {name: amount or 0.0 for name, amount in granted.items()}
             asks = sorted(set(ids.values()) - taken)
             reserved = {**others, lease.name: {"token": lease.token, **mine, "queries": asks}}
-            connection.execute(facts.update().where(facts.c.name == _ASKING).values(value=json.dumps(reserved)))
+            set_fact(connection, _ASKING, json.dumps(reserved))
         return Reserved(Budget(**granted), more, elsewhere)
 
     def _id(self, judge: str, query: str) -> str:
         parts = (judge.encode(), query.encode("utf-8", "surrogatepass"))
         return keyed_digest(*parts, key=self._salt)[:_QUERY_BYTES].hex()
+
+
+def forget_reservations(connection: Connection, now: float) -> None:
+    """Delete the reservations of leases that have ended or were revoked, with the hashes of the queries in them."""
+    facts = schema.facts
+    chosen = select(facts.c.value).where(facts.c.name == _ASKING).with_for_update()
+    if (reserved := connection.execute(chosen).scalar()) is not None:
+        set_fact(connection, _ASKING, json.dumps(_running(connection, json.loads(reserved), now)))
 
 
 def _running(connection: Connection, reserved: Mapping[str, Any], now: float) -> dict[str, Any]:

@@ -110,20 +110,25 @@ def write_rewards(
     return changed
 
 
-def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str]) -> None:
-    """Delete what *sources* said of *pairs*; what no other source spoke of has no reward any more."""
+def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str], at: float) -> None:
+    """Delete what *sources* said of *pairs*, *at* Unix seconds; what no other source spoke of has no reward then."""
     s, r = schema.source_rewards, schema.rewards
-    left = said_of(connection, judge, sorted({query for query, _ in pairs}))
-    means = []
+    said = said_of(connection, judge, sorted({query for query, _ in pairs}))
+    means, own = [], []
     for query, document in sorted(pairs):
-        others = {source: said for source, said in left[query, document].items() if source not in sources}
         in_s, in_r = ((t.c.query == query) & (t.c.judge == judge) & (t.c.document == document) for t in (s, r))
+        stored = connection.execute(select(r.c.value).where(in_r)).scalar()
+        left = all_of(stored, said[query, document], at)  # with what an earlier release has written
+        others = {source: given for source, given in left.items() if source not in sources}
         connection.execute(s.delete().where(in_s, s.c.source.in_(sources)))
+        if "" in others:
+            own.append((query, document, "", *others[""]))
         if others:
             means.append((query, document, mean(others)))
         else:
             connection.execute(r.delete().where(in_r))
     _insert(connection, r, judge, ("query", "document", "value"), means)
+    _insert(connection, s, judge, ("query", "document", "source", "value", "at"), own)
 
 
 def _insert(

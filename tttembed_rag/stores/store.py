@@ -276,13 +276,14 @@ class Store(AbstractContextManager["Store"]):
         with self._database.read() as connection:
             return reading.count_rewards(connection, selection)
 
-    def changes(self, judge: str, *, tenant: str = "") -> int:
+    def changes(self, judge: str, *, tenant: str = "", own: bool = False) -> int:
         """How many rewards of *judge* for *tenant* were ever written that were new, or differed from those before.
 
-        It rises with corrections too, which `budget` does not show.
+        It rises with corrections too, which `budget` does not show. Those of the shared tenant are also those of
+        tenants that share, unless only its *own* are asked for.
         """
         with self._database.read() as connection:
-            return reading.count_changes(connection, Selection(judge=judge, tenant=tenant))
+            return reading.count_changes(connection, judge, tenant, own=own)
 
     def judges(self, *, tenant: str | None = "") -> list[tuple[str, int]]:
         """Fingerprints of judges, the busiest first, with how many rewards of theirs a fit for *tenant* may read.

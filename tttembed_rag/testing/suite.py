@@ -419,14 +419,14 @@ class PublishingTests:
     def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(self, store: Store) -> None:
         """A tenant that ends sharing ends what a worker is learning from it."""
         store.share("a", True, by="owner")
-        lease = store.leases.take("worker", "a worker", 60.0)
+        lease = store.leases.take_tenant("", "a worker", 60.0)
         assert lease is not None
 
         store.share("a", False, by="owner")
 
         with pytest.raises(LeaseLost, match="nothing was changed"):
             store.publish(Offsets([], width=8), by="a worker", lease=lease)
-        assert store.leases.take("worker", "the next", 60.0) is not None
+        assert store.leases.take_tenant("", "the next", 60.0) is not None
 
     # Versions
 

@@ -148,6 +148,7 @@ class Worker:
         self._learning = 0.0  # seconds that learning took the last time
         self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
         self._troubles: dict[tuple[str, str], _Trouble] = {}
+        self._basis: str | None = None  # what it looked with in the last round; None before the first
         self._elsewhere = set[str]()  # the tenants of this round that other workers work for
 
     def round(self, *, stop: Event | None = None, watch: Callable[[Step], None] | None = None) -> list[Round]:
@@ -249,15 +250,20 @@ class Worker:
                 self._troubles.pop(("learning", tenant), None)
 
     def _look_anew(self, probe: Probe | None) -> None:
-        """Let all tenants be due where another judge is learned from than before, or the embedding model is another."""
-        known = json.loads(self._store.due.basis() or "{}")
+        """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
+
+        Before its first round that is what any worker looked with last. Afterwards it is what this worker looked with,
+        as two workers with two judges would let all tenants be due in every round of both.
+        """
+        known = json.loads(self._basis or self._store.due.basis() or "{}")
         before = Probe.from_json(known["probe"]) if known.get("probe") else None
         changed = known.get("judge") != (self._habits.judge or "")
         if probe is not None and (before is None or before.difference(probe)):
             before, changed = probe, True
+        basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
         if changed:
-            basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
             self._store.due.restart(json.dumps(basis))
+        self._basis = json.dumps(basis)
 
     def _ours(self, tenants: Sequence[str]) -> list[str]:
         """Those of *tenants* that this worker works for, in their order."""

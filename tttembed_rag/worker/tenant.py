@@ -129,8 +129,8 @@ class Tenant:
         return self.store.history.verdicts(self.name, judge=AUDIT) or None if self.labelled() else None
 
     def labelled(self) -> int:
-        """How many trusted labels were ever written that were new, or others than before."""
-        return self.store.changes(AUDIT, tenant=self.name)
+        """How many trusted labels of its own queries were ever written that were new, or others than before."""
+        return self.store.changes(AUDIT, tenant=self.name, own=True)
 
     def is_for(self, version: Version, rewards: Rewards) -> bool:
         """Whether a version belongs to the embedding model of *rewards*, those that are learned from."""
