@@ -24,7 +24,7 @@ from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
-from tttembed_rag.worker import Probe, Worker
+from tttembed_rag.worker import Probe, Worker, wary
 from tttembed_rag.worker.memory import Memory
 
 QUICK = Patience(attempts=1, first_wait=0.01)
@@ -934,6 +934,25 @@ def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
 
     assert actions(rounds) == ["judged"]
     assert store.judges()[0][1] == 16 * 8
+
+
+def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monkeypatch):
+    """Verdicts that came before the time was over are kept, and no query is set aside for it."""
+    monkeypatch.setattr(wary, "_GRACE", 1.0)
+    stop = threading.Event()
+
+    def complete(prompt):
+        time.sleep(0.03)
+        stop.set()
+        return f"Score: {5 if 'Paris' in prompt else 0}"
+
+    store.observe(world.served(range(40)))
+    judge = RubricJudge(complete, model="slow")
+    (step,) = Worker(store, judge).round(stop=stop)
+
+    assert step.action == "judged"
+    assert 0 < store.judges()[0][1] < 16 * 8
+    assert store.judge_queue.failures() == []
 
 
 @pytest.mark.slow

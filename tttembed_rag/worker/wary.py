@@ -146,12 +146,14 @@ class TimeLimit:
         """What *function* returns or raises; once *stop* is set it has a few seconds more.
 
         Args:
-            function: Is given an event that is set once it is left behind.
+            function: Is given an event that is set once it should begin nothing more: half of these seconds before it
+                is left behind, so that it can return what it has.
 
             stop: Set where the worker is told to end.
 
         Raises:
             LateError: It takes longer, and is left behind.
+            JudgeError: The same after *stop* was set, which says nothing of what it was asked.
         """
         box: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
         given_up = Event()
@@ -164,16 +166,21 @@ class TimeLimit:
 
         thread = Thread(target=run, name="tttembed-judge", daemon=True)
         thread.start()
-        ends = time.monotonic() + self.seconds
+        ends, told = time.monotonic() + self.seconds, math.inf
         while True:
             try:
                 result, error = box.get(timeout=0.1)
             except Empty:
+                now = time.monotonic()
                 if stop.is_set():
-                    ends = min(ends, time.monotonic() + _GRACE)
-                if time.monotonic() >= ends:
+                    told = min(told, now)
+                if now >= told + _GRACE / 2:
+                    given_up.set()
+                if now >= min(ends, told + _GRACE):
                     given_up.set()
                     self._left_behind.append(thread)
+                    if now < ends:
+                        raise JudgeError(f"{self._judge}: no answer within {_GRACE:g} s of being told to end") from None
                     raise LateError(f"{self._judge}: no answer within {self.seconds:g} s") from None
                 continue
             if error is not None:
