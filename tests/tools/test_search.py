@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,21 @@ import pytest
 
 import tttembed_rag
 from tttembed_rag.errors import InputError, StoreUnavailable
+from tttembed_rag.gate.deciding import fit
 from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.tools.index import WEIGHT, best, fused, words
-from tttembed_rag.tools.learning import CONTRADICTED, _excess, learn, usable
+from tttembed_rag.tools.learning import (
+    CONTRADICTED,
+    _cross_fitted,
+    _excess,
+    _measured,
+    learn,
+    rewards_of_calls,
+    usable,
+)
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 
@@ -247,13 +257,42 @@ def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypat
 
 
 def test_a_gain_must_exceed_its_error():
-    """The mean with one request of no gain added counts only above so many standard errors."""
-    gains = np.array([0.2, 0.1, 0.3])
+    """The mean with one question of no gain added counts only above so many standard errors."""
+    gains, questions = np.array([0.2, 0.1, 0.3]), np.arange(3)
 
-    assert _excess(gains, 1.0) == pytest.approx(0.15)
-    assert _excess(gains, 3.0) is None
-    assert _excess(-gains, 1.0) is None
-    assert _excess(np.zeros(4), 1.0) is None
+    assert _excess(gains, questions, 1.0) == pytest.approx(0.15)
+    assert _excess(gains, questions, 3.0) is None
+    assert _excess(-gains, questions, 1.0) is None
+    assert _excess(np.zeros(4), np.arange(4), 1.0) is None
+
+
+def test_a_question_of_many_sources_counts_once():
+    """Gains of requests that ask nearly the same are averaged: a question that is repeated proves no more."""
+    gains, questions = np.array([0.2, 0.1, 0.3]), np.array([2, 0, 5])
+
+    assert _excess(np.repeat(gains, 100), np.repeat(questions, 100), 1.0) == pytest.approx(0.15)
+    assert _excess(np.repeat(gains, 100), np.repeat(questions, 100), 3.0) is None
+
+
+def test_no_request_is_held_out_beside_its_copies(search, monkeypatch):
+    """A request of five agents is moved by offsets that none of the five taught: random outcomes gain nothing."""
+    rng = np.random.default_rng(3)
+    for topic in LEARNED:
+        tool = str(rng.choice(list(CATALOG)))
+        for number in range(5):
+            search.used(request(topic), tool, source=f"agent {number}")
+    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    vectors = np.stack([one.vector for one in requests])
+    keyword = np.stack([index.keyword(one.query) for one in requests])
+    rewards = rewards_of_calls(requests, index, vectors, keyword)
+    monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, scope="local", gate=False))
+
+    moved = _cross_fitted(rewards, vectors, [one.task for one in requests])
+
+    worked = [np.array([index.keys[key] for key in one.outcomes]) for one in requests]
+    plain, held_out = (_measured(index, rows, keyword, worked, WEIGHT).mean() for rows in (vectors, moved))
+    assert not np.array_equal(moved, vectors)
+    assert held_out < plain + 0.05
 
 
 def test_tasks_learn_apart(search):

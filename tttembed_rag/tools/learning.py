@@ -108,21 +108,22 @@ def learn(
     ]
     rewards = rewards_of_calls(requests, index, vectors, keyword, verdicts)
     offsets = fit(rewards)
-    tasks = [one.task for one in requests]
+    tasks, questions = [one.task for one in requests], rewards.near_queries
     held_out = _cross_fitted(rewards, vectors, tasks) if any(one.served for one in offsets.values()) else vectors
     plain = _measured(index, vectors, keyword, worked, WEIGHT)
     gains = _measured(index, held_out, keyword, worked, WEIGHT) - plain
     of_task = {task: np.array([one == task for one in tasks]) for task in dict.fromkeys(tasks)}
-    against = {task: gain for task, mine in of_task.items() if (gain := _excess(-gains[mine], _WORSE)) is not None}
+    losses = {task: _excess(-gains[mine], questions[mine], _WORSE) for task, mine in of_task.items()}
+    against = {task: loss for task, loss in losses.items() if loss is not None}
     steered = np.where(np.array([task in against for task in tasks])[:, None], vectors, held_out)
     at_first = _measured(index, steered, keyword, worked, WEIGHT)
     excesses = {
-        weight: excess
+        weight: _excess(_measured(index, steered, keyword, worked, weight) - at_first, questions, _BETTER)
         for weight in WEIGHTS
         if weight != WEIGHT
-        and (excess := _excess(_measured(index, steered, keyword, worked, weight) - at_first, _BETTER)) is not None
     }
-    weight = max(excesses, key=excesses.__getitem__, default=WEIGHT)
+    better = {weight: excess for weight, excess in excesses.items() if excess is not None}
+    weight = max(better, key=better.__getitem__, default=WEIGHT)
     kept = [_withheld(one, against[one.task]) if one.task in against else one for one in offsets.values()]
     return Offsets(kept, width=offsets.width, settings={**offsets.settings, SETTING: weight})
 
@@ -169,10 +170,13 @@ def uncalled(scores: FloatArray, called: Collection[int], count: int) -> IntArra
 
 
 def _cross_fitted(rewards: Rewards, vectors: FloatArray, tasks: Sequence[str]) -> FloatArray:
-    """Each request's vector with the offset of its task as it is learned from the other folds."""
-    fold = np.arange(len(vectors)) % _FOLDS
+    """Each request's vector with the offset of its task as it is learned from the other folds.
+
+    Requests that ask nearly the same, such as one request of several sources, share a fold.
+    """
+    fold = rewards.near_queries % _FOLDS
     moved = vectors.copy()
-    for number in range(min(_FOLDS, len(vectors))):
+    for number in np.unique(fold).tolist():
         test = np.flatnonzero(fold == number)
         train = np.flatnonzero(fold != number)
         if len(train):
@@ -193,9 +197,13 @@ def _measured(
     return result
 
 
-def _excess(gains: Float64, errors: float) -> float | None:
-    """The mean gain, one request of no gain added, where it is more than so many standard errors; else None."""
-    with_one = np.append(gains, 0.0)
+def _excess(gains: Float64, questions: IntArray, errors: float) -> float | None:
+    """The mean gain, one question of no gain added, where it is more than so many standard errors; else None.
+
+    Requests that ask nearly the same are one question (n,), with the mean of their gains (n,).
+    """
+    _, question = np.unique(questions, return_inverse=True)
+    with_one = np.append(np.bincount(question, gains) / np.bincount(question), 0.0)
     mean = float(with_one.mean())
     error = float(with_one.std(ddof=1)) / np.sqrt(len(with_one))
     return mean if mean > errors * error and mean > 0 else None
