@@ -181,6 +181,27 @@ def test_success_alone_teaches(search):
     assert first(search, UNSEEN) > 0.9
 
 
+def test_a_tool_that_one_user_called_is_no_contrast_for_another():
+    """Two tools that each worked for a user of one request: neither counts as worse for the user of the other."""
+    search = LearnedToolSearch(CATALOG, FakeEmbedder())
+    for topic in LEARNED[:2]:
+        search.used(request(topic), f"zeta_{topic}", source="ada")
+        search.used(request(topic), f"acme_{topic}", source="bob")
+    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    keyword = np.stack([index.keyword(one.query) for one in requests])
+
+    rewards = rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), keyword)
+
+    for row, one in enumerate(requests):
+        pairs = slice(rewards.starts[row], rewards.starts[row + 1])
+        worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
+        topic = one.query.removeprefix("please handle my ")
+        suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
+        assert len(worth) == 11
+        assert worth[index.cards[index.rows[f"{suite}_{topic}"]].key] == 1
+        assert index.cards[index.rows[f"{other}_{topic}"]].key not in worth
+
+
 def test_outcomes_at_random_teach_nothing(search):
     """Where the tool that works is drawn at random, nothing is served."""
     rng = np.random.default_rng(0)

@@ -135,7 +135,7 @@ def rewards_of_calls(
     keyword: FloatArray,
     verdicts: Sequence[Mapping[str, float]] | None = None,
 ) -> Rewards:
-    """The outcomes of each request, beside the tools that the search lists first and nobody called."""
+    """The outcomes of each request, beside the tools that the search lists first and that no source called for it."""
     known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]
     scores = np.stack([fused(index.vectors @ x, words, WEIGHT) for x, words in zip(vectors, keyword, strict=True)])
     lowest = [
@@ -143,9 +143,12 @@ def rewards_of_calls(
     ]
     near = np.mean((scores > np.array(lowest)[:, None]).sum(axis=1) < _BACKGROUND)
     depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
+    called: dict[tuple[str, str], set[int]] = {}  # for a request, by any source
+    for one, own in zip(requests, known, strict=True):
+        called.setdefault((one.task, one.query_id), set()).update(own)
     candidates, values = [], []
-    for row, own, judged in zip(scores, known, verdicts or [{}] * len(known), strict=True):
-        others = uncalled(row, own, depth)
+    for one, row, own, judged in zip(requests, scores, known, verdicts or [{}] * len(known), strict=True):
+        others = uncalled(row, called[one.task, one.query_id], depth)
         candidates.append(np.concatenate([np.fromiter(own, dtype=np.intp), others]))
         counted = [judged.get(index.cards[place].key, 0.0) for place in others.tolist()]
         values.append(np.array([*own.values(), *counted], dtype=np.float64))
