@@ -16,6 +16,7 @@ import tttembed_rag
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
@@ -477,6 +478,28 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         assert len(store.versions()) == 1
         search.close()
         other.close()
+
+
+@pytest.mark.slow
+def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
+    """Requests of which the lesson was not served, as a person published meanwhile, stay new."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
+        teach(search, LEARNED)
+
+        def slow(*given):
+            offsets = learn(*given)
+            if not store.versions():
+                store.publish(Offsets([], width=offsets.width), by="ann")
+            return offsets
+
+        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+
+        assert search.learn().reason == "another process published meanwhile"
+        assert search.learn().published
+        assert search.learn().reason == "no request is new"
+        assert [one.by for one in store.versions()] == ["tools", "ann"]
+        search.close()
 
 
 def test_a_store_keeps_who_called_a_tool(tmp_path):
