@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
@@ -25,8 +25,6 @@ from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # Rewards of a tool that was called and worked, and of one that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
-# The setting of published offsets that holds the weight of BM25.
-SETTING = "bm25_weight"
 # The code of the verdict that the fused list contradicts an offset; the others are those of `fit`.
 CONTRADICTED = "TTT-T01"
 # Tools listed first that nobody called and that a tool that worked is compared with: where tools that worked stand
@@ -74,7 +72,7 @@ class Lesson:
 
 def weight_of(offsets: Offsets | None) -> float:
     """The weight of BM25 that was published with *offsets*."""
-    found = None if offsets is None else offsets.settings.get(SETTING)
+    found = None if offsets is None else offsets.settings.get(KEYWORD_WEIGHT)
     return float(found) if isinstance(found, int | float) and 0 <= found <= 10 else WEIGHT
 
 
@@ -125,7 +123,7 @@ def learn(
     better = {weight: excess for weight, excess in excesses.items() if excess is not None}
     weight = max(better, key=better.__getitem__, default=WEIGHT)
     kept = [_withheld(one, against[one.task]) if one.task in against else one for one in offsets.values()]
-    return Offsets(kept, width=offsets.width, settings={**offsets.settings, SETTING: weight})
+    return Offsets(kept, width=offsets.width, settings={**offsets.settings, KEYWORD_WEIGHT: weight})
 
 
 def rewards_of_calls(
