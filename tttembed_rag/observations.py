@@ -10,6 +10,8 @@ from tttembed_rag.vectors.checks import FloatArray
 
 # In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.
 TOOL_CALLS = "tool use"
+# The setting of offsets of a search over tools that holds the weight of BM25.
+KEYWORD_WEIGHT = "bm25_weight"
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
 MAX_SOURCES = 32
 

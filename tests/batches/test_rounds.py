@@ -16,6 +16,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import Budget, Patience, Price, open_batch_service, open_judge
 from tttembed_rag.judges.batchservice import BatchService
+from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
 from tttembed_rag.worker.holding import Holding
@@ -222,6 +223,14 @@ class TestSentAndRead:
 
         assert sizes == [7, 5, 7, 5, 6]
         assert (bench.rewards, len(bench.server.paid)) == (30, 30)
+
+    def test_calls_of_tools_are_never_sent(self, bench, served):
+        """What a search over tools wrote is left alone."""
+        calls = [replace(one, candidates=[replace(shown, reward=1.0) for shown in one.candidates]) for one in served(3)]
+        bench.store.observe(calls, judge=TOOL_CALLS)
+
+        assert bench.rounds(2) == []
+        assert (bench.server.files, bench.server.single) == ({}, [])
 
     def test_tenants_have_batches_of_their_own(self, bench, served):
         """Each is read for its tenant alone."""

@@ -9,6 +9,7 @@ import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
 from tttembed_rag.capture import StoreLog
+from tttembed_rag.hosts.reading import Reader, Span
 from tttembed_rag.testing import FakeLog
 
 trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
@@ -255,6 +256,22 @@ class TestVectors:
         processor.force_flush()
 
         assert self.known(log) == [None]
+
+    @pytest.mark.parametrize(("texts", "query"), [(["wool", "wool"], "wool"), ([f"wool {n}" for n in range(9)], None)])
+    def test_of_a_trace_no_more_is_kept_than_is_asked(self, texts, query):
+        """A retriever asked by a vector has the one text that was embedded; of many texts of a trace two are kept."""
+        reader = Reader()
+        embedding = {
+            f"embedding.embeddings.{n}.embedding.{key}": value
+            for n, text in enumerate(texts)
+            for key, value in (("text", text), ("vector", [1.0, 2.0]))
+        }
+        reader.read(Span("embed", "trace", None, {"openinference.span.kind": "EMBEDDING", **embedding}))
+
+        read = reader.read(Span("retrieve", "trace", None, retriever("<2-dimensional vector>")))
+
+        assert (None if read is None else read.query) == query
+        assert len(reader._embedded["trace"]) == min(len(set(texts)), 2)
 
     def test_vectors_can_be_refused(self):
         """Where a proxy steers unseen, no vector of a span is believed."""

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from tttembed_rag.cli import main
 from tttembed_rag.stores import open_store
-from tttembed_rag.testing import FakeEmbedder
+from tttembed_rag.testing import FakeEmbedder, FakeJudge
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.worker import Worker
 
@@ -66,6 +66,29 @@ def test_the_worker_leaves_calls_alone(store):
         ]
         assert [one.by for one in store.versions()] == ["tools"]
         assert store.due.tenants() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rewarded", [False, True])
+def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
+    """Its judge is asked about no tool, and what the search serves stays, also where other rewards were written."""
+    judge = FakeJudge()
+    with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
+        teach(search, LEARNED)
+        before_learning = Worker(store, judge, min_new=1).round()
+        search.learn()
+        if rewarded:
+            waiting = store.judge_queue.waiting(judge.fingerprint, limit=10)
+            given = {one.query_id: dict.fromkeys([document for document, _ in one.candidates], 0.5) for one in waiting}
+            store.judge_queue.judged(judge.fingerprint, given)
+
+        done = Worker(store, judge, min_new=1).round()
+
+    alone = ["these are calls of tools: `tttembed tools learn` learns from them"]
+    assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, alone]
+    assert judge.asked == []
+    assert [one.by for one in store.versions()] == ["tools"]
+    assert store.judge_queue.spent().pairs == 0
 
 
 def test_servers_are_no_tools(tmp_path, store):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,22 @@ import pytest
 
 import tttembed_rag
 from tttembed_rag.errors import InputError, StoreUnavailable
+from tttembed_rag.gate.deciding import fit
 from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.tools.index import WEIGHT, best, fused, words
-from tttembed_rag.tools.learning import CONTRADICTED, _excess, learn, usable
+from tttembed_rag.tools.learning import (
+    CONTRADICTED,
+    _cross_fitted,
+    _excess,
+    _measured,
+    learn,
+    rewards_of_calls,
+    usable,
+)
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 
@@ -171,6 +182,27 @@ def test_success_alone_teaches(search):
     assert first(search, UNSEEN) > 0.9
 
 
+def test_a_tool_that_one_user_called_is_no_contrast_for_another():
+    """Two tools that each worked for a user of one request: neither counts as worse for the user of the other."""
+    search = LearnedToolSearch(CATALOG, FakeEmbedder())
+    for topic in LEARNED[:2]:
+        search.used(request(topic), f"zeta_{topic}", source="ada")
+        search.used(request(topic), f"acme_{topic}", source="bob")
+    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    keyword = np.stack([index.keyword(one.query) for one in requests])
+
+    rewards = rewards_of_calls(requests, index, np.stack([one.vector for one in requests]), keyword)
+
+    for row, one in enumerate(requests):
+        pairs = slice(rewards.starts[row], rewards.starts[row + 1])
+        worth = dict(zip(rewards.doc_ids[rewards.candidates[pairs]], rewards.values[pairs], strict=True))
+        topic = one.query.removeprefix("please handle my ")
+        suite, other = ("zeta", "acme") if one.source == "ada" else ("acme", "zeta")
+        assert len(worth) == 11
+        assert worth[index.cards[index.rows[f"{suite}_{topic}"]].key] == 1
+        assert index.cards[index.rows[f"{other}_{topic}"]].key not in worth
+
+
 def test_outcomes_at_random_teach_nothing(search):
     """Where the tool that works is drawn at random, nothing is served."""
     rng = np.random.default_rng(0)
@@ -247,13 +279,42 @@ def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypat
 
 
 def test_a_gain_must_exceed_its_error():
-    """The mean with one request of no gain added counts only above so many standard errors."""
-    gains = np.array([0.2, 0.1, 0.3])
+    """The mean with one question of no gain added counts only above so many standard errors."""
+    gains, questions = np.array([0.2, 0.1, 0.3]), np.arange(3)
 
-    assert _excess(gains, 1.0) == pytest.approx(0.15)
-    assert _excess(gains, 3.0) is None
-    assert _excess(-gains, 1.0) is None
-    assert _excess(np.zeros(4), 1.0) is None
+    assert _excess(gains, questions, 1.0) == pytest.approx(0.15)
+    assert _excess(gains, questions, 3.0) is None
+    assert _excess(-gains, questions, 1.0) is None
+    assert _excess(np.zeros(4), np.arange(4), 1.0) is None
+
+
+def test_a_question_of_many_sources_counts_once():
+    """Gains of requests that ask nearly the same are averaged: a question that is repeated proves no more."""
+    gains, questions = np.array([0.2, 0.1, 0.3]), np.array([2, 0, 5])
+
+    assert _excess(np.repeat(gains, 100), np.repeat(questions, 100), 1.0) == pytest.approx(0.15)
+    assert _excess(np.repeat(gains, 100), np.repeat(questions, 100), 3.0) is None
+
+
+def test_no_request_is_held_out_beside_its_copies(search, monkeypatch):
+    """A request of five agents is moved by offsets that none of the five taught: random outcomes gain nothing."""
+    rng = np.random.default_rng(3)
+    for topic in LEARNED:
+        tool = str(rng.choice(list(CATALOG)))
+        for number in range(5):
+            search.used(request(topic), tool, source=f"agent {number}")
+    requests, index = usable(search._memory.requests("", 64), search._index), search._index
+    vectors = np.stack([one.vector for one in requests])
+    keyword = np.stack([index.keyword(one.query) for one in requests])
+    rewards = rewards_of_calls(requests, index, vectors, keyword)
+    monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, scope="local", gate=False))
+
+    moved = _cross_fitted(rewards, vectors, [one.task for one in requests])
+
+    worked = [np.array([index.keys[key] for key in one.outcomes]) for one in requests]
+    plain, held_out = (_measured(index, rows, keyword, worked, WEIGHT).mean() for rows in (vectors, moved))
+    assert not np.array_equal(moved, vectors)
+    assert held_out < plain + 0.05
 
 
 def test_tasks_learn_apart(search):
@@ -417,6 +478,28 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         assert len(store.versions()) == 1
         search.close()
         other.close()
+
+
+@pytest.mark.slow
+def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
+    """Requests of which the lesson was not served, as a person published meanwhile, stay new."""
+    with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
+        search = LearnedToolSearch(CATALOG, FakeEmbedder(), store=store)
+        teach(search, LEARNED)
+
+        def slow(*given):
+            offsets = learn(*given)
+            if not store.versions():
+                store.publish(Offsets([], width=offsets.width), by="ann")
+            return offsets
+
+        monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
+
+        assert search.learn().reason == "another process published meanwhile"
+        assert search.learn().published
+        assert search.learn().reason == "no request is new"
+        assert [one.by for one in store.versions()] == ["tools", "ann"]
+        search.close()
 
 
 def test_a_store_keeps_who_called_a_tool(tmp_path):

@@ -123,8 +123,8 @@ class Reader:
         # Spans that have a retriever with documents below them.
         self._around: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._query_vectors: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
-        # The texts that were embedded in a trace.
-        self._embedded: OrderedDict[str, set[str]] = OrderedDict()
+        # The texts that were embedded in a trace, two at most: only whether it is one is asked.
+        self._embedded: OrderedDict[str, frozenset[str]] = OrderedDict()
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -154,7 +154,7 @@ class Reader:
     def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
         said = fields.get("gen_ai.retrieval.query.text") or _input(fields)
         if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # that of the one text that was embedded, if it is one
-            embedded = self._embedded.get(span.trace_id, set())
+            embedded = self._embedded.get(span.trace_id, frozenset())
             said = next(iter(embedded)) if len(embedded) == 1 else None
         query = self._whole(said)
         if query is None:
@@ -196,7 +196,8 @@ class Reader:
             text = self._whole(fields.get(f"embedding.embeddings.{number}.embedding.text"))
             key = (span.trace_id, text or "")
             if text is not None:
-                _keep(self._embedded, span.trace_id, self._embedded.get(span.trace_id, set()) | {text})
+                known = self._embedded.get(span.trace_id, frozenset())
+                _keep(self._embedded, span.trace_id, known if len(known) == 2 else known | {text})
             if base and text is not None and isinstance(vector, Sequence) and key not in self._query_vectors:
                 _keep(self._query_vectors, key, vector)
             number += 1

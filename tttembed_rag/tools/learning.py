@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
@@ -25,8 +25,6 @@ from tttembed_rag.vectors.checks import FloatArray, IntArray
 
 # Rewards of a tool that was called and worked, and of one that failed by its own error.
 SUCCEEDED, FAILED = 1.0, 0.2
-# The setting of published offsets that holds the weight of BM25.
-SETTING = "bm25_weight"
 # The code of the verdict that the fused list contradicts an offset; the others are those of `fit`.
 CONTRADICTED = "TTT-T01"
 # Tools listed first that nobody called and that a tool that worked is compared with: where tools that worked stand
@@ -74,7 +72,7 @@ class Lesson:
 
 def weight_of(offsets: Offsets | None) -> float:
     """The weight of BM25 that was published with *offsets*."""
-    found = None if offsets is None else offsets.settings.get(SETTING)
+    found = None if offsets is None else offsets.settings.get(KEYWORD_WEIGHT)
     return float(found) if isinstance(found, int | float) and 0 <= found <= 10 else WEIGHT
 
 
@@ -108,23 +106,24 @@ def learn(
     ]
     rewards = rewards_of_calls(requests, index, vectors, keyword, verdicts)
     offsets = fit(rewards)
-    tasks = [one.task for one in requests]
+    tasks, questions = [one.task for one in requests], rewards.near_queries
     held_out = _cross_fitted(rewards, vectors, tasks) if any(one.served for one in offsets.values()) else vectors
     plain = _measured(index, vectors, keyword, worked, WEIGHT)
     gains = _measured(index, held_out, keyword, worked, WEIGHT) - plain
     of_task = {task: np.array([one == task for one in tasks]) for task in dict.fromkeys(tasks)}
-    against = {task: gain for task, mine in of_task.items() if (gain := _excess(-gains[mine], _WORSE)) is not None}
+    losses = {task: _excess(-gains[mine], questions[mine], _WORSE) for task, mine in of_task.items()}
+    against = {task: loss for task, loss in losses.items() if loss is not None}
     steered = np.where(np.array([task in against for task in tasks])[:, None], vectors, held_out)
     at_first = _measured(index, steered, keyword, worked, WEIGHT)
     excesses = {
-        weight: excess
+        weight: _excess(_measured(index, steered, keyword, worked, weight) - at_first, questions, _BETTER)
         for weight in WEIGHTS
         if weight != WEIGHT
-        and (excess := _excess(_measured(index, steered, keyword, worked, weight) - at_first, _BETTER)) is not None
     }
-    weight = max(excesses, key=excesses.__getitem__, default=WEIGHT)
+    better = {weight: excess for weight, excess in excesses.items() if excess is not None}
+    weight = max(better, key=better.__getitem__, default=WEIGHT)
     kept = [_withheld(one, against[one.task]) if one.task in against else one for one in offsets.values()]
-    return Offsets(kept, width=offsets.width, settings={**offsets.settings, SETTING: weight})
+    return Offsets(kept, width=offsets.width, settings={**offsets.settings, KEYWORD_WEIGHT: weight})
 
 
 def rewards_of_calls(
@@ -134,7 +133,7 @@ def rewards_of_calls(
     keyword: FloatArray,
     verdicts: Sequence[Mapping[str, float]] | None = None,
 ) -> Rewards:
-    """The outcomes of each request, beside the tools that the search lists first and nobody called."""
+    """The outcomes of each request, beside the tools that the search lists first and that no source called for it."""
     known = [{index.keys[key]: value for key, value in one.outcomes.items() if key in index.keys} for one in requests]
     scores = np.stack([fused(index.vectors @ x, words, WEIGHT) for x, words in zip(vectors, keyword, strict=True)])
     lowest = [
@@ -142,9 +141,12 @@ def rewards_of_calls(
     ]
     near = np.mean((scores > np.array(lowest)[:, None]).sum(axis=1) < _BACKGROUND)
     depth = _BACKGROUND if near >= _NEAR else _DEEP_BACKGROUND
+    called: dict[tuple[str, str], set[int]] = {}  # for a request, by any source
+    for one, own in zip(requests, known, strict=True):
+        called.setdefault((one.task, one.query_id), set()).update(own)
     candidates, values = [], []
-    for row, own, judged in zip(scores, known, verdicts or [{}] * len(known), strict=True):
-        others = uncalled(row, own, depth)
+    for one, row, own, judged in zip(requests, scores, known, verdicts or [{}] * len(known), strict=True):
+        others = uncalled(row, called[one.task, one.query_id], depth)
         candidates.append(np.concatenate([np.fromiter(own, dtype=np.intp), others]))
         counted = [judged.get(index.cards[place].key, 0.0) for place in others.tolist()]
         values.append(np.array([*own.values(), *counted], dtype=np.float64))
@@ -169,10 +171,13 @@ def uncalled(scores: FloatArray, called: Collection[int], count: int) -> IntArra
 
 
 def _cross_fitted(rewards: Rewards, vectors: FloatArray, tasks: Sequence[str]) -> FloatArray:
-    """Each request's vector with the offset of its task as it is learned from the other folds."""
-    fold = np.arange(len(vectors)) % _FOLDS
+    """Each request's vector with the offset of its task as it is learned from the other folds.
+
+    Requests that ask nearly the same, such as one request of several sources, share a fold.
+    """
+    fold = rewards.near_queries % _FOLDS
     moved = vectors.copy()
-    for number in range(min(_FOLDS, len(vectors))):
+    for number in np.unique(fold).tolist():
         test = np.flatnonzero(fold == number)
         train = np.flatnonzero(fold != number)
         if len(train):
@@ -193,9 +198,13 @@ def _measured(
     return result
 
 
-def _excess(gains: Float64, errors: float) -> float | None:
-    """The mean gain, one request of no gain added, where it is more than so many standard errors; else None."""
-    with_one = np.append(gains, 0.0)
+def _excess(gains: Float64, questions: IntArray, errors: float) -> float | None:
+    """The mean gain, one question of no gain added, where it is more than so many standard errors; else None.
+
+    Requests that ask nearly the same are one question (n,), with the mean of their gains (n,).
+    """
+    _, question = np.unique(questions, return_inverse=True)
+    with_one = np.append(np.bincount(question, gains) / np.bincount(question), 0.0)
     mean = float(with_one.mean())
     error = float(with_one.std(ddof=1)) / np.sqrt(len(with_one))
     return mean if mean > errors * error and mean > 0 else None

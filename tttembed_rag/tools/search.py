@@ -251,14 +251,15 @@ class LearnedToolSearch:
             )
         verdicts = None if self._judge is None else self._judge.verdicts(requests, index, tenant)
         offsets = learn(requests, index, verdicts)
-        self._memory.see(digests, tenant)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
+            self._memory.see(digests, tenant)
             return Lesson.of(len(requests), live, reason)
         note = f"weight of BM25 {lesson.weight:g}; {reason}"
         if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
+        self._memory.see(digests, tenant)
         return lesson
 
     async def alearn(self, *, grown: float = 0.0) -> Lesson:

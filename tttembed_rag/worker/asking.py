@@ -31,6 +31,7 @@ from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Lease, Store
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.stores.reserving import Reserved
+from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
@@ -138,6 +139,7 @@ class Asking:
         judge.scale.check_calibrated()
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
+        self._store = store
         self._queue, self._reservations = store.judge_queue, store.reservations
         self.paid = Paying()
         self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
@@ -159,6 +161,8 @@ class Asking:
         lease()
         if self._limit.is_exceeded:
             return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
+        if is_of_tools(self._store, tenant):
+            return Asked()
         observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True)
         if not observations:
             return Asked()

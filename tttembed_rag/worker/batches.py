@@ -47,6 +47,7 @@ from tttembed_rag.stores import Lease, Store
 from tttembed_rag.stores.openbatches import OpenBatch
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
+from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
 ResultT = TypeVar("ResultT")
@@ -87,6 +88,7 @@ class BatchAsking:
             raise InputError(
                 f"batches: expected a service of the judge {judge.fingerprint}, got one of {service.judge.fingerprint}"
             )
+        self._store = store
         self._queue, self._open, self._reservations = store.judge_queue, store.open_batches, store.reservations
         self.paid = Paying()
         self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
@@ -112,7 +114,7 @@ class BatchAsking:
             for batch in self._mine(tenant):
                 if not stop.is_set():
                     told += self._looked_at(batch, tenant, stop, lease)
-            if not stop.is_set():
+            if not stop.is_set() and not is_of_tools(self._store, tenant):
                 told += self._send_what_waits(tenant, stop, lease)
         except StoreError:
             raise

@@ -27,6 +27,7 @@ from tttembed_rag.worker.guarding import guard, recognise
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant
+from tttembed_rag.worker.toolcalls import is_of_tools
 
 # Factor on the rewarded queries behind a version that was rolled back: so many outweigh what spoke for it.
 _OUTWEIGH = 2
@@ -45,7 +46,8 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         Superseded: Somebody has changed what is live meanwhile; that stays.
     """
     judge, count = tenant.judge()
-    if judge == TOOL_CALLS:  # what they support is seen on lists that only a search with the catalogue can make
+    # What calls of tools support is seen on lists that only a search with the catalogue can make.
+    if judge == TOOL_CALLS or is_of_tools(tenant.store, tenant.name):
         yield tenant.step("learned nothing", "these are calls of tools: `tttembed tools learn` learns from them")
         tenant.settle()
         return
