@@ -46,13 +46,15 @@ def data(
 
     NAME is a task of the paper (ArguAna, NQ-HN ...), any retrieval task of mteb, or SKILLRET; DIR is a BEIR
     folder, which gets vectors. SPEC is sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL,
-    model2vec:MODEL, gemini:MODEL, python:MODULE:NAME or minilm; options follow as ?name=value&... (dimensions=256
-    keeps the first 256).
+    model2vec:MODEL, openai:MODEL (any service that speaks its embeddings, by ?url=), cohere:MODEL, voyage:MODEL,
+    gemini:MODEL, python:MODULE:NAME or minilm; options follow as ?name=value&... (dimensions=256 keeps the first 256).
 
     Run it again to continue: texts that are there are not loaded twice, and none is embedded twice.
     """
     from tttembed_rag.evaluate.files import load_beir
 
+    if Path(name).is_file():
+        raise click.UsageError(f"NAME: expected the name of a collection or a BEIR folder, got the file {name}")
     here = (Path(name) / "corpus.jsonl").is_file()
     folder = out or Path(name)
     choices = {"split": split, "subset": subset, "path": path, "revision": revision}

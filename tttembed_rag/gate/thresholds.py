@@ -108,7 +108,7 @@ FEW = Question(
     "Are there two rewarded queries?",
     f"Queries within cosine {NEAR:g} of each other count as one.",
     "{n} rewarded query cannot be held out from itself",
-    "Judge more queries; or serve this one alone with gate=False.",
+    "Judge more queries; or serve this one alone with scope='query', gate=False.",
 )
 EQUAL = Question(
     "TTT-G02",
