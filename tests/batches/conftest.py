@@ -157,11 +157,11 @@ def batch_server():
 def served():
     """Makes queries of two words; their documents have none, one or both of them."""
 
-    def make(number, *, first=0, depth=3, tenant=""):
+    def make(number, *, first=0, depth=3, tenant="", filler="filler"):
         rng = np.random.default_rng(first)
         for q in range(first, first + number):
             words = [f"word{q}", f"word{q}b"]
-            texts = [" ".join([*words[:k], f"filler{k}"]) for k in range(depth)]
+            texts = [" ".join([*words[:k], f"{filler}{k}"]) for k in range(depth)]
             shown = [Candidate(f"d{q}-{k}", rng.normal(size=4), text) for k, text in enumerate(texts)]
             yield Served(f"q{q}", rng.normal(size=4), shown, " ".join(words), tenant=tenant, at=1e9 + q)
 

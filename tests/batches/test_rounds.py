@@ -294,6 +294,46 @@ class TestMoney:
         assert bench.open == []
         assert spent(bench.store)[0] == 12 + 2
 
+    def test_answers_about_texts_that_changed_meanwhile_are_paid_for(self, bench, served):
+        """All documents get another text while their batch is open: the cap leaves nothing for the new texts."""
+        budget = Budget(pairs=20)
+        bench.store.observe(served(4))
+        bench.round(budget=budget)
+        bench.store.observe(served(4, filler="new"))
+        bench.rounds(3, budget=budget)
+        hours_pass(bench.store, 1)
+        bench.rounds(4, budget=budget)
+
+        assert (bench.rewards, bench.open) == (4, [])
+        assert len(bench.server.paid) == 12 + 4
+        assert spent(bench.store)[0] == 12 + 4 + 2 * 2
+
+    def test_a_forgotten_query_is_paid_for_where_another_has_new_documents(self, bench, served):
+        """As many pairs wait as the batch asks about, and yet three of its answers are not kept."""
+        bench.store.observe(served(4))
+        bench.round()
+        bench.store.forget(tenant="", query_id="q1", by="test")
+        (two,) = served(1, first=2, filler="new")
+        shown = [replace(one, doc_id=f"new{k}") for k, one in enumerate(two.candidates)]
+        bench.store.observe([replace(two, candidates=shown)])
+        bench.rounds(3)
+
+        assert (bench.rewards, bench.open) == (9, [])
+        assert spent(bench.store)[0] == 12 + 2
+
+    def test_answers_that_cannot_be_read_are_paid_for(self, bench, served):
+        """The service answered and charges for it, so they count at their highest cost."""
+        said = bench.server.said
+        bench.store.observe(served(4))
+        bench.round()
+        highest = bench.open[0].usd
+        choice = {"index": 0, "finish_reason": "stop", "message": {"content": ["a list"]}}
+        bench.server.said = lambda body: {**said(body), "choices": [choice]}
+        bench.rounds(3)
+
+        assert (bench.rewards, bench.open) == (0, [])
+        assert spent(bench.store) == (12 + 2, round(highest + 4 * HALF, 9))
+
 
 class TestBroken:
     """A service that fails between any two steps is asked again, and a batch is never made twice."""

@@ -177,7 +177,7 @@ class BatchAsking:
         answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
         plan = _plan(waiting, price=Price(*batch.price))
         failures: Counter[str] = Counter()
-        strangers = 0
+        answered_now = unkept = 0
         with tempfile.TemporaryDirectory(prefix="tttembed-batch-") as folder:
             for path in self._limited(partial(self._service.download, found, Path(folder)), stop):
                 lease()  # who lost it must write nothing
@@ -188,7 +188,8 @@ class BatchAsking:
                         failures[str(exc).replace(str(path), "its results")] += 1
                         continue
                 failures.update(collected.failures)
-                strangers += collected.strangers
+                answered_now += collected.answers
+                unkept += collected.unkept
         scored = self._write(waiting, answers, tenant)
         left = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
         missing = sum(len(one.candidates) for one in left)
@@ -196,9 +197,8 @@ class BatchAsking:
         if left:
             why = f"batch {found.state}: {why}"
             self._queue.failed(self.fingerprint, {one.query_id: why for one in left}, tenant=tenant)
-        # Answers about queries that were forgotten meanwhile are not kept, and were paid for.
-        gone = batch.pairs - sum(len(one.candidates) for one in waiting)
-        lost = min(max(0, gone), strangers) / batch.pairs
+        # Answers were paid for as well where they cannot be read, or where their query or text is gone by now.
+        lost = min(max(0, batch.pairs - answered_now), unkept) / batch.pairs
         self._open.close(batch, tenant=tenant, lease=lease(), lost=lost)
         return Asked(scored=scored, refused=missing, why=why if missing else "")
 
