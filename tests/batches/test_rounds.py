@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Event
 
 import pytest
 from click.testing import CliRunner
@@ -42,9 +45,8 @@ class Bench:
             patience=Patience(attempts=2, first_wait=0.001),
             settling=settling,
         )
-        return Worker(
-            self.store, self.judge, batches=service, price=PRICE, min_new=100_000, clock=lambda: 0.0, **options
-        )
+        options = {"price": PRICE, "min_new": 100_000, "clock": lambda: 0.0, **options}
+        return Worker(self.store, self.judge, batches=service, **options)
 
     def round(self, **options):
         """What a new worker says in one round about judging."""
@@ -231,6 +233,24 @@ class TestSentAndRead:
 
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [9, 12]
         assert len(bench.server.batches) == 2
+
+    def test_a_round_ends_where_looks_are_slow(self, bench, served):
+        """Looks take most of the time that tenants have; each tenant has one of them, and then the round is over."""
+        for number in range(8):
+            bench.store.observe(served(1, first=10 * number, tenant=f"t{number}"))
+        bench.round()
+        bench.server.looks = 100
+        looks, stop = [], Event()
+
+        def count(method, path):
+            looks.extend([path] * (method == "GET"))
+            if len(looks) == 20:  # a round that never ends would be cut off here
+                stop.set()
+
+        bench.server.fault = count
+        bench.worker(clock=partial(next, itertools.count(step=20.0))).round(stop=stop)
+
+        assert sorted(looks) == [f"/batches/batch-{number}" for number in range(8)]
 
 
 class TestMoney:
