@@ -234,6 +234,32 @@ class TestSentAndRead:
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [9, 12]
         assert len(bench.server.batches) == 2
 
+    def test_a_batch_is_struck_off_where_its_tenant_was_forgotten(self, bench, served):
+        """Nothing waits for the tenant any more; the batch was paid for."""
+        bench.store.observe(served(3, tenant="a"))
+        bench.round()
+        bench.store.forget(tenant="a", by="test")
+        bench.rounds(3)
+
+        assert bench.store.open_batches.of("a") == []
+        assert spent(bench.store)[0] == 9 + 2
+
+    def test_a_worker_that_asks_singly_leaves_what_a_batch_asks_about(self, bench, served):
+        """No pair is paid for twice; a batch that is three days old has no results any more."""
+        bench.store.observe(served(3))
+        bench.round()
+        bench.store.observe(served(1, first=10))
+        single = Worker(bench.store, bench.judge, price=PRICE, min_new=100_000)
+        single.round()
+        before = bench.rewards, len(bench.server.single)
+        (batch,) = bench.open
+        with Holding.take(bench.store, "", "test", 30.0) as holding:
+            bench.store.open_batches.note(replace(batch, at=batch.at - 3 * 86_400), tenant="", lease=holding.lease)
+        single.round()
+
+        assert before == (3, 2 + 3)
+        assert (bench.rewards, len(bench.server.single)) == (12, 2 + 12)
+
     def test_a_round_ends_where_looks_are_slow(self, bench, served):
         """Looks take most of the time that tenants have; each tenant has one of them, and then the round is over."""
         for number in range(8):
@@ -423,7 +449,7 @@ class TestBroken:
         bench.store.observe(served(3))
         bench.round()
         waits = bench.rounds(2)
-        monkeypatch.setattr(batches, "_GIVEN_UP", 0.0)
+        monkeypatch.setattr(batches, "GIVEN_UP", 0.0)
         ((action, detail),) = bench.round()[:1]
 
         assert waits == []

@@ -44,7 +44,7 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Lease, Store
-from tttembed_rag.stores.openbatches import OpenBatch
+from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
 from tttembed_rag.worker.wary import TimeLimit, Wary
@@ -57,8 +57,6 @@ _QUERIES, _REQUESTS, _BYTES = 1000, 10_000, 50_000_000
 _NEXT = 3600.0
 # Seconds between looks at a batch: a share of its age, up to the longest.
 _LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
-# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
-_GIVEN_UP = 3 * 86_400.0
 
 
 class BatchAsking:
@@ -99,6 +97,10 @@ class BatchAsking:
     def fingerprint(self) -> str:
         """Fingerprint of the judge."""
         return self._judge.fingerprint
+
+    def tenants(self) -> set[str]:
+        """Tenants for which something may be done: pairs wait, or a batch is open."""
+        return self._open.tenants(self.fingerprint).union(self._queue.tenants(self.fingerprint))
 
     def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Read what has come of the tenant's batches, and send what waits besides.
@@ -149,12 +151,12 @@ class BatchAsking:
             if found is not None and found.ended:
                 return self._read(batch, found, tenant, stop, lease)
         except JudgeError as exc:
-            if age < _GIVEN_UP:
+            if age < GIVEN_UP:
                 raise
             found, why = None, str(exc)
         else:
             why = f"the batch has not ended after {age / 86_400:.0f} days"
-        if age >= _GIVEN_UP:  # it may be paid for all the same
+        if age >= GIVEN_UP:  # it may be paid for all the same
             close(batch, lease=lease(), lost=1.0)
             return Asked(refused=batch.pairs, why=why)
         if found is None and age >= self._service.settling:

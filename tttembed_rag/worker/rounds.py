@@ -300,8 +300,8 @@ class Worker:
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        wait = set(self._ours(self._store.judge_queue.tenants(self._asking.fingerprint))) - left_out
-        waiting = [one for one in sorted(wait) if not self._is_troubled("judging", one)]
+        tenants = sorted(self._asking.tenants() - left_out)
+        waiting = [one for one in self._ours(tenants) if not self._is_troubled("judging", one)]
         turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
