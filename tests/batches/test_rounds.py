@@ -220,9 +220,8 @@ class TestSentAndRead:
         monkeypatch.setattr(batches, "_REQUESTS", 7)
         bench.store.observe(served(10))
         bench.rounds(4)
-        sizes = [len(bench.server.files[one["input_file_id"]].splitlines()) for one in bench.server.batches.values()]
 
-        assert sizes == [7, 5, 7, 5, 6]
+        assert bench.server.uploads == [7, 5, 7, 5, 6]
         assert (bench.rewards, len(bench.server.paid)) == (30, 30)
 
     def test_tenants_have_batches_of_their_own(self, bench, served):
@@ -388,7 +387,7 @@ class TestBroken:
         ("method", "path", "status"),
         [
             ("POST", "/files", 401),
-            ("POST", "/batches", 400),
+            ("POST", "/batches", 502),
             ("GET", "/batches/batch-0", 403),
             ("GET", "/files/file-1/content", 404),
         ],
@@ -432,9 +431,49 @@ class TestBroken:
         assert [(bool(one.file), one.number) for one in unknown] == [(True, "")]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 11)
 
+    def test_a_batch_that_is_refused_is_set_aside(self, bench, served):
+        """It was never made: it costs nothing, leaves no file, and is not tried in every round."""
+        bench.server.fault = lambda method, path: 400 if (method, path) == ("POST", "/batches") else None
+        bench.store.observe(served(3))
+        said = bench.rounds(5)
+        files, then = dict(bench.server.files), spent(bench.store)[0]
+        bench.server.fault = None
+        hours_pass(bench.store, 0.1)
+        bench.rounds(4)
+
+        assert [action for action, _ in said] == ["not judged"]
+        assert (files, bench.server.uploads, then) == ({}, [9, 9], 2)
+        assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
+
+    def test_files_are_deleted_at_the_service(self, bench, served):
+        """Requests, results and errors hold texts; once they are read, none of them stays."""
+        late = {"code": "batch_expired", "message": "late"}
+        error = {"response": None, "error": late}
+        bench.server.fate = lambda requests: (
+            "expired",
+            [*map(bench.server.result, requests[1:])],
+            [{"custom_id": requests[0]["custom_id"], **error}],
+        )
+        bench.store.observe(served(3))
+        bench.round()
+        while_open = list(bench.server.files)
+        bench.rounds(3)
+
+        assert (while_open, bench.server.files, bench.rewards) == (["file-0"], {}, 8)
+
+    def test_a_service_that_deletes_no_file_stops_nothing(self, bench, served, caplog):
+        """It is told in the log."""
+        bench.server.fault = lambda method, _: 405 if method == "DELETE" else None
+        bench.store.observe(served(3))
+        said = bench.rounds(4)
+
+        assert [action for action, _ in said] == ["judged", "judged"]
+        assert (bench.rewards, bench.open) == (9, [])
+        assert caplog.text.count("stays at the service") == 2
+
     def test_a_batch_that_was_never_made_is_sent_anew_in_the_end(self, bench, served):
         """Only once a while has passed since it was asked for: until then it may still appear in the list."""
-        bench.fault("POST", "/batches", 400)
+        bench.fault("POST", "/batches", 502)
         bench.store.observe(served(3))
         bench.round()
         early = bench.rounds(3)
