@@ -29,6 +29,8 @@ BYTES = 190_000_000
 _LONGEST_LINE = 8 * 2**20
 # What stands for a longer one, and cannot be read.
 _TOO_LONG = b"-"
+# Distinct reasons of failures that are kept; `_OTHER` stands for the rest, as a service may say another one each time.
+_REASONS, _OTHER = 100, "other"
 # Lines that are read before their answers are kept.
 _AT_ONCE = 1_000
 
@@ -303,13 +305,13 @@ class _Reading:
         for result in results:
             pair = result.pair
             if pair is None:
-                self._failures[result.failure] += 1
+                self._failure(result.failure)
             elif pair not in self._asked and pair not in noted and pair not in known:
                 self._strangers += 1
                 if not result.failure or result.billed:
                     self._not_kept(pair)
             elif result.failure:
-                self._failures[result.failure] += 1
+                self._failure(result.failure)
                 self._failed.add(pair)
                 if result.billed:
                     self._not_kept(pair)
@@ -321,6 +323,10 @@ class _Reading:
         self._cache.put(self._judge.fingerprint, fresh)
         self._answers += len(fresh)
         self._outstanding.release(list(noted.keys() & (fresh.keys() | known)))
+
+    def _failure(self, reason: str) -> None:
+        kept = reason in self._failures or len(self._failures) < _REASONS
+        self._failures[reason if kept else _OTHER] += 1
 
     def _not_kept(self, pair: bytes) -> None:
         """Note an answer that was paid for and is not kept; a file asks about `REQUESTS` pairs at most."""
