@@ -1,5 +1,6 @@
 """A batch service on loopback, as OpenAI has it: files, batches, and single requests."""
 
+import itertools
 import json
 import re
 import threading
@@ -18,7 +19,9 @@ class BatchServer(ThreadingHTTPServer):
     """A chat model by OpenAI's protocols, asked singly and by batches: it counts words that query and document share.
 
     Attributes:
-        files: Bytes by id.
+        files: Bytes by id, of those that were not deleted.
+
+        uploads: Numbers of lines of the files of requests, in order.
 
         batches: Batches by id, oldest first, as they are told.
 
@@ -39,7 +42,8 @@ class BatchServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), BatchHandler)
         self.url = f"http://127.0.0.1:{self.server_port}/v1"
         self.lock = threading.RLock()
-        self.files, self.batches, self.paid, self.single = {}, {}, [], []
+        self.files, self.batches, self.paid, self.single, self.uploads = {}, {}, [], [], []
+        self.names = itertools.count()
         self.looks, self.fate, self.fault = (
             2,
             lambda requests: ("completed", list(map(self.result, requests)), []),
@@ -68,7 +72,7 @@ class BatchServer(ThreadingHTTPServer):
         if not lines:
             return None
         with self.lock:
-            name = f"file-{len(self.files)}"
+            name = f"file-{next(self.names)}"
             whole = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
             self.files[name] = b"\n".join(whole) + b"\n"
             return name
@@ -93,6 +97,15 @@ class BatchHandler(BaseHTTPRequestHandler):
         """Without content."""
         self.respond(b"")
 
+    def do_DELETE(self):
+        """Without content."""
+        self.respond(b"")
+
+    def delete(self, name):
+        """Delete a file, if it is there."""
+        gone = self.server.files.pop(name, None) is not None
+        return json.dumps({"id": name, "object": "file", "deleted": True}).encode() if gone else b""
+
     def do_POST(self):
         """With content."""
         self.respond(self.rfile.read(int(self.headers["content-length"])))
@@ -101,7 +114,12 @@ class BatchHandler(BaseHTTPRequestHandler):
         """Answer one request, unless a fault is planned."""
         server, path = self.server, self.path.partition("?")[0].removeprefix("/v1")
         status = server.fault and server.fault(self.command, path)
-        data = b"{}" if status else self.answer(path, content)
+        if status:
+            data = b"{}"
+        elif self.command == "DELETE":
+            data = self.delete(path.rpartition("/")[2])
+        else:
+            data = self.answer(path, content)
         if server.fault:
             server.fault("done", path)
         self.send_response(status or (200 if data else 404))
@@ -124,6 +142,7 @@ class BatchHandler(BaseHTTPRequestHandler):
                 for part in BytesParser().parsebytes(head + content).get_payload()
             }
             assert parts["purpose"] == b"batch"
+            server.uploads.append(len(parts["file"].splitlines()))
             return json.dumps({"id": server.keep([parts["file"].strip()]), "object": "file"}).encode()
         with server.lock:
             if self.command == "POST":
@@ -157,11 +176,11 @@ def batch_server():
 def served():
     """Makes queries of two words; their documents have none, one or both of them."""
 
-    def make(number, *, first=0, depth=3, tenant=""):
+    def make(number, *, first=0, depth=3, tenant="", filler="filler"):
         rng = np.random.default_rng(first)
         for q in range(first, first + number):
             words = [f"word{q}", f"word{q}b"]
-            texts = [" ".join([*words[:k], f"filler{k}"]) for k in range(depth)]
+            texts = [" ".join([*words[:k], f"{filler}{k}"]) for k in range(depth)]
             shown = [Candidate(f"d{q}-{k}", rng.normal(size=4), text) for k, text in enumerate(texts)]
             yield Served(f"q{q}", rng.normal(size=4), shown, " ".join(words), tenant=tenant, at=1e9 + q)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Event
 
 import pytest
 from click.testing import CliRunner
@@ -43,9 +46,8 @@ class Bench:
             patience=Patience(attempts=2, first_wait=0.001),
             settling=settling,
         )
-        return Worker(
-            self.store, self.judge, batches=service, price=PRICE, min_new=100_000, clock=lambda: 0.0, **options
-        )
+        options = {"price": PRICE, "min_new": 100_000, "clock": lambda: 0.0, **options}
+        return Worker(self.store, self.judge, batches=service, **options)
 
     def round(self, **options):
         """What a new worker says in one round about judging."""
@@ -219,9 +221,8 @@ class TestSentAndRead:
         monkeypatch.setattr(batches, "_REQUESTS", 7)
         bench.store.observe(served(10))
         bench.rounds(4)
-        sizes = [len(bench.server.files[one["input_file_id"]].splitlines()) for one in bench.server.batches.values()]
 
-        assert sizes == [7, 5, 7, 5, 6]
+        assert bench.server.uploads == [7, 5, 7, 5, 6]
         assert (bench.rewards, len(bench.server.paid)) == (30, 30)
 
     def test_calls_of_tools_are_never_sent(self, bench, served):
@@ -240,6 +241,50 @@ class TestSentAndRead:
 
         assert [bench.store.counts(tenant).rewards for tenant in "ab"] == [9, 12]
         assert len(bench.server.batches) == 2
+
+    def test_a_batch_is_struck_off_where_its_tenant_was_forgotten(self, bench, served):
+        """Nothing waits for the tenant any more; the batch was paid for."""
+        bench.store.observe(served(3, tenant="a"))
+        bench.round()
+        bench.store.forget(tenant="a", by="test")
+        bench.rounds(3)
+
+        assert bench.store.open_batches.of("a") == []
+        assert spent(bench.store)[0] == 9 + 2
+
+    def test_a_worker_that_asks_singly_leaves_what_a_batch_asks_about(self, bench, served):
+        """No pair is paid for twice; a batch that is three days old has no results any more."""
+        bench.store.observe(served(3))
+        bench.round()
+        bench.store.observe(served(1, first=10))
+        single = Worker(bench.store, bench.judge, price=PRICE, min_new=100_000)
+        single.round()
+        before = bench.rewards, len(bench.server.single)
+        (batch,) = bench.open
+        with Holding.take(bench.store, "", "test", 30.0) as holding:
+            bench.store.open_batches.note(replace(batch, at=batch.at - 3 * 86_400), tenant="", lease=holding.lease)
+        single.round()
+
+        assert before == (3, 2 + 3)
+        assert (bench.rewards, len(bench.server.single)) == (12, 2 + 12)
+
+    def test_a_round_ends_where_looks_are_slow(self, bench, served):
+        """Looks take most of the time that tenants have; each tenant has one of them, and then the round is over."""
+        for number in range(8):
+            bench.store.observe(served(1, first=10 * number, tenant=f"t{number}"))
+        bench.round()
+        bench.server.looks = 100
+        looks, stop = [], Event()
+
+        def count(method, path):
+            looks.extend([path] * (method == "GET"))
+            if len(looks) == 20:  # a round that never ends would be cut off here
+                stop.set()
+
+        bench.server.fault = count
+        bench.worker(clock=partial(next, itertools.count(step=20.0))).round(stop=stop)
+
+        assert sorted(looks) == [f"/batches/batch-{number}" for number in range(8)]
 
 
 class TestMoney:
@@ -303,6 +348,46 @@ class TestMoney:
         assert bench.open == []
         assert spent(bench.store)[0] == 12 + 2
 
+    def test_answers_about_texts_that_changed_meanwhile_are_paid_for(self, bench, served):
+        """All documents get another text while their batch is open: the cap leaves nothing for the new texts."""
+        budget = Budget(pairs=20)
+        bench.store.observe(served(4))
+        bench.round(budget=budget)
+        bench.store.observe(served(4, filler="new"))
+        bench.rounds(3, budget=budget)
+        hours_pass(bench.store, 1)
+        bench.rounds(4, budget=budget)
+
+        assert (bench.rewards, bench.open) == (4, [])
+        assert len(bench.server.paid) == 12 + 4
+        assert spent(bench.store)[0] == 12 + 4 + 2 * 2
+
+    def test_a_forgotten_query_is_paid_for_where_another_has_new_documents(self, bench, served):
+        """As many pairs wait as the batch asks about, and yet three of its answers are not kept."""
+        bench.store.observe(served(4))
+        bench.round()
+        bench.store.forget(tenant="", query_id="q1", by="test")
+        (two,) = served(1, first=2, filler="new")
+        shown = [replace(one, doc_id=f"new{k}") for k, one in enumerate(two.candidates)]
+        bench.store.observe([replace(two, candidates=shown)])
+        bench.rounds(3)
+
+        assert (bench.rewards, bench.open) == (9, [])
+        assert spent(bench.store)[0] == 12 + 2
+
+    def test_answers_that_cannot_be_read_are_paid_for(self, bench, served):
+        """The service answered and charges for it, so they count at their highest cost."""
+        said = bench.server.said
+        bench.store.observe(served(4))
+        bench.round()
+        highest = bench.open[0].usd
+        choice = {"index": 0, "finish_reason": "stop", "message": {"content": ["a list"]}}
+        bench.server.said = lambda body: {**said(body), "choices": [choice]}
+        bench.rounds(3)
+
+        assert (bench.rewards, bench.open) == (0, [])
+        assert spent(bench.store) == (12 + 2, round(highest + 4 * HALF, 9))
+
 
 class TestBroken:
     """A service that fails between any two steps is asked again, and a batch is never made twice."""
@@ -311,7 +396,7 @@ class TestBroken:
         ("method", "path", "status"),
         [
             ("POST", "/files", 401),
-            ("POST", "/batches", 400),
+            ("POST", "/batches", 502),
             ("GET", "/batches/batch-0", 403),
             ("GET", "/files/file-1/content", 404),
         ],
@@ -355,9 +440,49 @@ class TestBroken:
         assert [(bool(one.file), one.number) for one in unknown] == [(True, "")]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 11)
 
+    def test_a_batch_that_is_refused_is_set_aside(self, bench, served):
+        """It was never made: it costs nothing, leaves no file, and is not tried in every round."""
+        bench.server.fault = lambda method, path: 400 if (method, path) == ("POST", "/batches") else None
+        bench.store.observe(served(3))
+        said = bench.rounds(5)
+        files, then = dict(bench.server.files), spent(bench.store)[0]
+        bench.server.fault = None
+        hours_pass(bench.store, 0.1)
+        bench.rounds(4)
+
+        assert [action for action, _ in said] == ["not judged"]
+        assert (files, bench.server.uploads, then) == ({}, [9, 9], 2)
+        assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
+
+    def test_files_are_deleted_at_the_service(self, bench, served):
+        """Requests, results and errors hold texts; once they are read, none of them stays."""
+        late = {"code": "batch_expired", "message": "late"}
+        error = {"response": None, "error": late}
+        bench.server.fate = lambda requests: (
+            "expired",
+            [*map(bench.server.result, requests[1:])],
+            [{"custom_id": requests[0]["custom_id"], **error}],
+        )
+        bench.store.observe(served(3))
+        bench.round()
+        while_open = list(bench.server.files)
+        bench.rounds(3)
+
+        assert (while_open, bench.server.files, bench.rewards) == (["file-0"], {}, 8)
+
+    def test_a_service_that_deletes_no_file_stops_nothing(self, bench, served, caplog):
+        """It is told in the log."""
+        bench.server.fault = lambda method, _: 405 if method == "DELETE" else None
+        bench.store.observe(served(3))
+        said = bench.rounds(4)
+
+        assert [action for action, _ in said] == ["judged", "judged"]
+        assert (bench.rewards, bench.open) == (9, [])
+        assert caplog.text.count("stays at the service") == 2
+
     def test_a_batch_that_was_never_made_is_sent_anew_in_the_end(self, bench, served):
         """Only once a while has passed since it was asked for: until then it may still appear in the list."""
-        bench.fault("POST", "/batches", 400)
+        bench.fault("POST", "/batches", 502)
         bench.store.observe(served(3))
         bench.round()
         early = bench.rounds(3)
@@ -372,7 +497,7 @@ class TestBroken:
         bench.store.observe(served(3))
         bench.round()
         waits = bench.rounds(2)
-        monkeypatch.setattr(batches, "_GIVEN_UP", 0.0)
+        monkeypatch.setattr(batches, "GIVEN_UP", 0.0)
         ((action, detail),) = bench.round()[:1]
 
         assert waits == []

@@ -355,6 +355,17 @@ def test_hostile_lines_change_nothing(proven):
     assert one.verdicts().progress.cached == 24
 
 
+def test_reasons_without_end_take_no_room(proven):
+    """A service that says something else in each line fills no memory: a hundred reasons are kept."""
+    one = proven()
+    address = requests_in(*one.write().files)[0]["custom_id"]
+    lines = [{"custom_id": address, "response": None, "error": f"reason {number}"} for number in range(150)]
+    collected = one.read(*lines)
+
+    assert len(collected.failures) == 101
+    assert collected.failures["other"] == 50
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

@@ -122,6 +122,7 @@ class BatchService:
         """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
 
         Raises:
+            RefusedError: It was not made.
             JudgeError: Whether it was made is not known; `find` tells.
         """
         body: dict[str, Any] = {"input_file_id": requests, "endpoint": self._path, "completion_window": "24h"}
@@ -154,6 +155,14 @@ class BatchService:
             seen.update(batch.number for batch in fresh)
             after = page[-1].number
         raise JudgeError(f"{self._endpoint.name}: expected a list of at most {_PAGES * _PAGE} batches, got more")
+
+    def delete(self, file: str) -> None:
+        """Delete a file of requests or results at the service.
+
+        Raises:
+            JudgeError: The service refused, or stayed busy.
+        """
+        self._endpoint.exchange("DELETE", f"/files/{quote(file, safe='')}", _anything, expected="an answer in JSON")
 
     def download(self, batch: ServiceBatch, folder: Path) -> list[Path]:
         """Write the files of results of *batch*, each whole, into a folder; gives their paths."""
@@ -188,6 +197,10 @@ def open_batch_service(spec: str) -> BatchService:
         return BatchService(judge, base, "/v1/chat/completions", key=key, header=header, patience=patience)
     base = f"{transport}:{target}".rstrip("/").removesuffix("/score").removesuffix("/v1")
     return BatchService(judge, f"{base}/v1", "/v1/score", key=options.key(None), patience=patience)
+
+
+def _anything(answer: Any) -> None:
+    """Nothing is read from *answer*."""
 
 
 def _name(answer: Any) -> str:

@@ -49,12 +49,15 @@ class LineResult:
         usage: Requests and tokens; None where the line does not say.
 
         failure: Why there is no answer; empty where there is one.
+
+        billed: Whether the service did answer, which costs money, although the answer cannot be read.
     """
 
     pair: bytes | None
     score: float | None = None
     usage: Usage | None = None
     failure: str = ""
+    billed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +140,9 @@ class LineJudge(Blocking):
         except _FailedError as exc:
             return LineResult(pair, failure=str(exc))
         except RewardError:
-            return LineResult(pair, failure=f"a score off the scale {self.scale}")
+            return LineResult(pair, failure=f"a score off the scale {self.scale}", billed=True)
         except _UNREADABLE:
-            return LineResult(pair, failure="an answer of another form")
+            return LineResult(pair, failure="an answer of another form", billed=True)
         return LineResult(pair, score, usage)
 
 

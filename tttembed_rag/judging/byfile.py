@@ -29,6 +29,8 @@ BYTES = 190_000_000
 _LONGEST_LINE = 8 * 2**20
 # What stands for a longer one, and cannot be read.
 _TOO_LONG = b"-"
+# Distinct reasons of failures that are kept; `_OTHER` stands for the rest, as a service may say another one each time.
+_REASONS, _OTHER = 100, "other"
 # Lines that are read before their answers are kept.
 _AT_ONCE = 1_000
 
@@ -75,6 +77,9 @@ class Collected:
 
         strangers: Lines about pairs that nobody asked about.
 
+        unkept: Pairs with an answer that was paid for and is not kept, because nobody asks about the pair any more or
+            because the answer cannot be read; `REQUESTS` at most.
+
         usage: Usage of the new answers.
 
         usd: What they cost.
@@ -86,6 +91,7 @@ class Collected:
     known: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
     strangers: int = 0
+    unkept: int = 0
     usage: Usage = field(default_factory=Usage)
     usd: float = 0.0
     probed: bool = False
@@ -278,6 +284,7 @@ class _Reading:
         self._probe: dict[bytes, Paid] = {}
         self._failures: Counter[str] = Counter()
         self._failed: set[bytes] = set()
+        self._unkept: set[bytes] = set()
         self._answers = self._known = self._strangers = 0
         self._usage, self._usd = Usage(), 0.0
 
@@ -298,12 +305,16 @@ class _Reading:
         for result in results:
             pair = result.pair
             if pair is None:
-                self._failures[result.failure] += 1
+                self._failure(result.failure)
             elif pair not in self._asked and pair not in noted and pair not in known:
                 self._strangers += 1
+                if not result.failure or result.billed:
+                    self._not_kept(pair)
             elif result.failure:
-                self._failures[result.failure] += 1
+                self._failure(result.failure)
                 self._failed.add(pair)
+                if result.billed:
+                    self._not_kept(pair)
             elif pair in known or pair in fresh or pair in self._probe:
                 self._known += 1
             else:
@@ -312,6 +323,15 @@ class _Reading:
         self._cache.put(self._judge.fingerprint, fresh)
         self._answers += len(fresh)
         self._outstanding.release(list(noted.keys() & (fresh.keys() | known)))
+
+    def _failure(self, reason: str) -> None:
+        kept = reason in self._failures or len(self._failures) < _REASONS
+        self._failures[reason if kept else _OTHER] += 1
+
+    def _not_kept(self, pair: bytes) -> None:
+        """Note an answer that was paid for and is not kept; a file asks about `REQUESTS` pairs at most."""
+        if len(self._unkept) < REQUESTS:
+            self._unkept.add(pair)
 
     def _paid(self, pair: bytes, result: LineResult, noted: tuple[Paid, Price] | None) -> Paid:
         """An answer with its cost, at the price that it was asked at; the highest cost where the line says none."""
@@ -340,6 +360,7 @@ class _Reading:
             self._known,
             dict(self._failures.most_common()),
             self._strangers,
+            len(self._unkept),
             self._usage,
             self._usd,
             probed=bool(self._probe),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
+from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, RefusedError, check_status
 
 ResultT = TypeVar("ResultT")
 
@@ -28,7 +28,7 @@ _SHOWN = 200
 _UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-class TooLargeError(JudgeError):
+class TooLargeError(RefusedError):
     """A request that a server refuses for its size."""
 
 
@@ -108,7 +108,7 @@ class Endpoint:
         """What *read* finds in the answer, which is JSON.
 
         Args:
-            method: ``POST`` or ``GET``.
+            method: ``POST``, ``GET`` or ``DELETE``.
 
             path: What follows the address.
 

@@ -31,6 +31,10 @@ class BusyError(JudgeError):
         self.retry_after = retry_after
 
 
+class RefusedError(JudgeError):
+    """A request that a service refuses for good: nothing was done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """How a service is asked again.
@@ -104,9 +108,11 @@ class Caller:
 
 
 def check_status(status: int, headers: Mapping[str, str], reason: str) -> None:
-    """Return for success; raise `BusyError` for a status that passes, `JudgeError` for one that does not."""
+    """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
         raise BusyError(reason, _retry_after(headers))
+    if 400 <= status < 500:
+        raise RefusedError(reason)
     if not 200 <= status < 300:
         raise JudgeError(reason)
 

@@ -8,6 +8,7 @@ between any two steps leaves a batch that the next one finds here.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, date, datetime
@@ -23,6 +24,9 @@ from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, insert
 from tttembed_rag.stores.states import BATCHES
+
+# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
+GIVEN_UP = 3 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,19 @@ class OpenBatches:
         """The open batches of a tenant, oldest first."""
         with self._database.read() as connection:
             return _read(connection, tenant)
+
+    def tenants(self, judge: str) -> set[str]:
+        """Tenants with an open batch that *judge* is asked by."""
+        table, tenants = schema.states, schema.tenants
+        names = select(tenants.c.name).join(table, tenants.c.id == table.c.tenant).where(table.c.name == BATCHES)
+        with self._database.read() as connection:
+            some = connection.execute(names).scalars().all()
+            return {name for name in some if any(one.judge == judge for one in _read(connection, name))}
+
+    def asked_about(self, judge: str, tenant: str) -> set[str]:
+        """The queries of a tenant that *judge* is asked about by open batches that may still end."""
+        young = [one for one in self.of(tenant) if one.judge == judge and time.time() - one.at < GIVEN_UP]
+        return {query for one in young for query in one.queries}
 
     def add(self, batch: OpenBatch, caps: Budget, *, tenant: str, lease: Lease) -> OpenBatch | None:
         """Write a batch down before it is sent, and count it as spent; None where the *caps* of the day refuse it.

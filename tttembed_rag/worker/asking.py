@@ -140,7 +140,7 @@ class Asking:
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
         self._store = store
-        self._queue, self._reservations = store.judge_queue, store.reservations
+        self._queue, self._open, self._reservations = store.judge_queue, store.open_batches, store.reservations
         self.paid = Paying()
         self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
         self._budget, self._price = budget, price
@@ -152,8 +152,14 @@ class Asking:
         """Fingerprint of the judge."""
         return self._judge.fingerprint
 
+    def tenants(self) -> set[str]:
+        """Tenants for which pairs wait."""
+        return set(self._queue.tenants(self.fingerprint))
+
     def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Score what waits of `_QUERIES` queries of *tenant*, newest first, and last those that failed before.
+
+        Queries that a worker with a batch service asks about by now are left to it.
 
         *lease* gives the lease that the worker works under, and raises an error where it is lost; judging ends soon
         once *stop* is set.
@@ -163,7 +169,8 @@ class Asking:
             return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
         if is_of_tools(self._store, tenant):
             return Asked()
-        observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True)
+        asked = self._open.asked_about(self.fingerprint, tenant)
+        observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked)
         if not observations:
             return Asked()
         try:

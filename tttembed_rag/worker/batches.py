@@ -10,13 +10,16 @@ A batch takes these steps, and the worker may be killed between any two of them:
     the name of the batch is kept        without it the service's list tells whether it was made
     it ends, and its results are read    by the paths of single answers: kept as paid, then written as rewards
     it is struck off                     its answers have been counted, and its highest cost is not any more
+    its files are deleted                as far as the service allows it
 
+A batch that the service refuses to make is struck off at once, and what it asks about is set aside like any failure.
 Results that were read before a kill are read again, which changes nothing. What has no answer in them is set aside and
 sent again later, with longer waits from time to time.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 import time
@@ -41,14 +44,17 @@ from tttembed_rag.judging.outstanding import Outstanding
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.running import LateError, check_once
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.retrying import BusyError
+from tttembed_rag.models.retrying import BusyError, RefusedError
 from tttembed_rag.observations import Observation
 from tttembed_rag.stores import Lease, Store
-from tttembed_rag.stores.openbatches import OpenBatch
+from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
+from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
+
+_log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
@@ -58,8 +64,6 @@ _QUERIES, _REQUESTS, _BYTES = 1000, 10_000, 50_000_000
 _NEXT = 3600.0
 # Seconds between looks at a batch: a share of its age, up to the longest.
 _LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
-# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
-_GIVEN_UP = 3 * 86_400.0
 
 
 class BatchAsking:
@@ -102,6 +106,10 @@ class BatchAsking:
         """Fingerprint of the judge."""
         return self._judge.fingerprint
 
+    def tenants(self) -> set[str]:
+        """Tenants for which something may be done: pairs wait, or a batch is open."""
+        return self._open.tenants(self.fingerprint).union(self._queue.tenants(self.fingerprint))
+
     def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Read what has come of the tenant's batches, and send what waits besides.
 
@@ -138,9 +146,9 @@ class BatchAsking:
 
     def _look(self, batch: OpenBatch, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
         """Read the results of *batch* where it has ended, and strike it off where nothing will come of it."""
-        close = partial(self._open.close, tenant=tenant)
+        close = partial(self._close, batch, tenant, stop, lease)
         if not batch.file:
-            close(batch, lease=lease())
+            close()
             return Asked()
         age, now = max(0.0, time.time() - batch.at), time.monotonic()
         if now - self._looked.get(batch.key, -math.inf) < min(_LONGEST_LOOK, _LOOK_SHARE * age):
@@ -151,16 +159,16 @@ class BatchAsking:
             if found is not None and found.ended:
                 return self._read(batch, found, tenant, stop, lease)
         except JudgeError as exc:
-            if age < _GIVEN_UP:
+            if age < GIVEN_UP:
                 raise
             found, why = None, str(exc)
         else:
             why = f"the batch has not ended after {age / 86_400:.0f} days"
-        if age >= _GIVEN_UP:  # it may be paid for all the same
-            close(batch, lease=lease(), lost=1.0)
+        if age >= GIVEN_UP:  # it may be paid for all the same
+            close(found, lost=1.0)
             return Asked(refused=batch.pairs, why=why)
         if found is None and age >= self._service.settling:
-            close(batch, lease=lease())
+            close()
         elif found is not None and not batch.number:
             self._open.note(replace(batch, number=found.number), tenant=tenant, lease=lease())
         return Asked()
@@ -179,7 +187,7 @@ class BatchAsking:
         answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
         plan = _plan(waiting, price=Price(*batch.price))
         failures: Counter[str] = Counter()
-        strangers = 0
+        answered_now = unkept = 0
         with tempfile.TemporaryDirectory(prefix="tttembed-batch-") as folder:
             for path in self._limited(partial(self._service.download, found, Path(folder)), stop):
                 lease()  # who lost it must write nothing
@@ -190,7 +198,8 @@ class BatchAsking:
                         failures[str(exc).replace(str(path), "its results")] += 1
                         continue
                 failures.update(collected.failures)
-                strangers += collected.strangers
+                answered_now += collected.answers
+                unkept += collected.unkept
         scored = self._write(waiting, answers, tenant)
         left = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
         missing = sum(len(one.candidates) for one in left)
@@ -198,11 +207,28 @@ class BatchAsking:
         if left:
             why = f"batch {found.state}: {why}"
             self._queue.failed(self.fingerprint, {one.query_id: why for one in left}, tenant=tenant)
-        # Answers about queries that were forgotten meanwhile are not kept, and were paid for.
-        gone = batch.pairs - sum(len(one.candidates) for one in waiting)
-        lost = min(max(0, gone), strangers) / batch.pairs
-        self._open.close(batch, tenant=tenant, lease=lease(), lost=lost)
+        # Answers were paid for as well where they cannot be read, or where their query or text is gone by now.
+        lost = min(max(0, batch.pairs - answered_now), unkept) / batch.pairs
+        self._close(batch, tenant, stop, lease, found, lost=lost)
         return Asked(scored=scored, refused=missing, why=why if missing else "")
+
+    def _close(
+        self,
+        batch: OpenBatch,
+        tenant: str,
+        stop: Event,
+        lease: Callable[[], Lease],
+        found: ServiceBatch | None = None,
+        *,
+        lost: float = 0.0,
+    ) -> None:
+        """Strike *batch* off, and have the service delete its files, which hold texts; it may refuse to."""
+        self._open.close(batch, tenant=tenant, lease=lease(), lost=lost)
+        for file in filter(None, (batch.file, *(found.results if found else ()))):
+            try:
+                self._limited(partial(self._service.delete, file), stop)
+            except JudgeError as exc:
+                _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
 
     def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
@@ -281,7 +307,12 @@ class BatchAsking:
             return None
         name = self._limited(partial(self._service.upload, file), stop)
         batch = self._open.note(replace(batch, file=name, at=time.time()), tenant=tenant, lease=lease())
-        found = self._limited(partial(self._service.create, name, batch.key), stop)
+        try:
+            found = self._limited(partial(self._service.create, name, batch.key), stop)
+        except RefusedError as exc:
+            self._queue.failed(self.fingerprint, dict.fromkeys(batch.queries, str(exc)), tenant=tenant)
+            self._close(batch, tenant, stop, lease)
+            raise
         return self._open.note(replace(batch, number=found.number), tenant=tenant, lease=lease())
 
     def _reserve(self, asked: Sequence[Observation], lease: Callable[[], Lease]) -> tuple[Budget, AbstractSet[str]]:

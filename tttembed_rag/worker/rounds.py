@@ -208,11 +208,11 @@ class Worker:
             yield Step("learned nothing", "nothing is new")
 
     def _turns(self, stop: Event) -> Iterator[Step]:
-        """Judging and learning in turns, until nothing waits that the budget still pays for."""
-        spent_out = set[str]()
+        """Judging and learning in turns, until nothing comes of further turns with the judge."""
+        left_out = set[str]()
         more = True
         while more and not stop.is_set():
-            more = yield from self._judged(spent_out, stop)
+            more = yield from self._judged(left_out, stop)
             begun = self._clock()
             yield from self._learned(stop)
             self._learning = self._clock() - begun
@@ -295,19 +295,19 @@ class Worker:
             _log.error("tenant %r is left out of %s for %.0f s", tenant, doing, wait, exc_info=error)
         return Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant)
 
-    def _judged(self, spent_out: set[str], stop: Event) -> Generator[Step, None, bool]:
+    def _judged(self, left_out: set[str], stop: Event) -> Generator[Step, None, bool]:
         """Have the judge score some of what waits for each tenant in turn; gives whether there is more.
 
-        A judge that broke down is left alone for a while. A tenant is added to *spent_out*, and left out, when its next
-        answer could exceed a cap. A tenant that another worker works for is left to it.
+        A judge that broke down is left alone for a while. A tenant is added to *left_out*, for the rest of the round,
+        when its next answer could exceed a cap, when nothing came of its turn, or when another worker works for it.
         """
         if self._asking is None:
             return False
         if (left := self._judge_wait.left) > 0:
             yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        wait = set(self._ours(self._store.judge_queue.tenants(self._asking.fingerprint))) - spent_out
-        waiting = [one for one in sorted(wait) if not self._is_troubled("judging", one)]
+        tenants = sorted(self._asking.tenants() - left_out)
+        waiting = [one for one in self._ours(tenants) if not self._is_troubled("judging", one)]
         turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
@@ -318,14 +318,13 @@ class Worker:
                 break
             turns.popleft()
             asked = self._turn(self._asking, tenant, stop)
+            self._judged_last = tenant
             if isinstance(asked, Step):
                 yield asked
-                spent_out.add(tenant)
             if not isinstance(asked, Asked):
+                left_out.add(tenant)
                 continue
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
-            if asked.scored or asked.more:
-                self._judged_last = tenant
             if asked.more:
                 turns.append((tenant, turn + 1))
         for tenant, asked in done.items():
@@ -335,7 +334,7 @@ class Worker:
             self._judge_wait.wait()
             return False
         self._judge_wait.over()
-        spent_out.update(tenant for tenant, asked in done.items() if asked.stopped)
+        left_out.update(one for one, asked in done.items() if asked.stopped or not (asked.scored or asked.more))
         return bool(turns)
 
     def _in_turns(self, tenants: list[str]) -> list[str]:
