@@ -839,8 +839,9 @@ class ForgettingTests:
         version = store.publish(learned(store), by="me")
 
         with open_store(store_url) as other:
-            assert (store.counts(), version, facts(version.offsets)) == (
-                other.counts(),
+            # A server's size on disk changes by itself.
+            assert (replace(store.counts(), bytes=0), version, facts(version.offsets)) == (
+                replace(other.counts(), bytes=0),
                 other.registry.version(),
                 facts(learned(other)),
             )
