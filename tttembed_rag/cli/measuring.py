@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -138,10 +139,12 @@ def demo(
     check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
+    began = time.monotonic()
     if data is None:
         rows = run_tool_demo(seeds, out, say)
     else:
         rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say, interactive=interactive)
+    say(f"It took {time.monotonic() - began:.0f} s.")
     if json_path is not None:
         write_json(json_path, rows)
 

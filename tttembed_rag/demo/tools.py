@@ -110,7 +110,7 @@ def run_tool_demo(
     out.mkdir(parents=True, exist_ok=True)
     embedder = CachedEmbedder(embedder or _Reader(), VectorCache.open(None))
     say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
-    say(f"Embedding the tools with {embedder.fingerprint} ...")
+    say(f"Embedding the tools with {embedder.fingerprint}, about a minute on two cores ...")
     rows: list[DemoRow] = []
     explained: list[ToolExplanation] = []
     held_out: HeldOut | None = None
