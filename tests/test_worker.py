@@ -942,7 +942,7 @@ def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monke
     stop = threading.Event()
 
     def complete(prompt):
-        time.sleep(0.03)
+        time.sleep(0.2)
         stop.set()
         return f"Score: {5 if 'Paris' in prompt else 0}"
 

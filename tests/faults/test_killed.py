@@ -98,7 +98,7 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     def work(tell):
         with open_store(store_url) as mine:
             asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
-            options = {"lease_seconds": 0.2, "concurrency": concurrency, "budget": budget, "scope": "task"}
+            options = {"lease_seconds": 1.0, "concurrency": concurrency, "budget": budget, "scope": "task"}
             stop = threading.Event()
             Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
 
