@@ -209,6 +209,20 @@ def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -
     assert line.endswith(f"], {(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain.")
 
 
+def figures_of(rows: list[dict[str, Any]], published: str) -> list[str]:
+    """The last words of a table's line: the means of *rows*, the worst change, and how many are published."""
+    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
+    return [
+        f"{mean['raw_ndcg10']:.3f}",
+        f"{mean['ndcg10']:.3f}",
+        f"{mean['delta']:+.3f}",
+        f"{min(row['delta'] for row in rows):+.3f}",
+        f"{mean['delta'] / mean['rerank_delta']:.0%}",
+        f"{mean['harmed_fraction']:.1%}",
+        published,
+    ]
+
+
 def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
     """A line of the table is the mean over seeds of the rows it stands for."""
     out = tmp_path / "rows.json"
@@ -219,16 +233,7 @@ def test_the_table_shows_the_rows(folder: Path, tmp_path: Path) -> None:
         for row in json.loads(out.read_text(encoding="utf-8"))
         if (row["population"], row["scope"]) == ("heldout", "task")
     ]
-    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
-    expected = [
-        f"{mean['raw_ndcg10']:.3f}",
-        f"{mean['ndcg10']:.3f}",
-        f"{mean['delta']:+.3f}",
-        f"{min(row['delta'] for row in rows):+.3f}",
-        f"{mean['delta'] / mean['rerank_delta']:.0%}",
-        f"{mean['harmed_fraction']:.1%}",
-        "3/3",
-    ]
+    expected = figures_of(rows, "3/3")
 
     (line,) = [words for words in table_of(printed) if words[1:5] == ["heldout", "8", "task", "ungated"]]
 
@@ -245,16 +250,7 @@ def test_the_table_ends_with_means_of_the_sets(folder: Path, tmp_path: Path) -> 
     arguments = ("--vectors", "tiny", "--rewarded", "8", "--seeds", "0,1", "--scopes", "task", "--baselines", "raw")
     printed = tttembed("eval", folder, other, *arguments, "--gate", "off", "--json", out).stdout
     rows = [row for row in json.loads(out.read_text()) if (row["population"], row["scope"]) == ("heldout", "task")]
-    mean = {key: np.mean([row[key] for row in rows]) for key in MEANS}
-    expected = [
-        f"{mean['raw_ndcg10']:.3f}",
-        f"{mean['ndcg10']:.3f}",
-        f"{mean['delta']:+.3f}",
-        f"{min(row['delta'] for row in rows):+.3f}",
-        f"{mean['delta'] / mean['rerank_delta']:.0%}",
-        f"{mean['harmed_fraction']:.1%}",
-        "4/4",
-    ]
+    expected = figures_of(rows, "4/4")
 
     (line,) = [words for words in table_of(printed) if words[:7] == [*MEAN, "heldout", "8", "task"]]
 

@@ -43,8 +43,8 @@ BEST_SHARE = 0.05
 # The document that rises most rises by .10 in nine of ten clean fits from 64 rewarded queries; those that rise by more
 # have rewards that vary by .7 of the variance of all or more on development (`benchmarks/poison.py clean`).
 MOST_RISE = 0.20
-# The same for a document that sources alone reward: below .20 twenty accounts lifted one into a fifth of all lists
-# (`benchmarks/poison.py sources`, seal-tools).
+# The same for a document that sources alone reward. With .20 for these too, twenty accounts lifted a document into a
+# fifth of all lists without being noticed (`benchmarks/poison.py sources`, seal-tools).
 MOST_RISE_OF_SOURCES = 0.10
 MOST_RISEN_QUERIES = 3
 # The length of a list, or a tenth of what was judged where that is less; and queries that are looked at.

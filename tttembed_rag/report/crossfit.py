@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.gains import judged_ndcg
@@ -64,10 +65,8 @@ def held_out(
     dosed, keys = moved_without(rewards, parts_of(rewards), scope, labels, watch)
     grid = Grid.of(rewards)
     lifts = rewards.documents.similarities(UnitRows(dosed, np.ones(len(rewards))), grid.slots)
-    names = list(zip(rewards.tasks.tolist(), rewards.query_ids.tolist(), strict=True))
     # Several sources may have rewarded one query: each has a row, and they count as one query.
-    places = {name: place for place, name in enumerate(dict.fromkeys(names))}
-    query = np.array([places[name] for name in names])
+    query = query_numbers(rewards)
     first = np.unique(query, return_index=True)[1]
     raw, served, rerank = (
         np.bincount(query, judged_ndcg(grid, scores)) / np.bincount(query)
@@ -84,7 +83,7 @@ def held_out(
         traffic=traffic_of(top_rows(queries, pool), top_rows(queries + moved, pool), len(pool)),
     )
     worst, best = extremes(served - raw)
-    asked = list(places)
+    asked = list(zip(rewards.tasks[first].tolist(), rewards.query_ids[first].tolist(), strict=True))
     known = {(one.task, one.query_id): one for one in details([asked[place] for place in (*worst, *best)])}
 
     def shown(some: list[int]) -> tuple[Lists, ...]:

@@ -204,9 +204,8 @@ class Asking:
         if verdicts is None:
             return Asked(scored, stopped=BUDGET_ENDED)
         kept = self._keep(verdicts, tenant)
-        if (
-            verdicts.stopped == BUDGET_ENDED and reserved.more and kept
-        ):  # more than forecast: the next turn reserves anew
+        if verdicts.stopped == BUDGET_ENDED and reserved.more and kept:
+            # They cost more than was forecast: the next turn reserves anew.
             verdicts = replace(verdicts, stopped="")
         scored += kept
         if not verdicts.failed:
