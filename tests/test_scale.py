@@ -488,6 +488,16 @@ def free_port():
         return one.getsockname()[1]
 
 
+def wait_for_port(port):
+    """Until a server listens there, or a minute has passed."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with socket.socket() as one:
+            if not one.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.1)
+
+
 def holders():
     """Process ids of the actors below this process."""
     found = []
@@ -523,15 +533,19 @@ def test_a_cluster_gives_the_same_bits(cluster, folder):
 def test_the_command_connects_to_a_cluster(cluster, folder, tmp_path):
     """From a process that is no part of it, by the address of its server."""
     port, out = free_port(), tmp_path / "offsets.safetensors"
-    served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=proxy"]
+    # One server process: Ray's proxy would start another one for every client, which may fail on a busy machine.
+    served = [sys.executable, "-m", "ray.util.client.server", "--host=127.0.0.1", f"--port={port}", "--mode=legacy"]
     command = [sys.executable, "-m", "tttembed_rag", "fit", folder(5), "--out", out, "--scope", "task", "--no-gate"]
-    with subprocess.Popen([*served, f"--address={cluster.address}"], stderr=subprocess.DEVNULL) as server:
-        done = subprocess.run(
-            [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
-        )
-        server.terminate()
+    with (tmp_path / "server.txt").open("wb+") as said:
+        with subprocess.Popen([*served, f"--address={cluster.address}"], stdout=said, stderr=said) as server:
+            wait_for_port(port)
+            done = subprocess.run(
+                [*command, "--engine", f"ray://127.0.0.1:{port}"], check=False, capture_output=True, text=True
+            )
+            server.terminate()
+        said.seek(0)
+        assert done.returncode == 0, f"{done.stderr}\n{said.read().decode()}"
 
-    assert done.returncode == 0, done.stderr
     assert vectors(Offsets.load(out)) == vectors(fit_sharded(folder(5), scope="task", gate=False))
 
 
