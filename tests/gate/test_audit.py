@@ -219,3 +219,21 @@ class TestSample:
         assert set(pairs) <= set(labels)
         assert audit_sample(rewards, offsets, 30) == pairs
         assert audit_sample(rewards, fit(rewards.take(np.arange(1))), 30) == []
+
+    def test_are_drawn_once_however_many_sources_rewarded_them(self):
+        """All pairs that move are drawn, and none twice, where two users rated each of them."""
+        rewards, _ = world(30)
+        offsets = fit(rewards, gate=False, scope="query")
+        twice = Rewards.from_indexed(
+            np.repeat(rewards.query_vectors, 2, axis=0),
+            rewards.doc_vectors,
+            np.repeat(rewards.candidates.reshape(30, -1), 2, axis=0),
+            np.repeat(rewards.values.reshape(30, -1), 2, axis=0),
+            query_ids=np.repeat(rewards.query_ids, 2).tolist(),
+            doc_ids=rewards.doc_ids.tolist(),
+            sources=["ann", "eve"] * 30,
+        )
+        pairs = audit_sample(twice, offsets, 1000)
+
+        assert sorted(pairs) == sorted(audit_sample(rewards, offsets, 1000))
+        assert len(set(pairs)) == len(pairs)

@@ -19,6 +19,7 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.objectives import PADDING
 from tttembed_rag.gate.thresholds import LEVEL, LISTED
 from tttembed_rag.offsets.lookup import Offsets
@@ -125,7 +126,8 @@ def confirmed_order(rewards: Rewards, labels: Labels) -> float:
 def audit_sample(rewards: Rewards, offsets: Offsets, count: int, *, seed: int = 0) -> list[tuple[str, str]]:
     """Pairs worth a person's minute: query and document ids of at most *count* judged pairs whose place changes.
 
-    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for.
+    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for. None is
+    drawn twice, however many sources rewarded it.
 
     Args:
         rewards: Judged candidates.
@@ -136,6 +138,7 @@ def audit_sample(rewards: Rewards, offsets: Offsets, count: int, *, seed: int = 
 
         seed: Of the draw.
     """
+    rewards = one_row_each(rewards)
     unit = rewards.queries.unit
     served = offsets.apply(unit, task=rewards.tasks.tolist(), query_id=rewards.query_ids.tolist())
     shared = offsets.apply(unit, task=rewards.tasks.tolist())
