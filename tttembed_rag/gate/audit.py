@@ -126,8 +126,8 @@ def confirmed_order(rewards: Rewards, labels: Labels) -> float:
 def audit_sample(rewards: Rewards, offsets: Offsets, count: int, *, seed: int = 0) -> list[tuple[str, str]]:
     """Pairs worth a person's minute: query and document ids of at most *count* judged pairs whose place changes.
 
-    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for. None is
-    drawn twice, however many sources rewarded it.
+    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for: none
+    twice, however many sources rewarded it.
 
     Args:
         rewards: Judged candidates.
