@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tttembed_rag import Offsets, Scale
+from tttembed_rag import Evidence, Offset, Offsets, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.judges.feedbackrows import read_rows
@@ -184,6 +184,91 @@ class TestVotes:
         """Is named."""
         with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
             read_rows(here / "none.csv", scale=Scale(), task="t")
+
+
+class TestMeasured:
+    """`tttembed eval` and `explain` of the file that `fit` takes."""
+
+    def test_a_file_of_votes_is_measured(self, here: Path) -> None:
+        """On queries that were not learned from, by the votes on them; the closing lines say by what labels."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+
+        options = "--rewarded 59 --seeds 0 --scopes auto --holdout 0.01 --json o".split()
+        result = run("eval", "votes.csv", "--embed", EMBED, *options)
+        (auto,) = (
+            row for row in json.loads(Path("o").read_text()) if (row["scope"], row["population"]) == ("auto", "heldout")
+        )
+
+        assert result.exit_code == 0, result.output
+        assert auto["delta"] > 0.3
+        assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
+        assert "auto helps queries that nobody judged" in result.output
+        assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+
+    def test_a_judged_log_is_measured(self, here: Path) -> None:
+        """By its scores; without their name it says how to get some."""
+        write_log(here / "log.jsonl")
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        few = ("--rewarded", "59", "--seeds", "0", "--scopes", "auto", "--holdout", "0.01", "--embed", EMBED)
+
+        measured, refused = run("eval", "log.jsonl", "--rewards", "mine", *few), run("eval", "log.jsonl", *few)
+
+        assert "docs: with 59 judged queries, auto helps" in measured.output
+        assert refused.exit_code == 2
+        assert "`tttembed judge log.jsonl ...` writes it" in refused.output
+
+    def test_a_query_of_a_file_is_explained(self, here: Path) -> None:
+        """By its text, without naming a task; its documents once each, with what was said of them."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+        query = ROWS[0][0]
+
+        lines = run("explain", "votes.csv", query, "--offsets", "o.safetensors", "--embed", EMBED).output.splitlines()
+
+        assert lines[0] == query
+        (official,) = (line for line in lines if line.endswith(f"  topic0 {KINDS[0]}"))
+        assert "-> 1 " in official
+        assert "reward 0.9 " in official
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+            (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
+            (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
+            (
+                ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
+                "expected the model of the offsets, fake, got other",
+            ),
+            (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
+            (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+        ],
+    )
+    def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
+        """That says what to do."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
+        (here / "other.py").write_text(
+            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
+            encoding="utf-8",
+        )
+        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+        settings = {"embedder": "fake"}
+        Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
+
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert reason in result.output
+
+    def test_fit_says_what_counts_as_one_query(self, here: Path) -> None:
+        """Where the gate counts fewer queries than there are, the last line has both numbers."""
+        rows = [f"{query}{mark},{text},{int(liked)}" for query, text, liked in ROWS for mark in ("", "?")]
+        (here / "votes.csv").write_text("\n".join(["query,document,success", *rows]), encoding="utf-8")
+
+        *_, last = run("fit", "votes.csv", "--embed", EMBED, "--out", "o").output.splitlines()
+
+        assert "from 120 rewarded queries (the gate counts 60: near repeats of a query" in last
 
 
 class TestLog:
