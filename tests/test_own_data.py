@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,49 @@ class TestVotes:
         assert result.exit_code == 2
         assert "--embed: expected the embedding model that your index was built with" in result.output
 
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            (
+                "def embed(a, b): ...",
+                "python:mine:embed: expected vectors (60, d) for a list of 60 texts, got TypeError: ",
+            ),
+            ("def embed(texts): raise ValueError('no key')", "got ValueError: no key ("),
+            ("def embed(texts): return ['a' for _ in texts]", "(60, d) for a list of 60 texts, got dtype <U1"),
+            ("def embed(texts): return [1.0, 2.0]", "(60, d) for a list of 60 texts, got shape (2,)"),
+            ("def embed(texts): return [[1.0, 2.0]]", "(60, d) for a list of 60 texts, got shape (1, 2)"),
+            ("def embed(texts): return None", "(60, d) for a list of 60 texts, got None"),
+            (
+                "def embed(texts): return [[1.0] * (1 + i % 2) for i, _ in enumerate(texts)]",
+                "rows of different lengths",
+            ),
+            ("async def embed(texts): return [[1.0]]", "got a coroutine"),
+            (
+                "class embed:\n def embed_query(self, text): return 'a'\n def embed_documents(self, texts): ...",
+                "embed.embed_query: expected one vector (d,) for a text, got a text",
+            ),
+            (
+                "class embed:\n fingerprint = ''\n embed_documents = len\n def embed_queries(self, t): return [[1.0]]",
+                "embed.embed_queries: expected vectors (60, d) for a list of 60 texts, got shape (1, 1)",
+            ),
+            ("embed = 1 / 0", "expected an importable MODULE:NAME in 'python:mine:embed' (ZeroDivisionError: "),
+        ],
+    )
+    def test_an_embedding_function_that_is_wrong_is_one_line(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+    ) -> None:
+        """What was called, what was expected and what came; no traceback."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / "mine.py").write_text(code, encoding="utf-8")
+        monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+        result = run("fit", "votes.csv", "--embed", "python:mine:embed", "--out", "o.safetensors")
+
+        assert result.exit_code == 2
+        assert isinstance(result.exception, SystemExit)
+        assert reason in result.output.splitlines()[-1]
+
     def test_a_file_that_is_not_there(self, here: Path) -> None:
         """Is named."""
         with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
@@ -193,7 +237,7 @@ class TestMeasured:
         """On queries that were not learned from, by the votes on them; the closing lines say by what labels."""
         write_votes(here / "votes.csv", "reward", 0.9, 0.2)
 
-        options = "--rewarded 59 --seeds 0 --scopes auto --holdout 0.01 --json o".split()
+        options = ("--rewarded", 59, "--seeds", 0, "--scopes", "auto", "--holdout", 0.01, "--json", "o")
         result = run("eval", "votes.csv", "--embed", EMBED, *options)
         (auto,) = (
             row for row in json.loads(Path("o").read_text()) if (row["scope"], row["population"]) == ("auto", "heldout")
