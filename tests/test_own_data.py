@@ -305,6 +305,20 @@ class TestMeasured:
         assert result.exit_code == 2
         assert reason in result.output
 
+    @pytest.mark.parametrize("command", ["fit", "eval"])
+    def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:
+        """Scores in [0, 1] that are declared as grades up to 5 teach little: a line says so; others are not doubted."""
+        write_log(here / "log.jsonl")
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        rest = ("--rewards", "mine", "--embed", EMBED, *(("--out", "o") if command == "fit" else ("--rewarded", 4)))
+
+        doubted, trusted = (
+            run(command, "log.jsonl", *rest, "--scale", scale) for scale in ("rubric:0,5", "rubric:0,1")
+        )
+
+        assert "on scale rubric:0,5 no score lies above 0.9: scores in [0, 1] are on scale prob" in doubted.output
+        assert "no score lies above" not in trusted.output
+
     def test_fit_says_what_counts_as_one_query(self, here: Path) -> None:
         """Where the gate counts fewer queries than there are, the last line has both numbers."""
         rows = [f"{query}{mark},{text},{int(liked)}" for query, text, liked in ROWS for mark in ("", "?")]

@@ -109,7 +109,9 @@ def learn(
     else:
         rewards, lengths = RewardSource(source=source, out=out, **options).read()
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
-        warning = "\n".join(warnings_of(rewards, lengths))
+        folder = isinstance(source, Path) and source.is_dir()
+        doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
+        warning = "\n".join(filter(None, [doubt, *warnings_of(rewards, lengths)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)

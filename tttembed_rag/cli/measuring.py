@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
@@ -123,6 +124,10 @@ def _collections(
             continue
         refuse_embed(path, embed)
         found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index=index))
+        scores = [score for of in found[-1].scores.values() for score in of.values()]
+        real = not found[-1].simulated
+        if real and (doubt := found[-1].scale.doubt(found[-1].scale.to_unit(np.array(scores)))):
+            click.echo(f"warning: {path}: {doubt}", err=True)
     return found
 
 

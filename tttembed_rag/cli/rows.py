@@ -76,6 +76,8 @@ def read_embedded(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
             "(`tttembed data --help` lists them; minilm is one to try it with)"
         )
+    if doubt := parsed.doubt(np.array([row.reward for row in rows])):
+        click.echo(f"warning: {doubt}", err=True)
     queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*(row[:2] for row in rows), strict=True))
     with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
         return EmbeddedRows(
