@@ -28,7 +28,7 @@ from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.scale import fit_sharded
 from tttembed_rag.scale.engines import opened_engine
-from tttembed_rag.scale.shards import Shard, ShardPlan, SharedGroup
+from tttembed_rag.scale.shards import Group, Plan, Shard
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -280,8 +280,8 @@ def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
         doc_ids=[f"d{row}" for row in range(20)],
     )
     judged.to_parquet(tmp_path / "set")
-    plan = ShardPlan(gated(Recipe(), judged), (SharedGroup(None, ("d0",)),), gated=True)
-    learned = Shard(tmp_path / "set", "part-00000.parquet")._learn(plan)[0].rewards
+    plan = Plan(gated(Recipe(), judged), (Group(None, ("d0",)),), source_voices=1.0)
+    learned = Shard(tmp_path / "set", "part-00000.parquet")._of_groups(plan)[0][0]
 
     assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])
     assert {"d0", "d1"} & set(learned.doc_ids[learned.candidates]) == set()
@@ -592,7 +592,7 @@ def test_a_lost_node_is_survived(cluster, folder):
     import ray
 
     alone = fit_sharded(folder(5), scope="task", gate=False)
-    plan = ShardPlan(Recipe(), (SharedGroup(None),), gated=False)
+    plan = Plan(Recipe(), (Group(None),))
     shards = [Shard(folder(5), f"part-{part:05d}.parquet") for part in range(5)]
     node = cluster.add_node(num_cpus=1, object_store_memory=80_000_000)
     with opened_engine("ray", shards) as held:
