@@ -311,14 +311,16 @@ class Rewards:
         ids = np.concatenate([part.doc_ids for part in parts])
         doc_ids, first, row = np.unique(ids, return_index=True, return_inverse=True)
         begins = np.cumsum([0, *(len(part.doc_ids) for part in parts)])
-        return replace(
-            parts[0],
-            doc_ids=doc_ids,
-            starts=np.concatenate([[0], np.cumsum(np.concatenate([part.depths for part in parts]))]).astype(np.intp),
-            candidates=np.concatenate([row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]),
-            **{name: np.concatenate([getattr(part, name) for part in parts])[first] for name in _OF_DOCUMENTS},
-            **{name: np.concatenate([getattr(part, name) for part in parts]) for name in _OF_QUERIES},
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_OF_QUERIES, *_OF_DOCUMENTS)
+        }
+        columns |= {name: columns[name][first] for name in _OF_DOCUMENTS}
+        depths = np.concatenate([part.depths for part in parts])
+        columns["starts"] = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        columns["candidates"] = np.concatenate(
+            [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
         )
+        return replace(parts[0], doc_ids=doc_ids, **columns)
 
     def __len__(self) -> int:
         """Number of rewarded queries."""

@@ -13,15 +13,16 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
-from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
-from tttembed_rag.fitting.solver import Evaluation
+from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
@@ -31,7 +32,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Evidence, Offset
 from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.scale.engines import Engine, check_engine, opened_engine
+from tttembed_rag.scale.engines import Each, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, Group, Plan, Shard
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
@@ -58,17 +59,13 @@ def fit_sharded(
     """Offsets learned from all rewards in *folder*, each published only if a sample of them supports it.
 
     With the gate, a folder of at most *gate_queries* rewarded queries is read and fitted as `fit` does. Of a larger one
-    a sample is drawn: as many queries of each task as of any other, as far as it has them, whatever the shards. On the
-    sample `fit` decides which offsets are published, and the evidence of each says how many queries it was asked of.
-    Published constant offsets are then learned from all rewards, by the recipe that the gate asked about, and private
-    ones from all queries of their task. Local offsets are those of the sample, and therefore need the gate.
-
-    Copies of a query and its unjudged neighbours are looked for within a shard. All rows of one query, such as those of
-    several sources, lie in one file of ``queries/``.
+    `fit` decides on a sample, as many queries of each task as of any other as far as it has them, and the evidence
+    says so. Published constant offsets are then learned from all rewards, by the recipe that the gate asked about, and
+    private ones from all queries of their task. Local offsets are those of the sample, and therefore need the gate.
 
     Args:
-        folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard. The
-            driver and every process that holds a shard read it under this path.
+        folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard, with all
+            rows of its queries. Every process that holds a shard, and this one, read it under this path.
 
         engine: ``local``; ``ray``, the cluster that this process is connected to, or one that is found or started;
             ``ray://HOST:PORT``; or a function like `map`, such as that of any `concurrent.futures.Executor`. Threads
@@ -76,8 +73,7 @@ def fit_sharded(
 
         scope: As for `fit`.
 
-        gate: False serves the paper's rule as it stands; ``auto`` needs the gate, and so does ``local`` of more than
-            *gate_queries* queries.
+        gate: As for `fit`.
 
         recipe: How offsets are learned; None for the paper's recipe. Shared offsets start from its warm start.
 
@@ -115,32 +111,64 @@ def fit_sharded(
             f"gate: expected True with scope='local' and more than {gate_queries:,} rewarded queries, got False: local "
             "offsets are learned from a sample of that many"
         )
-    shards = [Shard(folder, part, scale, scratch=scratch) for part, count in rows.items() if count]
-    with opened_engine(engine, shards) as held:
-        census = held.each("census", gate_queries if gate else 0)
-        _check_alike(census)
-        width, dtype, judge, embedder = census[0][:4]
-        plan = Plan(replace(recipe, warm_start=None), ())
+    shards = [Shard(os.fspath(folder), part, scale, scratch) for part, count in rows.items() if count]
+    with opened_engine(engine, shards) as each:
+        census = each("census")
+        names = _names(census)
+        width, dtype, judge, embedder, _ = census[0]
+        plan = Plan(replace(recipe, warm_start=None))
         if gate:
-            sample = _sampled(held, census, gate_queries, sorted({query for query, _ in audit or ()}))
+            sample = _sampled(each, names, gate_queries, sorted({query for query, _ in audit or ()}))
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
-            decided = [_noted(one, note) for one in fit(sample, **options).values()]
+            decided = [
+                replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))
+                for one in fit(sample, **options).values()
+            ]
             recipe = gated(recipe, sample)
-            plan = Plan(replace(recipe, warm_start=None), (), source_voices)
-            offsets = _of_all(held, plan, decided, dtype)
+            plan = Plan(replace(recipe, warm_start=None), source_voices=source_voices)
+            offsets = _of_all(each, plan, decided, dtype)
         elif scope == "query":
-            found = held.each("private", plan._replace(groups=(Group(None),)), None, None)
-            offsets = [one for part in found for one in part]
+            offsets = _private(each, plan, Group(None))
         else:
-            tasks = [None] if scope == "global" else sorted({task for one in census for task in one.counts})
+            tasks = [None] if scope == "global" else sorted(names)
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
             start = np.concatenate([recipe.start(key, width) for key in keys])
-            plan = plan._replace(groups=tuple(map(Group, tasks)))
-            offsets = _shared(held, plan, start, dtype, [None] * len(tasks))
+            offsets = _shared(each, plan._replace(groups=tuple(map(Group, tasks))), start, dtype)
         return recorded(offsets, judge, width, recipe, scope, embedder)
 
 
-def _of_all(held: Engine, plan: Plan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
+def _names(census: Sequence[Census]) -> dict[str, NDArray[np.uint64]]:
+    """The hashes of the names of each task's queries, ascending, of shards that fit together.
+
+    Raises:
+        VectorError, RewardError: They do not.
+        DataError: Rows of one query are in several of them.
+    """
+    for name, error in (("width", VectorError), ("judge", RewardError), ("embedder", VectorError)):
+        if len(got := sorted({getattr(one, name) or "no name" for one in census})) > 1:
+            raise error(f"shards: expected one {name}, got {', '.join(map(str, got))}")
+    tasks = sorted({task for one in census for task in one.names})
+    names = {task: np.sort(np.concatenate([one.names[task] for one in census if task in one.names])) for task in tasks}
+    if several := sum(np.count_nonzero(some[1:] == some[:-1]) for some in names.values()):
+        raise DataError(
+            f"queries/: expected all rows of a query in one file, got {several:,} queries whose rows are in several"
+            " (write the files sorted by query_id, or with Rewards.to_parquet)"
+        )
+    return names
+
+
+def _sampled(each: Each, names: Mapping[str, NDArray[np.uint64]], most: int, labelled: Sequence[str]) -> Rewards:
+    """At most *most* rewarded queries, as many of each task as of any other as far as there are; and *labelled* ones.
+
+    Of each task there is one at least.
+    """
+    sizes = np.array([len(some) for some in names.values()])
+    of_task = max(1, bisect_right(range(1, most + 1), most, key=lambda cap: int(np.minimum(sizes, cap).sum())))
+    last = {task: int(some[:of_task][-1]) for task, some in names.items()}
+    return Rewards.joined([part for part in each("drawn", last, labelled) if part is not None])
+
+
+def _of_all(each: Each, plan: Plan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
     """What a sample *decided* on, the constant and the private offsets that are served learned from all rewards."""
     shared = [one for one in decided if one.query_id is None]
     whole = next((one for one in shared if one.scope == "global" and one.served), None)
@@ -154,29 +182,44 @@ def _of_all(held: Engine, plan: Plan, decided: Sequence[Offset], dtype: str) -> 
             groups=tuple(Group(one.task, one.evidence.withheld) for one in again),
         )
         start = np.array([one.vector for one in again], dtype=np.float64)
-        learned = _shared(held, constant, start, dtype, [one.evidence for one in again])
+        learned = _shared(each, constant, start, dtype, [one.evidence for one in again])
         new = {id(old): offset for old, offset in zip(again, learned, strict=True)}
         new |= {id(one): replace(new[id(whole)], scope="task", task=one.task) for one in lent}
     offsets = [new.get(id(one), one) for one in shared]
+    serving = {one.task: one for one in offsets if one.served}
     private = [one for one in decided if one.query_id is not None]
     for task in dict.fromkeys(one.task for one in private):
         mine = [one for one in private if one.task == task]
         published = next((one.evidence for one in mine if one.served), None)
         if published is not None:
-            around = next((one for one in offsets if one.query_id is None and one.task == task and one.served), None)
-            group = plan._replace(groups=(Group(task, published.withheld),))
-            mine = [one for part in held.each("private", group, around, published) for one in part]
+            mine = _private(each, plan, Group(task, published.withheld), serving.get(task), published)
         offsets += mine
     return offsets
 
 
-def _shared(held: Engine, plan: Plan, start: Float64, dtype: str, evidence: Sequence[Evidence | None]) -> list[Offset]:
-    """The offset of each group of *plan*, from *start* (G, d) on."""
-    voices = [_summed(parts) for parts in zip(*held.each("voices", plan), strict=True)]
+def _private(
+    each: Each, plan: Plan, group: Group, around: Offset | None = None, evidence: Evidence | None = None
+) -> list[Offset]:
+    """The private offset of each query of *group*, around what it is served, on *evidence*, in the order of shards."""
+    parts = each("private", plan._replace(groups=(group,)), around, evidence)
+    return [one for part in parts for one in part]
+
+
+def _shared(
+    each: Each, plan: Plan, start: Float64, dtype: str, evidence: Sequence[Evidence | None] | None = None
+) -> list[Offset]:
+    """The offset of each group of *plan*, from *start* (G, d) on; ungated without *evidence*."""
+    voices = [Counter[str]() for _ in plan.groups]
+    for of_shard in each("voices", plan):
+        for total, part in zip(voices, of_shard, strict=True):
+            total.update(part)
     shares = [{task: 1.0 / (len(of_one) * count) for task, count in of_one.items()} for of_one in voices]
-    problem = ShardedProblem(held, plan, shares, np.arange(len(plan.groups)))
-    kd = replace(problem, plan=plan._replace(recipe=replace(plan.recipe, objective="kd")))
-    solution = lowest(problem, lambda: kd, plan.recipe, start)
+
+    def problem(objective: ObjectiveName) -> SharedProblem:
+        of_objective = plan._replace(recipe=replace(plan.recipe, objective=objective))
+        return SharedProblem((_OfShards(each, of_objective, shares, np.arange(len(shares))),), plan.recipe.ridge)
+
+    solution = lowest(problem(plan.recipe.objective), lambda: problem("kd"), plan.recipe, start)
     return [
         solved_offset(
             solution,
@@ -186,85 +229,27 @@ def _shared(held: Engine, plan: Plan, start: Float64, dtype: str, evidence: Sequ
             max(1, round(sum(voices[row].values()))),
             plan.recipe,
             np.dtype(dtype),
-            evidence[row],
+            evidence[row] if evidence else None,
         )
         for row, group in enumerate(plan.groups)
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class ShardedProblem:
-    """The `Problem` of shared offsets whose data terms lie in shards.
+class _OfShards:
+    """The data term of all queries of the groups of a plan at some *rows*, each voice of a task with its *shares*."""
 
-    Attributes:
-        held: The shards.
-
-        plan: How the offsets are learned.
-
-        shares: Of each group of the plan, the weight of one voice of each task.
-
-        rows: The groups of the plan that are searched for.
-    """
-
-    held: Engine
+    each: Each
     plan: Plan
-    shares: Sequence[dict[str, float]]
+    shares: Sequence[Mapping[str, float]]
     rows: IntArray
 
-    def evaluate(self, offsets: Float64) -> Evaluation:
-        """Objectives (G,) and gradients (G, d): one round, summed in the order of the shards."""
-        ridge = self.plan.recipe.ridge
-        value, gradient = ridge * np.vecdot(offsets, offsets), 2.0 * ridge * offsets
-        for answer in self.held.each("evaluate", self.plan, self.shares, self.rows.tolist(), offsets):
-            for place, part, of_part in answer:
-                value[place] += part[0]
-                gradient[place] += of_part[0]
-        return Evaluation(value, gradient)
+    def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:  # noqa: ARG002 (shards work it out)
+        """The data terms (G,) and gradients (G, d) at *offsets* (G, d): one round, summed in the shards' order."""
+        answers = self.each("evaluate", self.plan, self.shares, self.rows.tolist(), offsets)
+        value, gradient = zip(*answers, strict=True)
+        return np.asarray(sum(value)), np.asarray(sum(gradient))
 
-    def newton_step(self, offsets: Float64, at: Evaluation) -> None:
-        """None: curvature is learned along the way."""
-
-    def take(self, rows: IntArray) -> ShardedProblem:
-        """Some of the problems."""
+    def take(self, rows: IntArray) -> _OfShards:
+        """The same queries in some of the problems."""
         return replace(self, rows=self.rows[rows])
-
-
-def _check_alike(census: Sequence[Census]) -> None:
-    """Refuse shards that do not fit together, and rows of one query in several of them."""
-    for name, error in (("width", VectorError), ("judge", RewardError), ("embedder", VectorError)):
-        if len(got := sorted({getattr(one, name) or "no name" for one in census})) > 1:
-            raise error(f"shards: expected one {name}, got {', '.join(map(str, got))}")
-    names = np.sort(np.concatenate([one.names for one in census]))
-    if several := int(np.count_nonzero(names[1:] == names[:-1])):
-        raise DataError(
-            f"queries/: expected all rows of a query in one file, got {several:,} queries whose rows are in several"
-            " (write the files sorted by query_id, or with Rewards.to_parquet)"
-        )
-
-
-def _summed(parts: Sequence[dict[str, float]]) -> dict[str, float]:
-    """The sums of numbers by name, in the order of the parts."""
-    sums: Counter[str] = Counter()
-    for part in parts:
-        sums.update(part)  # type: ignore[arg-type]  # it adds any numbers
-    return dict(sums)
-
-
-def _sampled(held: Engine, census: Sequence[Census], most: int, labelled: Sequence[str]) -> Rewards:
-    """At most *most* rewarded queries, as many of each task as of any other as far as there are; and *labelled* ones.
-
-    Of each task there is one at least.
-    """
-    counts = _summed([one.counts for one in census])
-    sizes = np.array(list(counts.values()))
-    each = max(1, bisect_right(range(1, most + 1), most, key=lambda cap: int(np.minimum(sizes, cap).sum())))
-    below = {}
-    for task in counts:
-        places = np.sort(np.concatenate([one.places[task] for one in census if task in one.places]))
-        below[task] = int(places[each]) if each < len(places) else 2**64 - 1
-    return Rewards.joined([part for part in held.each("drawn", below, labelled) if part is not None])
-
-
-def _noted(offset: Offset, note: str) -> Offset:
-    """The offset, whose evidence says what it was asked of."""
-    return replace(offset, evidence=replace(offset.evidence, reason=offset.evidence.reason + note))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -24,11 +23,7 @@ from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
-from tttembed_rag.vectors.copies import row_hashes
 from tttembed_rag.vectors.rows import Float64
-
-# Bits of a query's place that a hash of its name fills, below those of its vector.
-_NAME_BITS = np.uint64((1 << 20) - 1)
 
 
 class Group(NamedTuple):
@@ -39,35 +34,25 @@ class Group(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How shared offsets are learned.
+    """How the offsets of some groups are learned, by a recipe without a warm start.
 
-    Attributes:
-        recipe: The recipe, without a warm start.
-
-        groups: The queries of each offset.
-
-        source_voices: How many voices a source has near any query, as the gate counts them; None without a gate: every
-            query counts as one, and no unjudged neighbours join its candidates.
+    `source_voices` says how many voices a source has near any query, as the gate counts them; None is without a gate:
+    every query counts as one, and no unjudged neighbours join its candidates.
     """
 
     recipe: Recipe
-    groups: tuple[Group, ...]
+    groups: tuple[Group, ...] = ()
     source_voices: float | None = None
 
 
 class Census(NamedTuple):
-    """What is in a shard: what must be the same in all, the rewarded queries of each task, a hash of each query's name.
-
-    `places` has, of each task, the first places at which its queries stand in the order in which samples are drawn.
-    """
+    """What is in a shard: what must be the same in all, and a hash of the name of each query, ascending, by task."""
 
     width: int
     dtype: str
     judge: str
     embedder: str
-    counts: Mapping[str, int]
-    names: NDArray[np.uint64]
-    places: Mapping[str, NDArray[np.uint64]]
+    names: Mapping[str, NDArray[np.uint64]]
 
 
 class Shard:
@@ -77,32 +62,27 @@ class Shard:
     parameters are those of `Rewards.from_parquet`.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], part: str, scale: Scale | str = "probability", *, scratch: bool = False
-    ) -> None:
-        self._given: dict[str, Any] = {"scale": scale, "part": part, "scratch": scratch}
-        self._folder = os.fspath(folder)
+    def __init__(self, folder: str, part: str, scale: Scale | str = "probability", scratch: bool = False) -> None:
+        self._given = folder, part, scale, scratch
         # What was worked out last, and for what.
         self._learned: tuple[Any, dict[int, tuple[Rewards, Float64]]] = (None, {})
         self._problems: tuple[Any, dict[int, SharedProblem]] = (None, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Shard, **self._given), (self._folder,)
+        return Shard, self._given
 
-    def census(self, most: int) -> Census:
-        """What is here, with the first *most* places of each task."""
+    def census(self) -> Census:
+        """What is here."""
         rewards = self._rewards
-        tasks, counts = np.unique(rewards.tasks, return_counts=True)
-        places = {task: np.sort(self._places[rewards.tasks == task])[:most] for task in tasks.tolist()} if most else {}
-        same = rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder
-        return Census(*same, dict(zip(tasks.tolist(), counts.tolist(), strict=True)), np.unique(self._names), places)
+        names = {task: np.unique(self._names[rewards.tasks == task]) for task in np.unique(rewards.tasks).tolist()}
+        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, names)
 
-    def drawn(self, below: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
-        """The rewards of queries whose place is *below* that of their task, and of *labelled* ones; None for none."""
+    def drawn(self, last: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
+        """The rewards of queries whose hash is at most the *last* of their task, and of *labelled* ones, if any."""
         rewards = self._rewards
         tasks, task = np.unique(rewards.tasks, return_inverse=True)
-        most = np.array([below[name] for name in tasks.tolist()], dtype=np.uint64)
-        rows = np.flatnonzero((self._places < most[task]) | np.isin(rewards.query_ids, list(labelled)))
+        most = np.array([last[name] for name in tasks.tolist()], dtype=np.uint64)
+        rows = np.flatnonzero((self._names <= most[task]) | np.isin(rewards.query_ids, list(labelled)))
         return rewards.take(rows) if rows.size else None
 
     def voices(self, plan: Plan) -> list[dict[str, float]]:
@@ -115,19 +95,19 @@ class Shard:
 
     def evaluate(
         self, plan: Plan, shares: Sequence[Mapping[str, float]], rows: Sequence[int], offsets: Float64
-    ) -> list[tuple[int, Float64, Float64]]:
-        """Its part of the data terms at *offsets* (G, d) of those groups at *rows* that it has queries of.
+    ) -> tuple[Float64, Float64]:
+        """Its part of the data terms (G,) and of their gradients (G, d) at *offsets* (G, d) of the groups at *rows*.
 
         *shares* holds, of each group of the plan, the weight of one voice of each task.
-
-        Returns:
-            The place among *rows*, the value (1,) and the gradient (1, d) of each.
         """
         if self._problems[0] != (plan, shares):
             self._problems = (plan, shares), dict(self._problems_of(plan, shares))
-        problems = self._problems[1]
-        here = [(place, problems[row]) for place, row in enumerate(rows) if row in problems]
-        return [(place, *problem.evaluate(offsets[place : place + 1])[:2]) for place, problem in here]
+        value, gradient = np.zeros(len(rows)), np.zeros(offsets.shape)
+        for place, row in enumerate(rows):
+            if row in self._problems[1]:
+                at = self._problems[1][row].evaluate(offsets[place : place + 1])
+                value[place], gradient[place] = at.value[0], at.gradient[0]
+        return value, gradient
 
     def private(self, plan: Plan, around: Offset | None, evidence: Evidence | None) -> list[Offset]:
         """The private offset of each query of the one group of *plan*, around what it is served, on *evidence*."""
@@ -140,19 +120,16 @@ class Shard:
 
     @cached_property
     def _rewards(self) -> Rewards:
-        return Rewards.from_parquet(self._folder, **self._given).bounded(MOST_CANDIDATES)
+        folder, part, scale, scratch = self._given
+        return Rewards.from_parquet(folder, part=part, scale=scale, scratch=scratch).bounded(MOST_CANDIDATES)
 
     @cached_property
     def _names(self) -> NDArray[np.uint64]:
         """(n,) a hash of the task and the name of each query: its rows from several sources share it."""
         names = zip(self._rewards.tasks, self._rewards.query_ids, strict=True)
-        digests = (blake2b("\0".join(name).encode(), digest_size=8).digest() for name in names)
-        return np.frombuffer(b"".join(digests), np.uint64)
-
-    @cached_property
-    def _places(self) -> NDArray[np.uint64]:
-        """(n,) where each query stands in the order of samples: copies of a text together, ties by their names."""
-        return np.asarray((row_hashes(self._rewards.queries) & ~_NAME_BITS) | (self._names & _NAME_BITS))
+        return np.frombuffer(
+            b"".join(blake2b("\0".join(name).encode(), digest_size=8).digest() for name in names), np.uint64
+        )
 
     def _rewards_of(self, group: Group) -> Rewards | None:
         """The rewards of a group; None where there is none."""
@@ -170,7 +147,7 @@ class Shard:
 
     def _of_groups(self, plan: Plan) -> dict[int, tuple[Rewards, Float64]]:
         """By row of the plan what each group is learned from: rewards, and how many voices each query has."""
-        if self._learned[0] != (asked := (plan.groups, plan.source_voices)):
+        if self._learned[0] != (asked := plan[1:]):
             found = {}
             for row, group in enumerate(plan.groups):
                 if (rewards := self._rewards_of(group)) is None:
