@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
-from tttembed_rag.cli.processes import worker_processes
+from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 
@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-@counted("--workers", 1, "Processes that measure splits side by side.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=Workers(),
+    help="Processes that measure splits side by side, or tasks of a Ray cluster.",
+)
 def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
@@ -49,7 +55,7 @@ def evaluate(
     gate: str,
     index: Any,
     json_path: Path | None,
-    workers: int,
+    workers: int | str,
     **plan: Any,
 ) -> None:
     """Fit on some queries of BEIR folders, measure nDCG@10 on the others.
@@ -64,7 +70,7 @@ def evaluate(
     asked = (folders, vectors, rewards, Scale.parse(scale), index)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(folders) * outcomes * 3
-    with worker_processes(workers) if workers > 1 else nullcontext() as pool:
+    with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         found = _measured(asked, settings) if pool is None else _side_by_side(pool, asked, splits)
