@@ -125,7 +125,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     peak, spent, done = [0], dict[int, float](), threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.2):
+        while not done.wait(0.5):
             seen = 0
             for pid in (os.getpid(), *below()):
                 try:
