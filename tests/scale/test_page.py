@@ -1,6 +1,5 @@
 """The figures of docs/scale.md that follow from each other, worked out again."""
 
-import re
 from pathlib import Path
 
 import pytest

@@ -15,7 +15,7 @@ import click
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-class Workers(click.ParamType):
+class Workers(click.ParamType[int | str]):
     """A number of processes, or a Ray cluster by name."""
 
     name = "N|ray|ray://HOST"
