@@ -162,7 +162,8 @@ def stamps():
 def half_done(store):
     """What in a store belongs together and does not, in words; nothing in a sound one."""
     wrong = []
-    with store._database.read() as connection:
+    # No other writer: PostgreSQL goes on with the last transaction of a process that was killed.
+    with store._database.write("forgetting") as connection:
         p = schema.progress.c
         counted = select(p.query, p.judge, p.tenant, p.rewards, p.waiting, p.at).order_by(p.query, p.judge)
         before = connection.execute(counted).all()
@@ -172,11 +173,10 @@ def half_done(store):
         tenants = connection.execute(select(schema.tenants.c.name)).scalars().all()
         paid = connection.execute(select(schema.answers.c.pair)).all()
         spent = connection.execute(select(schema.spending.c.pairs)).scalars().all()
-    if given - pairs:
-        wrong.append(f"{len(given - pairs)} rewards of no pair")
-    if len(paid) > sum(spent):
-        wrong.append(f"{len(paid)} paid answers, {sum(spent)} counted")
-    with store._database.write("forgetting") as connection:
+        if given - pairs:
+            wrong.append(f"{len(given - pairs)} rewards of no pair")
+        if len(paid) > sum(spent):
+            wrong.append(f"{len(paid)} paid answers, {sum(spent)} counted")
         observing.update_progress(connection, queries)
         if connection.execute(counted).all() != before:
             wrong.append("progress differs from what was observed and said")

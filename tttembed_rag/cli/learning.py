@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from tttembed_rag.feedback import id_of_text
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
 
 if TYPE_CHECKING:
     from tttembed_rag.judges.feedbackrows import TextReward
@@ -241,7 +241,7 @@ def _is_log(file: Path) -> bool:
     with file.open(encoding="utf-8", errors="replace") as lines:
         first = next((line for line in lines if line.strip()), "")
     try:
-        return "candidates" in json.loads(first)
+        return "candidates" in parsed_json(first)
     except (TypeError, ValueError):
         return False
 
