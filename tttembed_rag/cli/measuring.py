@@ -16,7 +16,7 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
-from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
+from tttembed_rag.cli.group import Many, check_target, main, write_json
 from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed

@@ -10,7 +10,6 @@ Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) an
 
 from __future__ import annotations
 
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.system.jsontext import parsed_json
 
 __all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
 
@@ -272,7 +272,7 @@ def _gen_ai_documents(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     said = fields.get("gen_ai.retrieval.documents")
     if isinstance(said, str):
         try:
-            said = json.loads(said)
+            said = parsed_json(said)
         except ValueError:
             return []
         return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
@@ -285,7 +285,7 @@ def _input(fields: Mapping[str, Any]) -> Any:
     if not isinstance(said, str) or "json" not in str(fields.get("input.mime_type", "")):
         return said
     try:
-        parsed = json.loads(said)
+        parsed = parsed_json(said)
     except ValueError:
         return said
     if isinstance(parsed, dict):
@@ -300,7 +300,7 @@ def _task(fields: Mapping[str, Any]) -> str | None:
     metadata = fields.get("metadata")
     if isinstance(metadata, str):
         try:
-            metadata = json.loads(metadata)
+            metadata = parsed_json(metadata)
         except ValueError:
             metadata = None
     named = metadata.get(SCOPE_KEY) if isinstance(metadata, dict) else None
