@@ -1,24 +1,19 @@
-"""Judgments of search teams, in and out, and document vectors of stores' clients."""
+"""Judgments of search teams, in and out."""
 
 import json
 
-import numpy as np
-import psycopg
 import pytest
 from click.testing import CliRunner
 
 from tttembed_rag import DataError, InputError
-from tttembed_rag.capture import TextVectors
 from tttembed_rag.cli import main
 from tttembed_rag.hosts.judgments import write_judgments
-from tttembed_rag.hosts.stored import from_chroma, from_pgvector, from_qdrant
 from tttembed_rag.judges import Event
 from tttembed_rag.judges.feedback import read_events
 from tttembed_rag.stores import Candidate, Served
 
 REWARDS = {("q1", "a"): 1.0, ("q1", "b"): 1 / 3, ("q2", "a"): 0.0}
 TEXTS = {"q1": "wash wool, cold", "q2": 'the "mill"'}
-VECTORS = {"1": [1.0, 0.0, 0.5], "2": [0.0, 1.0, 0.25]}
 
 
 def judged(query, document, grade):
@@ -91,58 +86,3 @@ def test_a_store_without_rewards_is_said_to_have_none(tmp_path, store, sqlite_ur
     assert result.exit_code == 2
     assert "expected rewards of a judge for tenant '', found none" in result.output
     assert not (tmp_path / "q.csv").exists()
-
-
-def remembered(stored):
-    """Vectors of texts that are looked up, and how many had to be embedded."""
-    vectors = TextVectors(stored=stored)
-    vectors.note([("one", "1"), ("two", "2"), ("three", "3")])
-    found = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
-    return found.tolist(), vectors.embedded
-
-
-EXPECTED = [[*VECTORS["1"]], [*VECTORS["2"]], [9.0, 9.0, 9.0]]
-
-
-@pytest.mark.parametrize("name", [None, "dense"])
-@pytest.mark.filterwarnings("ignore")  # what Qdrant's local mode says of itself
-def test_qdrant_gives_its_vectors(name):
-    """A real collection, with one vector for a point or several by name; a missing point is embedded."""
-    qdrant = pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
-    params = qdrant.models.VectorParams(size=3, distance=qdrant.models.Distance.DOT)
-    client = qdrant.QdrantClient(":memory:")
-    client.create_collection("manuals", params if name is None else {name: params})
-    points = [
-        qdrant.models.PointStruct(id=int(key), vector=vector if name is None else {name: vector})
-        for key, vector in VECTORS.items()
-    ]
-    client.upsert("manuals", points)
-
-    assert remembered(from_qdrant(client, "manuals", vector=name)) == (EXPECTED, 1)
-
-
-def test_chroma_gives_its_vectors():
-    """A real collection; a missing document is embedded."""
-    chromadb = pytest.importorskip("chromadb", reason="Chroma is not installed")
-    collection = chromadb.EphemeralClient().create_collection("tttembed-stored", embedding_function=None)
-    collection.add(ids=list(VECTORS), embeddings=list(VECTORS.values()), documents=["one", "two"])
-
-    assert remembered(from_chroma(collection)) == (EXPECTED, 1)
-
-
-def test_pgvector_gives_its_vectors(postgres_url):
-    """A real table in a schema of its own, ids as numbers; a missing row is embedded."""
-    url = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
-    with psycopg.connect(url, autocommit=True) as connection:
-        try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-        except psycopg.Error as error:
-            pytest.skip(f"PostgreSQL has no pgvector: {error}")
-        schema = connection.execute("SELECT current_schema()").fetchone()[0]
-        connection.execute("CREATE TABLE manuals (id bigint PRIMARY KEY, embedding public.vector(3))")
-        for key, vector in VECTORS.items():
-            connection.execute("INSERT INTO manuals VALUES (%s, %s::public.vector)", [int(key), str(vector)])
-
-        assert remembered(from_pgvector(connection, "manuals")) == (EXPECTED, 1)
-        assert remembered(from_pgvector(lambda: connection, f"{schema}.manuals")) == (EXPECTED, 1)
-        assert np.shape(from_pgvector(connection, "manuals")(["1"])["1"]) == (3,)
