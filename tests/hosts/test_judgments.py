@@ -50,12 +50,67 @@ def test_ratings_of_quepid_are_read(tmp_path):
     assert list(read_events(tmp_path / "q.csv")) == [judged("wool", "7", 3.0), judged("tea", "9", 0.0)]
 
 
-def test_a_rating_that_is_no_number_is_named(tmp_path):
-    """The message has the line."""
-    (tmp_path / "q.csv").write_text("query,docid,rating\nwool,7,good\n", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("wool,7,good", r"q.csv:3: expected query, docid and rating"),
+        (",7,3", r"q.csv:3: .*query: expected a text, got ''"),
+        ("wool, ,3", r"q.csv:3: .*document: expected a text, got ' '"),
+        ("wool,7", r"q.csv:3: expected query, docid and rating"),
+        ("wool,7,nan", r"q.csv:3: .*got nan"),
+        ('"wool,7,3\ntea,8,1', "q.csv: expected comma-separated values"),
+    ],
+    ids=["no number", "no query", "no document", "cut", "nan", "open quote"],
+)
+def test_a_row_that_is_no_rating_is_named(tmp_path, row, message):
+    """The message has the line, and no row is passed over."""
+    (tmp_path / "q.csv").write_text(f"query,docid,rating\nsilk,1,2\n{row}\n", encoding="utf-8")
 
-    with pytest.raises(DataError, match=r"q.csv:2: expected query, docid and rating"):
+    with pytest.raises(DataError, match=message):
         list(read_events(tmp_path / "q.csv"))
+
+
+RATINGS = {"judgmentRatings": [{"query": "wool", "ratings": [{"docId": "7", "rating": "3.000"}]}]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [RATINGS, {"_id": "b5", "found": True, "_source": RATINGS}, {"took": 9, "hits": {"hits": [{"_source": RATINGS}]}}],
+    ids=["imported", "document", "asked for"],
+)
+def test_judgments_are_read_as_opensearch_answers(tmp_path, said):
+    """What is imported, and what a GET of a judgment list or of its document gives."""
+    (tmp_path / "q.json").write_text(json.dumps(said), encoding="utf-8")
+
+    assert list(read_events(tmp_path / "q.json")) == [judged("wool", "7", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*query"),
+        ({"query": None, "ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*got None"),
+        ({"query": "tea"}, "judgmentRatings 2: .*ratings"),
+        ({"query": "tea", "ratings": [{"docId": None, "rating": "1"}]}, "judgmentRatings 2: .*got None"),
+        ({"query": "tea", "ratings": [{"docId": "7", "rating": None}]}, "judgmentRatings 2: "),
+        ({"query": "tea", "ratings": [{"docId": "7", "rating": 10**400}]}, "judgmentRatings 2: "),
+        ("tea", "judgmentRatings 2: "),
+    ],
+)
+def test_a_judgment_of_opensearch_that_lacks_something_is_named(tmp_path, entry, message):
+    """A query without a text never becomes the query 'None'."""
+    (tmp_path / "q.json").write_text(json.dumps({"judgmentRatings": RATINGS["judgmentRatings"] + [entry]}))
+
+    with pytest.raises(DataError, match=message):
+        list(read_events(tmp_path / "q.json"))
+
+
+def test_several_judgment_lists_are_refused(tmp_path):
+    """Their grades may mean different things."""
+    (tmp_path / "q.json").write_text(json.dumps({"hits": {"hits": [{"_source": RATINGS}] * 2}}))
+
+    with pytest.raises(DataError, match="expected one judgment list, got 2"):
+        list(read_events(tmp_path / "q.json"))
 
 
 def test_qrels_refuse_what_they_cannot_hold(tmp_path):
