@@ -155,7 +155,7 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
         workers[0].kill()
         workers[0].wait()
         workers[0] = child(work)
-    eventually(lambda: sum(n for _, n in store.judges(tenant=None)) == 640, seconds=60)
+    eventually(lambda: sum(n for _, n in store.judges(tenant=None)) == 640, seconds=180)
     for one in workers:
         one.kill()
         one.wait()

@@ -19,7 +19,8 @@ without tables, another for each test:
 """
 
 from tttembed_rag.testing.fakes import FakeClock, FakeEmbedder, FakeJudge, FakeLog, Logged, word_overlap
-from tttembed_rag.testing.suite import JUDGE, StoreSuite, eventually, facts, learned, traffic, unrewarded
+from tttembed_rag.testing.queries import JUDGE, eventually, facts, learned, traffic, unrewarded
+from tttembed_rag.testing.suite import StoreSuite
 
 __all__ = [
     "JUDGE",
