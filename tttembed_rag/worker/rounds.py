@@ -53,7 +53,8 @@ class Worker:
 
     Any number of workers share a store, side by side: one works for a tenant at a time, and what it was killed at
     goes to the next one once its lease ends. It may be killed at any moment: every reward and version is there or not.
-    A round costs nothing for tenants with nothing to do. Workers with different judges each see what is new of theirs.
+    A round costs nothing for tenants with nothing to do. Workers with different judges each see what is new of theirs;
+    one without a judge takes what is new of all, so it is the only one of its tenants.
 
     Args:
         store: The store that it works on.
