@@ -520,6 +520,22 @@ class TestAudit:
         assert reason in said.output
 
 
+def test_rewards_that_repeat_shared_words_are_told(here: Path) -> None:
+    """`fit` prints a warning where a judge does no more than count the words that documents share with queries."""
+    rows = []
+    for number in range(12):
+        words = [f"word{number}x{place}" for place in range(5)]
+        for shared in range(5):
+            document = " ".join([*words[:shared], *["other"] * (5 - shared)])
+            rows.append(f"{' '.join(words)},{document},{shared / 5}")
+    (here / "votes.csv").write_text("\n".join(["query,document,reward", *rows]), encoding="utf-8")
+
+    fitted = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+    assert fitted.exit_code == 0, fitted.output
+    assert "warning: rewards repeat how many words documents share with their query" in fitted.output
+
+
 def test_rewards_that_follow_the_length_of_documents_are_told(here: Path) -> None:
     """`fit` prints a warning, and `show` repeats it; what is learned stays learned."""
     rng = np.random.default_rng(0)

@@ -50,6 +50,22 @@ def test_clicks_on_what_stood_first_are_told():
     assert line.startswith("rewards repeat the order in which documents were found (Spearman's correlation within")
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_judge_that_counts_words_is_told(known):
+    """Rewards that all but repeat how many words a document shares with its query; not where a text is missing."""
+    rng = np.random.default_rng(0)
+    shared = np.stack([rng.permutation(8) for _ in range(40)])
+    rewards, _ = judged(lambda _, __, noise: shared / 10 + 0.02 * noise)
+    texts = [" ".join(f"Word{word}," for word in range(count)) for count in shared.ravel()]
+    documents = dict(zip(rewards.doc_ids.tolist(), texts, strict=True))
+    queries = dict.fromkeys(rewards.query_ids.tolist() if known else [], " ".join(f"word{word}" for word in range(8)))
+    lines = warnings_of(rewards, texts=lambda _: (queries, documents))
+
+    assert [line.partition(" (")[0] for line in lines] == [
+        "rewards repeat how many words documents share with their query"
+    ] * known
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_judge_that_reads_is_not(seed):
     """It agrees with similarity, if not always, and a little with length."""

@@ -302,6 +302,23 @@ def test_fit_warns_of_a_judge_of_age(sqlite_url: str, tmp_path: Path, sign: int,
     assert f"warning: rewards follow when documents were first served, {word} is better" in result.output
 
 
+def test_fit_warns_of_a_judge_that_counts_words(sqlite_url: str, tmp_path: Path) -> None:
+    """Rewards that repeat how many words a document shares with its query are told, by the texts in the store."""
+    rng = np.random.default_rng(0)
+    documents = [
+        Candidate(f"d{j}", rng.standard_normal(8), "wash wool by hand in cold water"[: 4 * j]) for j in range(8)
+    ]
+    judged = [replace(one, reward=number / 10) for number, one in enumerate(documents)]
+
+    with open_store(sqlite_url) as store:
+        for number in range(20):
+            text = f"wash wool by hand in cold water, please {number}"
+            store.observe([Served(f"q{number}", rng.standard_normal(8), judged, text, at=1.7e9)], judge=JUDGE)
+    result = run("fit", sqlite_url, "--out", tmp_path / "learned.safetensors")
+
+    assert "warning: rewards repeat how many words documents share with their query" in result.output
+
+
 def test_fit_asks_which_judge(url: str, tmp_path: Path) -> None:
     """Where there are several, their rewards are not mixed."""
     with open_store(url) as store:

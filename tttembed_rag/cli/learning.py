@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
@@ -23,6 +24,10 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
+
+if TYPE_CHECKING:
+    from tttembed_rag.judging.biases import Texts
+
 
 # Where rewards are.
 _REWARDS_OPTIONS = (
@@ -108,11 +113,12 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        rewards, lengths, arrivals = RewardSource(source=source, out=out, **options).read()
+        found = RewardSource(source=source, out=out, **options).read()
+        rewards = found.rewards
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
         doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
-        warning = "\n".join(filter(None, [doubt, *warnings_of(rewards, lengths, arrivals)]))
+        warning = "\n".join(filter(None, [doubt, *warnings_of(*found)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
@@ -155,11 +161,12 @@ def refuse_all_but_scale(folder: Path) -> None:
 
 
 class Found(NamedTuple):
-    """The rewards of a source, and by their ids the lengths of documents, and which were first served later."""
+    """The rewards of a source, by ids the lengths of documents and which were first served later, and the texts."""
 
     rewards: Rewards
     lengths: Mapping[str, int]
     arrivals: Mapping[str, int] = MappingProxyType({})
+    texts: Callable[[Rewards], Texts] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +213,13 @@ class RewardSource:
             rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
             names = rewards.doc_ids.tolist()
             lengths = store.history.document_lengths(self.tenant, names)
-            return Found(rewards, lengths, store.history.document_arrivals(self.tenant, names))
+            arrivals = store.history.document_arrivals(self.tenant, names)
+            return Found(rewards, lengths, arrivals, partial(self._texts_in_store, url))
+
+    def _texts_in_store(self, url: str, rewards: Rewards) -> Texts:
+        names = np.unique(rewards.doc_ids[rewards.candidates]).tolist()
+        with opened(url) as store:
+            return store.history.texts(self.tenant), store.history.document_texts(self.tenant, names)
 
     def _of_folder(self, folder: Path) -> Found:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
@@ -219,8 +232,10 @@ class RewardSource:
         collection = open_collection(folder, vectors=self.vectors, rewards=self.rewards, scale=scale, labels=False)
         judged = [row for row in range(len(collection.query_ids)) if len(collection.candidates(row, self.depth)[0])]
         pooled = pooled_rewards([collection], [np.array(judged, dtype=np.intp)], self.depth)
-        lengths = {name: len(text) for name, text in load_beir(folder, labels=False).documents.items()}
-        return Found(replace(pooled, embedder=embedder_of(folder, self.vectors)), lengths)
+        read = load_beir(folder, labels=False)
+        lengths = {name: len(text) for name, text in read.documents.items()}
+        pooled = replace(pooled, embedder=embedder_of(folder, self.vectors))
+        return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))
 
     def _of_file(self, file: Path) -> Found:
         read = read_embedded(
@@ -233,4 +248,7 @@ class RewardSource:
             judge=read.judge,
             embedder=read.embedder,
         )
-        return Found(rewards, {id_of_text(row.document): len(row.document) for row in read.rows})
+        documents = {id_of_text(row.document): row.document for row in read.rows}
+        lengths = {name: len(text) for name, text in documents.items()}
+        asked = {row.query: row.query for row in read.rows}
+        return Found(rewards, lengths, texts=lambda _: (asked, documents))

@@ -3,13 +3,15 @@
 Within each query, the rewards are compared with the lengths, with the ages and with the base similarities of its
 documents by Spearman's rank correlation. A judge that reads the query agrees with similarity more than with length or
 age; where rewards surely follow one of these more, they say little of the query. Rewards that all but repeat base order
-may be clicks on what stood first.
+may be clicks on what stood first, and those that all but repeat the number of shared words a judge that counts them:
+the mean correlation of labels with shared words is below .4 on the collections of `benchmarks/poison.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -20,12 +22,19 @@ from tttembed_rag.vectors.rows import Float64
 _LEAST, _MOST = 10, 2000
 # One-sided normal quantile at 5 %.
 _SURE: Final = 1.645
-# Mean correlations that are worth a line: with length or age, and with base order.
-_OTHER, _PLACE = 0.2, 0.9
+# Mean correlations that are worth a line: with length or age, and with base order or shared words.
+_OTHER, _REPEATS = 0.2, 0.9
+_WORD = re.compile(r"\w+")
+
+# The texts of queries and of documents by their ids.
+Texts: TypeAlias = tuple[Mapping[str, str], Mapping[str, str]]
 
 
 def warnings_of(
-    rewards: Rewards, lengths: Mapping[str, int] | None = None, arrivals: Mapping[str, int] | None = None
+    rewards: Rewards,
+    lengths: Mapping[str, int] | None = None,
+    arrivals: Mapping[str, int] | None = None,
+    texts: Callable[[Rewards], Texts] | None = None,
 ) -> list[str]:
     """A line for each thing that explains *rewards* better than relevance seems to; they warn, and refuse nothing.
 
@@ -35,6 +44,8 @@ def warnings_of(
         lengths: Characters of each document's text by its id, where texts are known.
 
         arrivals: A number of each document by its id, larger for one that was first served later, where a store knows.
+
+        texts: Gives the texts of some of the rewards, which are looked at; a text that it lacks leaves words out.
     """
     rows = np.flatnonzero((rewards.reach > 0) & (rewards.depths > 2))
     if len(rows) < _LEAST:
@@ -48,10 +59,16 @@ def warnings_of(
     )
     near = spearman(some, similarity)
     lines = []
-    if near.mean() > _PLACE:
+    if near.mean() > _REPEATS:
         lines.append(
             f"rewards repeat the order in which documents were found (Spearman's correlation within queries "
             f"{near.mean():+.2f}): are they clicks on what stood first?"
+        )
+    words = None if texts is None else shared_words(some, *texts(some))
+    if words is not None and (shared := spearman(some, words).mean()) > _REPEATS:
+        lines.append(
+            f"rewards repeat how many words documents share with their query (Spearman's correlation within queries "
+            f"{shared:+.2f}): does the judge do more than count them?"
         )
     features = (
         ("the length of documents", lengths, "longer", "shorter"),
@@ -71,6 +88,19 @@ def warnings_of(
                 "judge read?"
             )
     return lines
+
+
+def shared_words(rewards: Rewards, queries: Mapping[str, str], documents: Mapping[str, str]) -> Float64 | None:
+    """(N,) how many distinct words each candidate shares with its query; None where a text is missing."""
+    asked = [queries.get(name) for name in rewards.query_ids.tolist()]
+    found = {row: documents.get(str(rewards.doc_ids[row])) for row in np.unique(rewards.candidates).tolist()}
+    if None in asked or None in found.values():
+        return None
+    of_query = [set(_WORD.findall(str(text).lower())) for text in asked]
+    of_document = {row: set(_WORD.findall(str(text).lower())) for row, text in found.items()}
+    query = np.repeat(np.arange(len(rewards)), rewards.depths).tolist()
+    pairs = zip(query, rewards.candidates.tolist(), strict=True)
+    return np.array([len(of_query[q] & of_document[d]) for q, d in pairs], dtype=np.float64)
 
 
 def spearman(rewards: Rewards, feature: Float64) -> Float64:
