@@ -15,7 +15,7 @@ from tttembed_rag.fitting.scopes import of_task, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.scale import fit_sharded
-from tttembed_rag.scale.shards import Group, Plan, Shard
+from tttembed_rag.scale.shards import Shard, ShardGroup, ShardPlan
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
@@ -206,7 +206,7 @@ def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
         doc_ids=[f"d{row}" for row in range(20)],
     )
     judged.to_parquet(tmp_path / "set")
-    plan = Plan(gated(Recipe(), judged), (Group(None, ("d0",)),), source_voices=1.0)
+    plan = ShardPlan(gated(Recipe(), judged), (ShardGroup(None, ("d0",)),), source_voices=1.0)
     learned = Shard(tmp_path / "set", "part-00000.parquet")._of_groups(plan)[0][0]
 
     assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])

@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("mcp")
 
+import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
@@ -143,14 +145,18 @@ def test_clients_over_http_teach_one_search(tmp_path, mode):
     assert asyncio.run(story())
 
 
-def test_what_was_called_is_kept_when_it_is_told_to_end(tmp_path):
-    """SIGTERM right after a call: the outcome is in the store."""
+def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
+    """SIGTERM right after calls: they are in the store under the source of their header, else of the command line."""
     url = f"sqlite:///{tmp_path}/tools.db"
 
     async def story():
-        async with served(tmp_path, "--store", url) as (process, address):
-            async with Client(address) as client:
-                await work(client, LEARNED[:1])
+        async with served(tmp_path, "--store", url, "--source", "unknown") as (process, address):
+            for headers in ({"X-TTT-Source": "ann"}, {}):
+                async with (
+                    httpx2.AsyncClient(headers=headers) as http,
+                    Client(streamable_http_client(address, http_client=http)) as client,
+                ):
+                    await work(client, LEARNED[:1])
             process.send_signal(signal.SIGTERM)
             return await asyncio.to_thread(process.wait, 20)
 
@@ -158,7 +164,8 @@ def test_what_was_called_is_kept_when_it_is_told_to_end(tmp_path):
 
     assert code in (0, -signal.SIGTERM)
     with open_store(url) as store:
-        assert store.counts().rewards == 2
+        rewards = store.rewards("tool use")
+        assert dict(zip(rewards.sources.tolist(), rewards.depths.tolist(), strict=True)) == {"ann": 2, "unknown": 2}
 
 
 def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from tttembed_rag.errors import DataError, TTTEmbedError, require
 from tttembed_rag.tools.search import GROWTH, LearnedToolSearch
-from tttembed_rag.tools.turn import Turns, is_outage
+from tttembed_rag.tools.turn import Turns, is_outage, sent_by
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -160,6 +160,8 @@ class FrontedServer:
 class Front:
     """The server that an MCP client sees.
 
+    The source of a call is that of its header ``X-TTT-Source``, else that of the caller's `scope`.
+
     Args:
         search: The search; the tools of the servers behind are added to it.
 
@@ -206,10 +208,11 @@ class Front:
 
         async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
             given = params.arguments or {}
-            if params.name == _SEARCH:
-                return await self._find(_key(ctx), given.get("query"))
-            if params.name == _CALL:
-                return await self._call(_key(ctx), given.get("name"), given.get("arguments"))
+            with sent_by({} if ctx.request is None else ctx.request.headers):
+                if params.name == _SEARCH:
+                    return await self._find(_key(ctx), given.get("query"))
+                if params.name == _CALL:
+                    return await self._call(_key(ctx), given.get("name"), given.get("arguments"))
             return _error(f"expected {_SEARCH} or {_CALL}, got {params.name!r}")
 
         return Server("tttembed-tools", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
