@@ -7,6 +7,7 @@ are kept beside them, so nothing is copied only to be normalised.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tttembed_rag.vectors.columns import checked_columns, ragged, sliced, stacke
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
+_log = logging.getLogger(__name__)
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
 
@@ -302,7 +304,10 @@ class Rewards:
     ) -> Rewards:
         """The rewards of columns as `checked_columns` takes them, *scores* on *scale*."""
         checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
-        values = (Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores)
+        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        values = declared.to_unit(scores)
+        if doubt := declared.doubt(values):
+            _log.warning("rewards: %s", doubt)
         return cls(**checked, values=values, embedder=embedder)
 
     @classmethod

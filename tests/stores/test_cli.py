@@ -334,16 +334,18 @@ def test_forget_says_what_is_left(url: str) -> None:
 
 
 def test_forget_takes_back_what_a_source_said(url: str) -> None:
-    """The queries stay; a source without rewards is said so with exit code 1, a query beside it is refused."""
+    """The queries stay; a source without rewards is refused unless that is allowed, a query beside it always."""
     with open_store(url) as store:
         one = replace(traffic(1)[0], source="ann")
         store.observe([one], judge=JUDGE)
     options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
-    found, missed, both = (run("forget", *options, *more) for more in ([], [], ["--query", "q3"]))
+    found, missed, unseen, both = (run("forget", *options, *more) for more in ([], [], ["--unseen"], ["--query", "q3"]))
 
     assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
     assert "left of tenant '': 20 queries, 80 rewards" in found.output
-    assert (missed.exit_code, missed.stderr) == (1, "--source: expected one with rewards of tenant '', found none\n")
+    refused = "Error: source: expected one that has rewarded queries of tenant '', got 'ann'; nothing was deleted; "
+    assert (missed.exit_code, missed.stderr.count("\n"), missed.stderr[: len(refused)]) == (2, 1, refused)
+    assert (unseen.exit_code, unseen.output[:34]) == (0, "forgotten: 0 queries, 0 documents,")
     assert (both.exit_code, "expected a query or a source, got both" in both.output) == (2, True)
 
 

@@ -1,6 +1,7 @@
 """`tttembed tools serve` in front of real MCP servers, with a real client, over stdio and HTTP on loopback."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -18,11 +19,14 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
+from mcp_types import ListToolsResult, Tool
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.stores import open_store
-from tttembed_rag.tools.mcp_server import read_servers
+from tttembed_rag.tools import mcp_server
+from tttembed_rag.tools.mcp_server import FrontedServer, read_servers
 
 from .conftest import LEARNED, UNSEEN, request
 
@@ -182,6 +186,26 @@ def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
 
     assert f"office.zeta_{LEARNED[0]}" in names
     assert "server 'gone': [Errno 2] No such file or directory" in (tmp_path / "stderr").read_text()
+
+
+@pytest.mark.parametrize("tools", [0, 30])
+def test_a_server_that_lists_without_end_is_given_up(monkeypatch, tools):
+    """Its pages, and the tools in them, are bounded: it fills no memory, and its name is in the reason."""
+    monkeypatch.setattr(mcp_server, "_MOST_TOOLS", 1_000)
+    pages = itertools.count()
+
+    async def list_tools(_ctx, _params):
+        page = next(pages)
+        some = [Tool(name=f"t{page}-{number}", input_schema={"type": "object"}) for number in range(tools)]
+        return ListToolsResult(tools=some, next_cursor=str(page))
+
+    async def story():
+        behind = FrontedServer("endless", None)
+        async with Client(Server("endless", on_list_tools=list_tools)) as client:
+            with pytest.raises(ValueError, match=r"expected at most 1000 (pages of )?tools, got more"):
+                await behind._listed(client)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_source, current_tenant
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.jsontext import parsed_json
 
 __all__ = ["RewardLog"]
 
@@ -241,7 +242,7 @@ class RewardLog:
             DataError: The file is something else.
         """
         try:
-            head, *lines = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+            head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
             log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
             for line in lines:
                 shown = [(text, _by_source(rewards)) for text, rewards in line["documents"]]

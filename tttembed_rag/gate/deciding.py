@@ -51,6 +51,7 @@ from tttembed_rag.gate.thresholds import (
     NOISE,
     ONE_SOURCE,
     PUBLISHED,
+    SINGLE,
     SURPASSED,
     UNSURE,
     Question,
@@ -304,7 +305,7 @@ def _refused(case: Case, together: Signal | None) -> Evidence | None:
     signal = case.signal
     question: Question | None = None
     if not case.rewards.reach.any():
-        question = EQUAL
+        question = EQUAL if case.rewards.depths.max() > 1 else SINGLE
     elif signal.contradicts:
         question = BACKWARDS
     elif case.questions < 2:

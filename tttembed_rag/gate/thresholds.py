@@ -110,6 +110,14 @@ FEW = Question(
     "{n} rewarded query cannot be held out from itself",
     "Judge more queries; or serve this one alone with scope='query', gate=False.",
 )
+SINGLE = Question(
+    "TTT-G15",
+    "Was more than one candidate of a query judged?",
+    "At least one query has two judged candidates.",
+    "one candidate of each query was judged, so there is no order to learn",
+    "Log what was shown and not chosen, too: in a file of votes as rows with click or success 0. For calls of tools "
+    "`LearnedToolSearch` compares with what the search listed: see [tools](../tools.md).",
+)
 EQUAL = Question(
     "TTT-G02",
     "Do the rewards of any query differ?",
@@ -137,7 +145,8 @@ BLIND = Question(
     f"Permutation test within documents: a document's rewards follow what is asked (p < {LEVEL:g}). Where too few "
     f"documents recur, more than {VARIES:.0%} of the variance of rewards lies within documents.",
     "a document's rewards do not depend on what is asked",
-    "Check the judge's prompt; judge more queries that share documents.",
+    "Check the judge's prompt; judge more queries that share documents. Of calls of tools, log those that were listed "
+    "and not called, too, or let `LearnedToolSearch` learn from them: see [tools](../tools.md).",
 )
 NO_FALL = Question(
     "TTT-G06",
@@ -209,6 +218,7 @@ AUDITED = Question(
 )
 QUESTIONS = (
     FEW,
+    SINGLE,
     EQUAL,
     BACKWARDS,
     NOISE,

@@ -122,6 +122,18 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     return offsets, matrix.shape[1], settings
 
 
+def settings_of(head: bytes, name: str) -> Settings:
+    """The settings of an offsets file, of which *head* is the beginning: at least its header.
+
+    Raises:
+        OffsetFileError: It is something else, damaged, or has a newer format.
+    """
+    try:
+        return _checked_settings(json.loads(_header(name, head)["settings"]))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        raise exc if isinstance(exc, OffsetFileError) else damaged(name, exc) from exc
+
+
 def damaged(name: str, reason: Exception) -> OffsetFileError:
     """The error for a file that is damaged or foreign, for the *reason* that another error gave."""
     return OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({reason})")

@@ -26,6 +26,8 @@ __all__ = ["NamesTasks", "Router", "ScopeSource", "Steering", "checked_scope", "
 _log = logging.getLogger(__name__)
 # Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
 _MOST_WARNED, _MOST_SHOWN = 20, 8
+# Attributes in which embedding models of the frameworks keep the width of their vectors.
+_WIDTHS = ("dimensions", "embed_dim", "size")
 
 
 @runtime_checkable
@@ -67,12 +69,12 @@ def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | 
     A router is asked about the base *vector*, and where none is at hand names no task. A resolver
     that fails, or answers anything but a text, names no task; the failure is logged.
     """
-    if isinstance(source, str):
-        return source
+    if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
+        return current_scope() if source is None else source
     if isinstance(source, NamesTasks):
         return source.task_of(query, vector)
     task = current_scope()
-    if task is not None or source is None:
+    if task is not None:
         return task
     try:
         if isinstance(source, Router):
@@ -82,6 +84,11 @@ def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | 
         _log.exception("%r named no task", source)
         return None
     return answer if isinstance(answer, str) else None
+
+
+def width_of(model: Any) -> int | None:
+    """How wide the vectors of an embedding *model* are, where it says so; None elsewhere."""
+    return next((value for name in _WIDTHS if type(value := getattr(model, name, None)) is int and value > 0), None)
 
 
 class Steering:
@@ -97,12 +104,21 @@ class Steering:
             to task; a caller's `scope` comes before these two. Where no task is named, the default task's or the global
             offset is looked up, as `Offsets.apply` does, and without one the base vector served.
 
+        model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
+            and not at the first query.
+
     Raises:
-        InputError: *offsets* or *scope* are something else.
+        InputError: *offsets* or *scope* are something else, or the offsets are of another width than the model's.
     """
 
-    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None) -> None:
+    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, LiveOffsets) else LiveOffsets(checked_offsets(offsets))
+        width = width_of(model)
+        if isinstance(offsets, Offsets) and width not in (None, offsets.width):
+            raise InputError(
+                f"offsets: expected the width of {type(model).__name__}, {width}, got {offsets.width}: they were "
+                "learned for another embedding model"
+            )
         telemetry.start()
         self._scope = checked_scope(scope)
         self._logged: set[str | None] = set()
@@ -126,7 +142,10 @@ class Steering:
         refusal of a task is logged.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
-        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
+        return self.applied(vector.tolist() if isinstance(vector, np.ndarray) else vector, query)
+
+    def applied(self, base: Any, query: str) -> Any:
+        """The same for a vector that stays what it is: an array comes back as an array."""
         task = self.task_of(query, base)
         offsets, query_id = self._live.find(query, task)
         steered, served = base, False

@@ -53,7 +53,7 @@ class Worker:
 
     Any number of workers share a store, side by side: one works for a tenant at a time, and what it was killed at
     goes to the next one once its lease ends. It may be killed at any moment: every reward and version is there or not.
-    A round costs nothing for tenants with nothing to do.
+    A round costs nothing for tenants with nothing to do. Workers with different judges each see what is new of theirs.
 
     Args:
         store: The store that it works on.
@@ -229,7 +229,7 @@ class Worker:
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
                 return
         self._look_anew(probe)
-        for tenant in self._ours(self._store.due.tenants()):
+        for tenant in self._ours(self._store.due.tenants(self._habits.judge)):
             if stop.is_set():
                 return
             if tenant in self._elsewhere or self._is_troubled("learning", tenant):
@@ -263,7 +263,7 @@ class Worker:
             before, changed = probe, True
         basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
         if changed:
-            self._store.due.restart(json.dumps(basis))
+            self._store.due.restart(json.dumps(basis), self._habits.judge)
         self._basis = json.dumps(basis)
 
     def _ours(self, tenants: Sequence[str]) -> list[str]:
