@@ -1,16 +1,14 @@
-"""One fit over shards: here, through Ray, and as one fit of all; how long, in how much memory; with actors killed.
+"""One fit over shards: here, through Ray, and as one fit of all; how long, in how much memory.
 
     python benchmarks/scale.py [--queries 1000000] [--documents 100000] [--shards 2] [--ways whole,local,ray]
     python benchmarks/scale.py --queries 10000000
-    python benchmarks/scale.py --kills 50
 
 Synthetic: unit documents of width 384 that queries share, ten judged of each query, rewards with a preference that
 all queries share; written in shards to a temporary folder, removed afterwards. Every way runs in a process of its
 own, which reads the files and learns one ungated offset on both cores. Times are those of reading and of learning,
 for Ray on a cluster that runs already. CPU is the processor time of the process and of Ray's, GB their peak of
 resident memory without pages of files, which the system may take back. From five million queries on only Ray is asked,
-and query vectors lie in temporary files: ten million take 35 GB of disk. With --kills small fits run through Ray while
-an actor is killed at a random instant; the offsets must have the bits of a fit without kills.
+and query vectors lie in temporary files: ten million take 35 GB of disk.
 """
 
 from __future__ import annotations
@@ -19,8 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -92,20 +88,18 @@ def write(folder: Path, queries: int, documents: int, shards: int, width: int = 
                     file.write_table(group)
 
 
-def below(name: bytes = b"") -> list[int]:
-    """Process ids below this one, of which the command line holds *name*."""
-    parents, found = dict[int, int](), list[int]()
+def below() -> list[int]:
+    """Process ids below this one."""
+    parents = dict[int, int]()
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):  # it ended meanwhile
-            if entry.name.isdigit() and name in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
             if entry.name.isdigit():
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
 
     def ours(pid: int) -> bool:
-        return pid == os.getpid() or (pid in parents and ours(parents[pid]))
+        return pid in parents and (parents[pid] == os.getpid() or ours(parents[pid]))
 
-    return [pid for pid in found if ours(pid) and pid != os.getpid()]
+    return [pid for pid in parents if ours(pid)]
 
 
 def resident(pid: int) -> int:
@@ -197,45 +191,6 @@ def measure(options: argparse.Namespace) -> None:
             print(f"{way:<8}{read:>8}{used}{reached}", flush=True)
 
 
-def kills(trials: int) -> None:
-    """So many fits, an actor of each killed at a random instant."""
-    import ray
-
-    ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=100_000_000)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place) / "rewards"
-        write(folder, 4000, 1000, 4, 64)
-        expected = fit_sharded(folder, scope="global", gate=False)["global"].vector.tobytes()
-        same = hit = 0
-        for seed in range(trials):
-            draw = random.Random(seed)
-            ended = threading.Event()
-
-            earlier = set(below(b"ray::_Holder"))  # of the last fit, about to end
-
-            def kill(draw: random.Random = draw, ended: threading.Event = ended, earlier: set[int] = earlier) -> None:
-                nonlocal hit
-                while not set(below(b"ray::_Holder")) - earlier and not ended.wait(0.01):
-                    pass
-                ended.wait(draw.uniform(0, 1.5))
-                if found := sorted(set(below(b"ray::_Holder")) - earlier):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(draw.choice(found), signal.SIGKILL)
-                        hit += not ended.is_set()
-
-            killer = threading.Thread(target=kill)
-            killer.start()
-            got = fit_sharded(folder, scope="global", gate=False, engine="ray")["global"].vector.tobytes()
-            ended.set()
-            killer.join()
-            same += got == expected
-            print(f"trial {seed}: {same} of {seed + 1} the same, {hit} hit", flush=True)
-        print(f"{same} of {trials} fits gave the bits of a fit without kills; in {hit} of them an actor was killed")
-    ray.shutdown()
-    if same < trials:
-        raise SystemExit(1)
-
-
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -246,7 +201,6 @@ def main() -> None:
     parser.add_argument("--ways", help="whole,local,ray, if not given; ray from five million queries on")
     parser.add_argument("--scratch", action="store_true", help="query vectors of shards in temporary files")
     parser.add_argument("--within", type=Path, help="where the temporary folder is made")
-    parser.add_argument("--kills", type=int)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     many = options.queries >= MANY
@@ -255,8 +209,6 @@ def main() -> None:
     options.scratch |= many
     if options.one:
         print(json.dumps(learn(options.within, options.one, scratch=options.scratch)))
-    elif options.kills:
-        kills(options.kills)
     else:
         measure(options)
 

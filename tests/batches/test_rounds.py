@@ -539,4 +539,4 @@ def test_the_command_sends_and_reads(store, served, batch_server, spec):
     assert "judged: 9 pairs scored" in outputs[1]
     assert store.counts().rewards == 9
     assert CliRunner().invoke(main, ["worker", store.name, "--batch"]).exit_code == 2
-    assert "asked by batches" in CliRunner().invoke(main, [*command[:3], "gemini:x", "--batch"]).output
+    assert "asked by batches" in CliRunner().invoke(main, [*command[:3], "anthropic:x", "--batch"]).output

@@ -10,17 +10,39 @@ import pytest
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.errors import DataError, RewardError, VectorError
-from tttembed_rag.fitting import Recipe, scope_weights
+from tttembed_rag.fitting import Recipe, scope_weights, shared
 from tttembed_rag.fitting.scopes import of_task, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.scale import fit_sharded
-from tttembed_rag.scale.shards import Group, Plan, Shard
+from tttembed_rag.scale.shards import Shard, ShardGroup, ShardPlan
+from tttembed_rag.vectors import columns
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 
 # The optimum
+
+
+def test_queries_that_share_documents_are_evaluated_a_few_at_a_time(rewards, monkeypatch):
+    """In parts of seven queries the optimum is that of all at once, as far as sums of other parts round alike."""
+    whole = fit(rewards, scope="global", gate=False)["global"]
+    monkeypatch.setattr(shared, "_GRID_NUMBERS", 7 * 6)
+    parts = fit(rewards, scope="global", gate=False)["global"]
+
+    assert parts.certificate.objective == pytest.approx(whole.certificate.objective, abs=1e-9)
+    assert np.abs(parts.vector - whole.vector).max() < 1e-5 < np.abs(whole.vector).max()
+
+
+def test_a_document_twice_in_a_query_is_refused_in_whichever_part_it_is_checked(made, monkeypatch):
+    """The message names the query, also behind the first part."""
+    monkeypatch.setattr(columns, "_CHECK_ROWS", 4)
+    rewards = made(20, 1)
+    pairs = rewards.candidates.reshape(20, -1).copy()
+    pairs[17, 3] = pairs[17, 1]
+
+    with pytest.raises(InputError, match=f"got document {pairs[17, 1]} twice in query 17"):
+        Rewards.from_indexed(rewards.query_vectors, rewards.doc_vectors, pairs, rewards.values.reshape(20, -1))
 
 
 @pytest.mark.parametrize("scope", ["global", "task"])
@@ -206,7 +228,7 @@ def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
         doc_ids=[f"d{row}" for row in range(20)],
     )
     judged.to_parquet(tmp_path / "set")
-    plan = Plan(gated(Recipe(), judged), (Group(None, ("d0",)),), source_voices=1.0)
+    plan = ShardPlan(gated(Recipe(), judged), (ShardGroup(None, ("d0",)),), source_voices=1.0)
     learned = Shard(tmp_path / "set", "part-00000.parquet")._of_groups(plan)[0][0]
 
     assert {"d0", "d1"} <= set(judged.doc_ids[judged.candidates])

@@ -33,7 +33,7 @@ from tttembed_rag.offsets.values import AnyScope, Evidence, Offset
 from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scale.engines import Each, check_engine, opened_engine
-from tttembed_rag.scale.shards import Census, Group, Plan, Shard
+from tttembed_rag.scale.shards import Census, Shard, ShardGroup, ShardPlan
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -116,7 +116,7 @@ def fit_sharded(
         census = each("census")
         names = _names(census)
         width, dtype, judge, embedder, _ = census[0]
-        plan = Plan(replace(recipe, warm_start=None))
+        plan = ShardPlan(replace(recipe, warm_start=None))
         if gate:
             sample = _sampled(each, names, gate_queries, sorted({query for query, _ in audit or ()}))
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
@@ -125,15 +125,15 @@ def fit_sharded(
                 for one in fit(sample, **options).values()
             ]
             recipe = gated(recipe, sample)
-            plan = Plan(replace(recipe, warm_start=None), source_voices=source_voices)
+            plan = ShardPlan(replace(recipe, warm_start=None), source_voices=source_voices)
             offsets = _of_all(each, plan, decided, dtype)
         elif scope == "query":
-            offsets = _private(each, plan, Group(None))
+            offsets = _private(each, plan, ShardGroup(None))
         else:
             tasks = [None] if scope == "global" else sorted(names)
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
             start = np.concatenate([recipe.start(key, width) for key in keys])
-            offsets = _shared(each, plan._replace(groups=tuple(map(Group, tasks))), start, dtype)
+            offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
         return recorded(offsets, judge, width, recipe, scope, embedder)
 
 
@@ -168,7 +168,7 @@ def _sampled(each: Each, names: Mapping[str, NDArray[np.uint64]], most: int, lab
     return Rewards.joined([part for part in each("drawn", last, labelled) if part is not None])
 
 
-def _of_all(each: Each, plan: Plan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
+def _of_all(each: Each, plan: ShardPlan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
     """What a sample *decided* on, the constant and the private offsets that are served learned from all rewards."""
     shared = [one for one in decided if one.query_id is None]
     whole = next((one for one in shared if one.scope == "global" and one.served), None)
@@ -179,7 +179,7 @@ def _of_all(each: Each, plan: Plan, decided: Sequence[Offset], dtype: str) -> li
     if again:
         constant = plan._replace(
             recipe=replace(plan.recipe, ridge=RIDGE_STEP * plan.recipe.ridge),
-            groups=tuple(Group(one.task, one.evidence.withheld) for one in again),
+            groups=tuple(ShardGroup(one.task, one.evidence.withheld) for one in again),
         )
         start = np.array([one.vector for one in again], dtype=np.float64)
         learned = _shared(each, constant, start, dtype, [one.evidence for one in again])
@@ -192,13 +192,13 @@ def _of_all(each: Each, plan: Plan, decided: Sequence[Offset], dtype: str) -> li
         mine = [one for one in private if one.task == task]
         published = next((one.evidence for one in mine if one.served), None)
         if published is not None:
-            mine = _private(each, plan, Group(task, published.withheld), serving.get(task), published)
+            mine = _private(each, plan, ShardGroup(task, published.withheld), serving.get(task), published)
         offsets += mine
     return offsets
 
 
 def _private(
-    each: Each, plan: Plan, group: Group, around: Offset | None = None, evidence: Evidence | None = None
+    each: Each, plan: ShardPlan, group: ShardGroup, around: Offset | None = None, evidence: Evidence | None = None
 ) -> list[Offset]:
     """The private offset of each query of *group*, around what it is served, on *evidence*, in the order of shards."""
     parts = each("private", plan._replace(groups=(group,)), around, evidence)
@@ -206,7 +206,7 @@ def _private(
 
 
 def _shared(
-    each: Each, plan: Plan, start: Float64, dtype: str, evidence: Sequence[Evidence | None] | None = None
+    each: Each, plan: ShardPlan, start: Float64, dtype: str, evidence: Sequence[Evidence | None] | None = None
 ) -> list[Offset]:
     """The offset of each group of *plan*, from *start* (G, d) on; ungated without *evidence*."""
     voices = [Counter[str]() for _ in plan.groups]
@@ -240,7 +240,7 @@ class _OfShards:
     """The data term of all queries of the groups of a plan at some *rows*, each voice of a task with its *shares*."""
 
     each: Each
-    plan: Plan
+    plan: ShardPlan
     shares: Sequence[Mapping[str, float]]
     rows: IntArray
 

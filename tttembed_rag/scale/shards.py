@@ -26,14 +26,14 @@ from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.rows import Float64
 
 
-class Group(NamedTuple):
+class ShardGroup(NamedTuple):
     """Queries that share an offset: those of a task, or of all (None), *withheld* documents taken as unjudged."""
 
     task: str | None
     withheld: tuple[str, ...] = ()
 
 
-class Plan(NamedTuple):
+class ShardPlan(NamedTuple):
     """How the offsets of some groups are learned, by a recipe without a warm start.
 
     `source_voices` says how many voices a source has near any query, as the gate counts them; None is without a gate:
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     """
 
     recipe: Recipe
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ShardGroup, ...] = ()
     source_voices: float | None = None
 
 
@@ -85,7 +85,7 @@ class Shard:
         rows = np.flatnonzero((self._names <= most[task]) | np.isin(rewards.query_ids, list(labelled)))
         return rewards.take(rows) if rows.size else None
 
-    def voices(self, plan: Plan) -> list[dict[str, float]]:
+    def voices(self, plan: ShardPlan) -> list[dict[str, float]]:
         """Of each group, the voices of each task."""
         sums: list[dict[str, float]] = [{} for _ in plan.groups]
         for row, (rewards, voices) in self._of_groups(plan).items():
@@ -94,7 +94,7 @@ class Shard:
         return sums
 
     def evaluate(
-        self, plan: Plan, shares: Sequence[Mapping[str, float]], rows: Sequence[int], offsets: Float64
+        self, plan: ShardPlan, shares: Sequence[Mapping[str, float]], rows: Sequence[int], offsets: Float64
     ) -> tuple[Float64, Float64]:
         """Its part of the data terms (G,) and of their gradients (G, d) at *offsets* (G, d) of the groups at *rows*.
 
@@ -109,7 +109,7 @@ class Shard:
                 value[place], gradient[place] = at.value[0], at.gradient[0]
         return value, gradient
 
-    def private(self, plan: Plan, around: Offset | None, evidence: Evidence | None) -> list[Offset]:
+    def private(self, plan: ShardPlan, around: Offset | None, evidence: Evidence | None) -> list[Offset]:
         """The private offset of each query of the one group of *plan*, around what it is served, on *evidence*."""
         if (rewards := self._rewards_of(plan.groups[0])) is None:
             return []
@@ -131,7 +131,7 @@ class Shard:
             b"".join(blake2b("\0".join(name).encode(), digest_size=8).digest() for name in names), np.uint64
         )
 
-    def _rewards_of(self, group: Group) -> Rewards | None:
+    def _rewards_of(self, group: ShardGroup) -> Rewards | None:
         """The rewards of a group; None where there is none."""
         rewards = self._rewards
         if group.task is not None:
@@ -145,7 +145,7 @@ class Shard:
         kept = ~np.isin(copies, copies[out])
         return rewards.only(kept) if kept.any() else None
 
-    def _of_groups(self, plan: Plan) -> dict[int, tuple[Rewards, Float64]]:
+    def _of_groups(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:
         """By row of the plan what each group is learned from: rewards, and how many voices each query has."""
         if self._learned[0] != (asked := plan[1:]):
             found = {}
@@ -160,7 +160,9 @@ class Shard:
             self._learned = asked, found
         return self._learned[1]
 
-    def _problems_of(self, plan: Plan, shares: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, SharedProblem]]:
+    def _problems_of(
+        self, plan: ShardPlan, shares: Sequence[Mapping[str, float]]
+    ) -> Iterator[tuple[int, SharedProblem]]:
         """The data term of each group, by its row of the plan."""
         for row, (rewards, voices) in self._of_groups(plan).items():
             tasks, task = np.unique(rewards.tasks, return_inverse=True)
