@@ -363,7 +363,7 @@ def test_no_folder_is_one_line() -> None:
     """Eval without a folder asks for one."""
     result = tttembed("eval")
 
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR...'.")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR|FILE...'.")
 
 
 def test_folders_of_one_name_are_one_line(folder: Path) -> None:

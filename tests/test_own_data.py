@@ -186,13 +186,13 @@ class TestVotes:
         [
             (
                 "def embed(a, b): ...",
-                "python:mine:embed: expected vectors (60, d) for a list of 60 texts, got TypeError: ",
+                "python:mine:embed: expected vectors (8, d) for a list of 8 texts, got TypeError: ",
             ),
             ("def embed(texts): raise ValueError('no key')", "got ValueError: no key ("),
-            ("def embed(texts): return ['a' for _ in texts]", "(60, d) for a list of 60 texts, got dtype <U1"),
-            ("def embed(texts): return [1.0, 2.0]", "(60, d) for a list of 60 texts, got shape (2,)"),
-            ("def embed(texts): return [[1.0, 2.0]]", "(60, d) for a list of 60 texts, got shape (1, 2)"),
-            ("def embed(texts): return None", "(60, d) for a list of 60 texts, got None"),
+            ("def embed(texts): return ['a' for _ in texts]", "(8, d) for a list of 8 texts, got dtype <U1"),
+            ("def embed(texts): return [1.0, 2.0]", "(8, d) for a list of 8 texts, got shape (2,)"),
+            ("def embed(texts): return [[1.0, 2.0]]", "(8, d) for a list of 8 texts, got shape (1, 2)"),
+            ("def embed(texts): return None", "(8, d) for a list of 8 texts, got None"),
             (
                 "def embed(texts): return [[1.0] * (1 + i % 2) for i, _ in enumerate(texts)]",
                 "rows of different lengths",
@@ -204,7 +204,7 @@ class TestVotes:
             ),
             (
                 "class embed:\n fingerprint = ''\n embed_documents = len\n def embed_queries(self, t): return [[1.0]]",
-                "embed.embed_queries: expected vectors (60, d) for a list of 60 texts, got shape (1, 1)",
+                "embed.embed_queries: expected vectors (8, d) for a list of 8 texts, got shape (1, 1)",
             ),
             ("embed = 1 / 0", "expected an importable MODULE:NAME in 'python:mine:embed' (ZeroDivisionError: "),
         ],
