@@ -25,6 +25,8 @@ from click.testing import CliRunner
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.demo import tools as tools_demo
+from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 
@@ -334,6 +336,27 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     assert {published for _, published in lies} == {0.0}
     readme = f"more than .01 in {harmed} settings, gated ones in {lost} of {single} with one task (worst {worst})"
     assert readme in " ".join(TEXT.split())
+
+
+def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
+    """`tttembed demo --json benchmarks/results/demo.json` takes minutes; what it wrote last is in the tree."""
+    rows = [DemoRow(**row) for row in json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))]
+    counts = sorted({row.seen for row in rows})
+    start, *later = (tools_demo._line([row for row in rows if row.seen == count], rows) for count in counts)
+    found, change, worst = (
+        [digits(line[key], form) for line in later]
+        for key, form in (("recall5", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
+    )
+    moved = [line["moves"].partition("/")[0] for line in later]
+    said = [
+        f"the first five for {digits(start['recall5'], '.3f')} of them",
+        f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(found)};",
+        f"nDCG@10 rises from {digits(start['ndcg10'], '.3f')} by {' / '.join(change)}",
+        f"(worst split {', '.join(worst)})",
+        f"served on {', '.join(moved[:-1])} and {moved[-1]} of the six splits",
+    ]
+
+    assert [sentence for sentence in said if sentence not in NUMBERS] == []
 
 
 def test_every_verdict_has_a_page() -> None:
