@@ -439,6 +439,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "reason": "steady",
         "needed": None,
         "sources": 0,
+        "trust": 1.0,
         "judge": None,
         "landmarks": None,
         "bandwidth": None,

@@ -38,6 +38,9 @@ _SAVED = (
     *("judge", "embedder"),
 )
 
+_OF_DOCUMENTS = ("doc_vectors", "doc_norms")
+_OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources")
+
 
 @dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
 class Rewards:
@@ -306,6 +309,23 @@ class Rewards:
         if doubt := declared.doubt(values):
             _log.warning("rewards: %s", doubt)
         return cls(**checked, values=values, embedder=embedder)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rewards]) -> Rewards:
+        """The rewards of *parts* of one set, each document once: one judge and embedder, no query in two of them."""
+        ids = np.concatenate([part.doc_ids for part in parts])
+        doc_ids, first, row = np.unique(ids, return_index=True, return_inverse=True)
+        begins = np.cumsum([0, *(len(part.doc_ids) for part in parts)])
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_OF_QUERIES, *_OF_DOCUMENTS)
+        }
+        columns |= {name: columns[name][first] for name in _OF_DOCUMENTS}
+        depths = np.concatenate([part.depths for part in parts])
+        columns["starts"] = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        columns["candidates"] = np.concatenate(
+            [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
+        )
+        return replace(parts[0], doc_ids=doc_ids, **columns)
 
     def __len__(self) -> int:
         """Number of rewarded queries."""

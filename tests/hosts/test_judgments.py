@@ -1,24 +1,19 @@
-"""Judgments of search teams, in and out, and document vectors of stores' clients."""
+"""Judgments of search teams, in and out."""
 
 import json
 
-import numpy as np
-import psycopg
 import pytest
 from click.testing import CliRunner
 
 from tttembed_rag import DataError, InputError
-from tttembed_rag.capture import TextVectors
 from tttembed_rag.cli import main
 from tttembed_rag.hosts.judgments import write_judgments
-from tttembed_rag.hosts.stored import from_chroma, from_pgvector, from_qdrant
 from tttembed_rag.judges import Event
 from tttembed_rag.judges.feedback import read_events
 from tttembed_rag.stores import Candidate, Served
 
 REWARDS = {("q1", "a"): 1.0, ("q1", "b"): 1 / 3, ("q2", "a"): 0.0}
 TEXTS = {"q1": "wash wool, cold", "q2": 'the "mill"'}
-VECTORS = {"1": [1.0, 0.0, 0.5], "2": [0.0, 1.0, 0.25]}
 
 
 def judged(query, document, grade):
@@ -55,12 +50,67 @@ def test_ratings_of_quepid_are_read(tmp_path):
     assert list(read_events(tmp_path / "q.csv")) == [judged("wool", "7", 3.0), judged("tea", "9", 0.0)]
 
 
-def test_a_rating_that_is_no_number_is_named(tmp_path):
-    """The message has the line."""
-    (tmp_path / "q.csv").write_text("query,docid,rating\nwool,7,good\n", encoding="utf-8")
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("wool,7,good", r"q.csv:3: expected query, docid and rating"),
+        (",7,3", r"q.csv:3: .*query: expected a text, got ''"),
+        ("wool, ,3", r"q.csv:3: .*document: expected a text, got ' '"),
+        ("wool,7", r"q.csv:3: expected query, docid and rating"),
+        ("wool,7,nan", r"q.csv:3: .*got nan"),
+        ('"wool,7,3\ntea,8,1', "q.csv: expected comma-separated values"),
+    ],
+    ids=["no number", "no query", "no document", "cut", "nan", "open quote"],
+)
+def test_a_row_that_is_no_rating_is_named(tmp_path, row, message):
+    """The message has the line, and no row is passed over."""
+    (tmp_path / "q.csv").write_text(f"query,docid,rating\nsilk,1,2\n{row}\n", encoding="utf-8")
 
-    with pytest.raises(DataError, match=r"q.csv:2: expected query, docid and rating"):
+    with pytest.raises(DataError, match=message):
         list(read_events(tmp_path / "q.csv"))
+
+
+RATINGS = {"judgmentRatings": [{"query": "wool", "ratings": [{"docId": "7", "rating": "3.000"}]}]}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [RATINGS, {"_id": "b5", "found": True, "_source": RATINGS}, {"took": 9, "hits": {"hits": [{"_source": RATINGS}]}}],
+    ids=["imported", "document", "asked for"],
+)
+def test_judgments_are_read_as_opensearch_answers(tmp_path, said):
+    """What is imported, and what a GET of a judgment list or of its document gives."""
+    (tmp_path / "q.json").write_text(json.dumps(said), encoding="utf-8")
+
+    assert list(read_events(tmp_path / "q.json")) == [judged("wool", "7", 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*query"),
+        ({"query": None, "ratings": [{"docId": "7", "rating": "1"}]}, "judgmentRatings 2: .*got None"),
+        ({"query": "tea"}, "judgmentRatings 2: .*ratings"),
+        ({"query": "tea", "ratings": [{"docId": None, "rating": "1"}]}, "judgmentRatings 2: .*got None"),
+        ({"query": "tea", "ratings": [{"docId": "7", "rating": None}]}, "judgmentRatings 2: "),
+        ({"query": "tea", "ratings": [{"docId": "7", "rating": 10**400}]}, "judgmentRatings 2: "),
+        ("tea", "judgmentRatings 2: "),
+    ],
+)
+def test_a_judgment_of_opensearch_that_lacks_something_is_named(tmp_path, entry, message):
+    """A query without a text never becomes the query 'None'."""
+    (tmp_path / "q.json").write_text(json.dumps({"judgmentRatings": RATINGS["judgmentRatings"] + [entry]}))
+
+    with pytest.raises(DataError, match=message):
+        list(read_events(tmp_path / "q.json"))
+
+
+def test_several_judgment_lists_are_refused(tmp_path):
+    """Their grades may mean different things."""
+    (tmp_path / "q.json").write_text(json.dumps({"hits": {"hits": [{"_source": RATINGS}] * 2}}))
+
+    with pytest.raises(DataError, match="expected one judgment list, got 2"):
+        list(read_events(tmp_path / "q.json"))
 
 
 def test_qrels_refuse_what_they_cannot_hold(tmp_path):
@@ -91,58 +141,3 @@ def test_a_store_without_rewards_is_said_to_have_none(tmp_path, store, sqlite_ur
     assert result.exit_code == 2
     assert "expected rewards of a judge for tenant '', found none" in result.output
     assert not (tmp_path / "q.csv").exists()
-
-
-def remembered(stored):
-    """Vectors of texts that are looked up, and how many had to be embedded."""
-    vectors = TextVectors(stored=stored)
-    vectors.note([("one", "1"), ("two", "2"), ("three", "3")])
-    found = vectors.of(["one", "two", "three"], lambda texts: [[9.0, 9.0, 9.0] for _ in texts])
-    return found.tolist(), vectors.embedded
-
-
-EXPECTED = [[*VECTORS["1"]], [*VECTORS["2"]], [9.0, 9.0, 9.0]]
-
-
-@pytest.mark.parametrize("name", [None, "dense"])
-@pytest.mark.filterwarnings("ignore")  # what Qdrant's local mode says of itself
-def test_qdrant_gives_its_vectors(name):
-    """A real collection, with one vector for a point or several by name; a missing point is embedded."""
-    qdrant = pytest.importorskip("qdrant_client", reason="qdrant-client is not installed")
-    params = qdrant.models.VectorParams(size=3, distance=qdrant.models.Distance.DOT)
-    client = qdrant.QdrantClient(":memory:")
-    client.create_collection("manuals", params if name is None else {name: params})
-    points = [
-        qdrant.models.PointStruct(id=int(key), vector=vector if name is None else {name: vector})
-        for key, vector in VECTORS.items()
-    ]
-    client.upsert("manuals", points)
-
-    assert remembered(from_qdrant(client, "manuals", vector=name)) == (EXPECTED, 1)
-
-
-def test_chroma_gives_its_vectors():
-    """A real collection; a missing document is embedded."""
-    chromadb = pytest.importorskip("chromadb", reason="Chroma is not installed")
-    collection = chromadb.EphemeralClient().create_collection("tttembed-stored", embedding_function=None)
-    collection.add(ids=list(VECTORS), embeddings=list(VECTORS.values()), documents=["one", "two"])
-
-    assert remembered(from_chroma(collection)) == (EXPECTED, 1)
-
-
-def test_pgvector_gives_its_vectors(postgres_url):
-    """A real table in a schema of its own, ids as numbers; a missing row is embedded."""
-    url = postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
-    with psycopg.connect(url, autocommit=True) as connection:
-        try:
-            connection.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
-        except psycopg.Error as error:
-            pytest.skip(f"PostgreSQL has no pgvector: {error}")
-        schema = connection.execute("SELECT current_schema()").fetchone()[0]
-        connection.execute("CREATE TABLE manuals (id bigint PRIMARY KEY, embedding public.vector(3))")
-        for key, vector in VECTORS.items():
-            connection.execute("INSERT INTO manuals VALUES (%s, %s::public.vector)", [int(key), str(vector)])
-
-        assert remembered(from_pgvector(connection, "manuals")) == (EXPECTED, 1)
-        assert remembered(from_pgvector(lambda: connection, f"{schema}.manuals")) == (EXPECTED, 1)
-        assert np.shape(from_pgvector(connection, "manuals")(["1"])["1"]) == (3,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
@@ -107,11 +108,11 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        rewards, lengths = RewardSource(source=source, out=out, **options).read()
+        rewards, lengths, arrivals = RewardSource(source=source, out=out, **options).read()
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
         folder = isinstance(source, Path) and source.is_dir()
         doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
-        warning = "\n".join(filter(None, [doubt, *warnings_of(rewards, lengths)]))
+        warning = "\n".join(filter(None, [doubt, *warnings_of(rewards, lengths, arrivals)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
@@ -154,10 +155,11 @@ def refuse_all_but_scale(folder: Path) -> None:
 
 
 class Found(NamedTuple):
-    """The rewards of a source, and the lengths of documents by their ids."""
+    """The rewards of a source, and by their ids the lengths of documents, and which were first served later."""
 
     rewards: Rewards
     lengths: Mapping[str, int]
+    arrivals: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +204,9 @@ class RewardSource:
                 if embedder is None and (lacking := store.vectors.lacking()).texts:
                     raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
             rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
-            lengths = store.history.document_lengths(self.tenant, rewards.doc_ids.tolist())
-            return Found(rewards, lengths)
+            names = rewards.doc_ids.tolist()
+            lengths = store.history.document_lengths(self.tenant, names)
+            return Found(rewards, lengths, store.history.document_arrivals(self.tenant, names))
 
     def _of_folder(self, folder: Path) -> Found:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards

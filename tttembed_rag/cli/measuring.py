@@ -16,8 +16,8 @@ import click
 import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
-from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
-from tttembed_rag.cli.processes import worker_processes
+from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -46,7 +46,13 @@ if TYPE_CHECKING:
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-@counted("--workers", 1, "Processes that measure splits side by side.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=Workers(),
+    help="Processes that measure splits side by side, or tasks of a Ray cluster.",
+)
 def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
@@ -57,7 +63,7 @@ def evaluate(
     gate: str,
     index: Any,
     json_path: Path | None,
-    workers: int,
+    workers: int | str,
     **plan: Any,
 ) -> None:
     """Fit on some queries, measure nDCG@10 on the others.
@@ -74,10 +80,10 @@ def evaluate(
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     Scale.parse(scale)
     asked = (folders, vectors, rewards, scale, index, embed, task)
-    opened = None if workers > 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
+    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
     outcomes = len(settings.contestants) + len(settings.baselines)
     total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
-    with worker_processes(workers) if workers > 1 else nullcontext() as pool:
+    with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         found = run(opened or [], settings) if pool is None else _side_by_side(pool, asked, splits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _is_log(file: Path) -> bool:
     with file.open(encoding="utf-8", errors="replace") as lines:
         first = next((line for line in lines if line.strip()), "")
     try:
-        return "candidates" in json.loads(first)
+        return "candidates" in parsed_json(first)
     except (TypeError, ValueError):
         return False
 

@@ -5,6 +5,7 @@ A project is named by ``phoenix+http://HOST:6006/PROJECT``; the API key, where o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,7 @@ from tttembed_rag.hosts.spanfiles import span_of
 
 __all__ = ["PhoenixProject"]
 
+_log = logging.getLogger(__name__)
 _SCHEME = "phoenix+"
 # Annotations that are sent at once.
 _BATCH = 500
@@ -44,6 +46,8 @@ class PhoenixProject:
         """
         parts = urlsplit(url)
         name = unquote(parts.path.strip("/"))
+        if "@" in parts.netloc:  # not shown: it may be a password
+            raise InputError("project: expected no login in the address of Phoenix; a key is in PHOENIX_API_KEY")
         if parts.scheme not in ("phoenix+http", "phoenix+https") or not parts.hostname or not name:
             raise InputError(f"project: expected phoenix+http://HOST:6006/PROJECT, got {url!r}")
         client = require("phoenix.client", "phoenix").Client(
@@ -61,7 +65,9 @@ class PhoenixProject:
         try:
             found = self._client.spans.get_spans(project_identifier=self.name, start_time=start, limit=limit)
         except Exception as exc:  # of the client's HTTP library, which it does not wrap
-            raise DataError(f"project {self.name!r}: expected spans of Phoenix ({exc})") from exc
+            raise DataError(f"project {self.name!r}: expected spans of Phoenix ({_line(exc)})") from exc
+        if len(found) >= limit:
+            _log.warning("project %r: only its newest %d spans were read: raise the limit for more", self.name, limit)
         return [span_of(one) for one in found]
 
     def annotate(
@@ -106,5 +112,10 @@ class PhoenixProject:
                 part = rows[first : first + _BATCH]
                 self._client.spans.log_document_annotations(document_annotations=part, sync=True)
         except Exception as exc:  # of the client's HTTP library, which it does not wrap
-            raise DataError(f"project {self.name!r}: expected Phoenix to take annotations ({exc})") from exc
+            raise DataError(f"project {self.name!r}: expected Phoenix to take annotations ({_line(exc)})") from exc
         return len(rows)
+
+
+def _line(error: Exception) -> str:
+    """The first line of what a client says: the second leads to a page about its status."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

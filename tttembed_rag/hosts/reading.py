@@ -10,14 +10,16 @@ Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) an
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.system.jsontext import parsed_json
+from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 __all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
 
@@ -27,10 +29,13 @@ TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 # The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
 SCOPE_KEY, STEERED = "tttembed_scope", "tttembed.steered"
 _REDACTED = "__REDACTED__"
+_DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
 # Spans that have a retriever below them, and query vectors, that are remembered at most.
 _MOST = 10_000
+# Levels of attributes that are looked into.
+_DEEPEST = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +142,8 @@ class Reader:
         documents: list[dict[str, Any]] = []
         if kind == "RETRIEVER":
             documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
-        # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
+            # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
+            self.counts.left_out += isinstance(fields.get("retrieval.documents"), str)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
             _keep(self._around, (span.trace_id, span.parent_id), None)
         if kind == "EMBEDDING":
@@ -178,9 +184,9 @@ class Reader:
             return None
         texts = self._texts(documents)
         kept = [
-            (place, text, float(document["score"]))
+            (place, text, score)
             for place, (document, text) in enumerate(zip(documents, texts, strict=True))
-            if text is not None and isinstance(document.get("score"), int | float)
+            if text is not None and (score := _number(document.get("score"))) is not None
         ]
         if not kept:
             return None
@@ -198,7 +204,7 @@ class Reader:
             if text is not None:
                 known = self._embedded.get(span.trace_id, frozenset())
                 _keep(self._embedded, span.trace_id, known if len(known) == 2 else known | {text})
-            if base and text is not None and isinstance(vector, Sequence) and key not in self._query_vectors:
+            if base and text is not None and key not in self._query_vectors and _is_vector(vector):
                 _keep(self._query_vectors, key, vector)
             number += 1
 
@@ -226,12 +232,20 @@ def children_first(spans: Iterable[Span]) -> list[Span]:
     """*spans* in an order in which no span comes before one below it, those of a level by their time."""
     every = list(spans)
     parents = {(one.trace_id, one.span_id): one.parent_id for one in every}
+    depths: dict[tuple[str, str | None], int] = {}
 
     def depth(span: Span) -> int:
-        steps, parent = 0, span.parent_id
-        while parent is not None and steps < len(every):
-            steps, parent = steps + 1, parents.get((span.trace_id, parent))
-        return steps
+        above: list[tuple[str, str | None]] = []
+        key: tuple[str, str | None] = (span.trace_id, span.span_id)
+        while key in parents and key not in depths:
+            depths[key] = 0  # where parents go round in a circle, it is cut here
+            above.append(key)
+            key = (span.trace_id, parents[key])
+        steps = depths.get(key, -1)
+        for one in reversed(above):
+            steps += 1
+            depths[one] = steps
+        return depths[span.trace_id, span.span_id]
 
     return sorted(every, key=lambda one: (-depth(one), one.at or 0.0))
 
@@ -240,19 +254,20 @@ def _flat(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes by dotted names; lists of numbers stay whole."""
     flat: dict[str, Any] = {}
 
-    def add(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
+    def add(name: str, value: Any, depth: int = 0) -> None:
+        if isinstance(value, Mapping) and depth < _DEEPEST:
             for key, below in value.items():
-                add(f"{name}.{key}" if name else str(key), below)
-        elif isinstance(value, list | tuple) and value and all(isinstance(one, Mapping) for one in value):
+                add(f"{name}.{key}" if name else str(key), below, depth + 1)
+        elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value) and depth < _DEEPEST:
             for number, below in enumerate(value):
-                add(f"{name}.{number}", below)
+                add(f"{name}.{number}", below, depth + 1)
+        elif name in _DOCUMENTS and isinstance(value, str) and isinstance(listed := _parsed(value), list):
+            add(name, listed, depth + 1)  # a table may hold them as JSON
         else:
             flat[name] = value.tolist() if hasattr(value, "tolist") else value
 
     for name, value in attributes.items():
-        listed = value.tolist() if hasattr(value, "tolist") else value
-        add(name, listed)
+        add(name, value.tolist() if hasattr(value, "tolist") else value)
     return flat
 
 
@@ -262,7 +277,7 @@ def _documents(fields: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     for name, value in fields.items():
         if name.startswith(prefix + "."):
             place, _, rest = name[len(prefix) + 1 :].partition(".")
-            if place.isdigit():
+            if place.isdecimal() and len(place) < 10:
                 by_place.setdefault(int(place), {})[rest.removeprefix("document.")] = value
     return [by_place[place] for place in sorted(by_place)]
 
@@ -271,10 +286,7 @@ def _gen_ai_documents(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The documents of OpenTelemetry's own convention: ids and scores, as JSON or as fields, without texts."""
     said = fields.get("gen_ai.retrieval.documents")
     if isinstance(said, str):
-        try:
-            said = json.loads(said)
-        except ValueError:
-            return []
+        said = _parsed(said)
         return [dict(one) for one in said if isinstance(one, Mapping)] if isinstance(said, list) else []
     return _documents(fields, "gen_ai.retrieval.documents")
 
@@ -284,9 +296,8 @@ def _input(fields: Mapping[str, Any]) -> Any:
     said = fields.get("input.value")
     if not isinstance(said, str) or "json" not in str(fields.get("input.mime_type", "")):
         return said
-    try:
-        parsed = json.loads(said)
-    except ValueError:
+    parsed = _parsed(said)
+    if parsed is None:
         return said
     if isinstance(parsed, dict):
         texts = {key: value for key, value in parsed.items() if isinstance(value, str)}
@@ -299,13 +310,35 @@ def _task(fields: Mapping[str, Any]) -> str | None:
     """The task key that the metadata of a span names."""
     metadata = fields.get("metadata")
     if isinstance(metadata, str):
-        try:
-            metadata = json.loads(metadata)
-        except ValueError:
-            metadata = None
+        metadata = _parsed(metadata)
     named = metadata.get(SCOPE_KEY) if isinstance(metadata, dict) else None
     named = named or fields.get(SCOPE_KEY) or fields.get(f"metadata.{SCOPE_KEY}")
     return named if isinstance(named, str) else None
+
+
+def _parsed(text: str) -> Any:
+    """What *text* says in JSON; None where it is cut, too deep, or no JSON."""
+    try:
+        return parsed_json(text)
+    except ValueError:
+        return None
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, else None."""
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _is_vector(value: Any) -> bool:
+    """Whether *value* can be a query vector: the documents of a span count without one too."""
+    try:
+        vector = as_floats("vector", list(value))
+        return vector.ndim == 1 and bool(checked_norms("vector", vector))
+    except (TypeError, OverflowError, VectorError):
+        return False
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.errors import DataError, require
+from tttembed_rag.errors import DataError, RewardError, require
 from tttembed_rag.hosts.reading import Reader, Retrieval, Span, children_first
 from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import as_floats
 
 __all__ = ["read_spans", "retrievals_of", "served_of", "span_of"]
@@ -39,7 +41,7 @@ def read_spans(path: Path) -> list[Span]:
         return [_checked(path, number, record) for number, record in enumerate(records, 1)]
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a file of spans, found none") from exc
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         if isinstance(exc, DataError):
             raise
         raise DataError(f"{path}: expected spans as JSON lines or Parquet ({exc})") from exc
@@ -63,7 +65,7 @@ def span_of(record: Mapping[str, Any]) -> Span:
 
     given = record.get("attributes")
     if isinstance(given, str):
-        given = json.loads(given)
+        given = parsed_json(given)
     attributes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
     attributes |= {
         key.removeprefix("attributes."): value
@@ -87,11 +89,14 @@ def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale:
     """*retrieval* as a store takes it; its scores become rewards by their *scale*.
 
     Raises:
-        RewardError: A score is off the scale.
+        RewardError: A score is off the scale; the message names the span.
     """
     rewards: list[float | None] = [None] * len(retrieval.documents)
     if retrieval.scores is not None and scale is not None:
-        rewards = list(scale.to_unit(np.array(retrieval.scores, dtype=np.float64)).tolist())
+        try:
+            rewards = list(scale.to_unit(np.array(retrieval.scores, dtype=np.float64)).tolist())
+        except RewardError as exc:
+            raise RewardError(f"span {retrieval.span.span_id}: {exc}") from exc
     shown = zip(retrieval.documents, rewards, strict=True)
     return Served(
         text_id(retrieval.query),
@@ -111,7 +116,10 @@ def _json(text: str) -> Iterable[Any]:
         if text[place].isspace():
             place += 1
             continue
-        value, place = decoder.raw_decode(text, place)
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except RecursionError as exc:
+            raise ValueError("values are nested too deep") from exc
         yield from value if isinstance(value, list) else [value]
 
 
@@ -159,7 +167,7 @@ def _checked(path: Path, number: int, record: Any) -> Span:
         if not isinstance(record, Mapping):
             raise TypeError(f"a {type(record).__name__}")
         return span_of(record)
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, OverflowError, TypeError, ValueError) as exc:
         raise DataError(f"{path}: span {number}: expected context.span_id, trace_id and attributes ({exc!r})") from exc
 
 
@@ -168,6 +176,8 @@ def _seconds(moment: Any) -> float | None:
     if moment is None:
         return None
     if isinstance(moment, int | float):
+        if not math.isfinite(moment):
+            raise ValueError(f"start_time: expected nanoseconds, got {moment}")
         return moment / 1e9
     when = moment if isinstance(moment, datetime) else datetime.fromisoformat(str(moment))
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

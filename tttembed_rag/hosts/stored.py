@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
-from uuid import UUID
+from uuid import NAMESPACE_DNS, UUID, uuid5
 
 from tttembed_rag.errors import InputError, require
 
-__all__ = ["VectorsById", "from_chroma", "from_pgvector", "from_qdrant"]
+__all__ = ["VectorsById", "from_chroma", "from_elasticsearch", "from_pgvector", "from_qdrant", "from_weaviate"]
 
 VectorsById: TypeAlias = Callable[[list[str]], Mapping[str, Any]]
+
+# Ids that a server is asked for at once: both refuse or cut a longer answer.
+_AT_ONCE = 500
 
 
 def from_qdrant(client: Any, collection: str, *, vector: str | None = None) -> VectorsById:
@@ -29,26 +32,24 @@ def from_qdrant(client: Any, collection: str, *, vector: str | None = None) -> V
     """
 
     def stored(ids: list[str]) -> Mapping[str, Any]:
-        points = client.retrieve(collection, ids=[_point(key) for key in ids], with_payload=False, with_vectors=True)
-        found = {str(one.id): one.vector for one in points}
-        return {
-            key: value.get(vector or "") if isinstance(value, dict) else value
-            for key in ids
-            if (value := found.get(str(_point(key)))) is not None
-            and not (isinstance(value, dict) and (vector or "") not in value)
+        points = {key: point for key in ids if (point := _point(key)) is not None}
+        records = client.retrieve(collection, ids=list(points.values()), with_payload=False, with_vectors=True)
+        found = {
+            str(one.id): one.vector.get(vector or "") if isinstance(one.vector, dict) else one.vector for one in records
         }
+        return {key: value for key, point in points.items() if (value := found.get(str(point))) is not None}
 
     return stored
 
 
-def _point(key: str) -> int | str:
-    """The id of a point: Qdrant knows numbers and UUIDs."""
-    if key.isdigit():
+def _point(key: str) -> int | str | None:
+    """The id of a point: Qdrant knows numbers and UUIDs, and refuses a request with anything else."""
+    if key.isdecimal():
         return int(key)
     try:
         return str(UUID(key))
     except ValueError:
-        return key
+        return None
 
 
 def from_pgvector(connection: Any, table: str, *, key: str = "id", column: str = "embedding") -> VectorsById:
@@ -91,3 +92,68 @@ def from_chroma(collection: Any) -> VectorsById:
         return dict(zip(found["ids"], found["embeddings"], strict=True))
 
     return stored
+
+
+def from_elasticsearch(client: Any, index: str, *, field: str = "embedding") -> VectorsById:
+    """The vectors of an Elasticsearch *index*, by the ``_id`` of its documents.
+
+    They are asked for as fields: since Elasticsearch 9.2 the source of a document lacks its vectors.
+
+    Args:
+        client: An ``Elasticsearch`` client, version 8 or later.
+
+        index: Its name, or an alias.
+
+        field: The ``dense_vector`` field.
+    """
+
+    def stored(ids: list[str]) -> Mapping[str, Any]:
+        hits = [
+            hit
+            for part in _parts(ids)
+            for hit in client.search(
+                index=index, query={"ids": {"values": part}}, fields=[field], source=False, size=len(part)
+            )["hits"]["hits"]
+        ]
+        return {hit["_id"]: hit["fields"][field] for hit in hits if field in hit.get("fields", {})}
+
+    return stored
+
+
+def from_weaviate(collection: Any, *, vector: str = "default") -> VectorsById:
+    """The vectors of a Weaviate *collection*, by the UUIDs of its objects.
+
+    An id that is no UUID stands for the UUID that ``weaviate.util.generate_uuid5`` makes of it.
+
+    Args:
+        collection: A collection of the client of version 4, such as ``client.collections.get("Manuals")``; with
+            ``.with_tenant(...)`` where it has tenants.
+
+        vector: The name of the vector, where objects have several.
+    """
+
+    def stored(ids: list[str]) -> Mapping[str, Any]:
+        uuids = {key: _uuid(key) for key in ids}
+        objects = [
+            one
+            for part in _parts(list(set(uuids.values())))
+            # Without a limit the server gives its default number of objects, most often ten.
+            for one in collection.query.fetch_objects_by_ids(
+                part, limit=len(part), include_vector=True, return_properties=False
+            ).objects
+        ]
+        found = {one.uuid: one.vector[vector] for one in objects if vector in one.vector}
+        return {key: found[uuid] for key, uuid in uuids.items() if uuid in found}
+
+    return stored
+
+
+def _uuid(key: str) -> UUID:
+    try:
+        return UUID(key)
+    except ValueError:
+        return uuid5(NAMESPACE_DNS, key)
+
+
+def _parts(keys: list[Any]) -> list[list[Any]]:
+    return [keys[first : first + _AT_ONCE] for first in range(0, len(keys), _AT_ONCE)]

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.judges.contract import Blocking, Scores
@@ -237,7 +238,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _csv(path: Path, text: str) -> Iterator[Event]:
-    rows = csv.DictReader(io.StringIO(text, newline=""))
+    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     if (titles := {name.strip().lower(): name for name in rows.fieldnames or ()}).keys() >= _QUEPID:
         yield from _quepid(path, rows, titles)
         return
@@ -256,10 +257,10 @@ def _quepid(path: Path, rows: csv.DictReader[str], titles: Mapping[str, str]) ->
     """Ratings as Quepid exports and imports them; a document without a rating was not judged."""
     query, document, rating = (titles[name] for name in ("query", "docid", "rating"))
     for row in rows:
-        if not (row[rating] or "").strip():
+        if row[rating] is not None and not row[rating].strip():
             continue
         try:
-            yield Event(row[query], row[document], "judgment", float(row[rating]))
+            yield _judgment(row[query], row[document], row[rating])
         except (TypeError, ValueError) as exc:
             raise DataError(f"{path}:{rows.line_num}: expected query, docid and rating ({exc})") from exc
 
@@ -283,12 +284,33 @@ def _without_second(fields: list[str]) -> list[str]:
 
 
 def _opensearch(path: Path, text: str) -> Iterator[Event]:
+    """A judgment list as it is imported, or as OpenSearch answers who asks for it by its id."""
     try:
-        for entry in json.loads(text)["judgmentRatings"]:
-            for rating in entry["ratings"]:
-                yield Event(str(entry["query"]), str(rating["docId"]), "judgment", float(rating["rating"]))
-    except (KeyError, TypeError, ValueError, RecursionError) as exc:
+        said = json.loads(text)
+        lists = [hit["_source"] for hit in said["hits"]["hits"]] if "hits" in said else [said.get("_source", said)]
+        if len(lists) != 1:
+            raise DataError(f"{path}: expected one judgment list, got {len(lists)}: ask OpenSearch for one by its id")
+        entries = list(enumerate(lists[0]["judgmentRatings"], 1))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        if isinstance(exc, DataError):
+            raise
         raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
+    for number, entry in entries:
+        try:
+            for rating in entry["ratings"]:
+                yield _judgment(entry["query"], rating["docId"], rating["rating"])
+        except (KeyError, OverflowError, TypeError, ValueError) as exc:
+            raise DataError(
+                f"{path}: judgmentRatings {number}: expected query and ratings, each with docId and rating ({exc!r})"
+            ) from exc
+
+
+def _judgment(query: Any, document: Any, grade: Any) -> Event:
+    """The event of a rating; who wrote no query or no document did not judge a pair."""
+    for name, said in (("query", query), ("document", document)):
+        if not isinstance(said, str | int) or not str(said).strip():
+            raise ValueError(f"{name}: expected a text, got {said!r:.40}")
+    return Event(str(query), str(document), "judgment", float(grade))
 
 
 def seconds_of(text: str) -> float:

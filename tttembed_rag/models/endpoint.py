@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,8 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _LONGEST_ANSWER = 8 * 2**20
 # A request that is too large for the server, or for a proxy before it.
 _TOO_LARGE = 413
+# Bytes that are unpacked of a compressed answer at a time, and the kinds that zlib tells apart by itself.
+_STEP, _GZIP_OR_ZLIB = 65_536, 47
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
@@ -177,15 +180,33 @@ class Endpoint:
         ends, length = time.monotonic() + self._timeout, 0
         try:
             with self._client.stream(method, self.url + path, **content) as response:
-                for part in response.iter_bytes():
+                for part in self._parts(response):
                     length += len(part)
                     if length > most:
                         raise JudgeError(f"{self.name}: expected at most {most} bytes, got more")
                     if time.monotonic() > ends:
                         raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
                     write(part)
+        except zlib.error as exc:
+            raise BusyError(f"{self.name}: expected an answer that can be unpacked, got {exc}") from exc
         except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}") from None
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
         return response.status_code, response.headers
+
+    def _parts(self, response: Any) -> Iterator[bytes]:
+        """The parts of an answer, unpacked in small steps: a part of 64 KiB may swell to gigabytes at once."""
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding == "identity":
+            yield from response.iter_raw()
+            return
+        if encoding not in ("gzip", "deflate"):
+            raise JudgeError(f"{self.name}: expected an answer that is not compressed, got {encoding!r:.40}")
+        unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
+        for part in response.iter_raw():
+            packed = part
+            while packed:
+                yield unpacker.decompress(packed, _STEP)
+                packed = unpacker.unconsumed_tail
+        yield unpacker.flush()

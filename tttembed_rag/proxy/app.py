@@ -71,7 +71,8 @@ class Proxy:
             return
         request = Request(scope, receive)
         caller = self._senders.find(request.headers)
-        asks = request.method == "POST" and is_embedding_path(request.url.path)
+        path: str = scope["path"]
+        asks = request.method == "POST" and is_embedding_path(path)
         try:
             if asks:
                 read, rest = await _read(request.stream(), self._limit)
@@ -86,11 +87,11 @@ class Proxy:
                 if answer is not None:
                     await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)] if asks else [])
         except ClientDisconnect:
-            _log.debug("%s: the caller left", request.url.path)
+            _log.debug("%s: the caller left", path)
 
     async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
         """Answer an embedding request that was read as a whole."""
-        path = request.url.path
+        path: str = request.scope["path"]
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
         steers = asked is not None and asked.is_query and asked.model in self._models
         # An answer that is to be read must not be compressed.
@@ -131,10 +132,8 @@ class Proxy:
         query_id = caller.query_id if len(asked.texts) == 1 else ""
         with scope_of(caller.scope, tenant=caller.tenant, query_id=query_id):
 
-            def turn(vector: list[float], number: int) -> list[float]:
-                text = asked.texts[number] if number < len(asked.texts) else ""
-                result: list[float] = self._steering.apply(vector, text)
-                return result
+            def turn(vector: Any, number: int) -> Any:
+                return self._steering.applied(vector, asked.texts[number] if number < len(asked.texts) else "")
 
             steered, turned = steered_answer(path, body, turn)
             return steered, self._version() if turned else _BASE

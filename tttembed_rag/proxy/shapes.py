@@ -17,8 +17,8 @@ import orjson
 
 __all__ = ["EmbeddingRequest", "Turn", "asked_of", "is_embedding_path", "steered_answer"]
 
-# (vector, number of the text) to the vector to hand out; the very same object where nothing changes.
-Turn: TypeAlias = Callable[[list[float], int], list[float]]
+# (vector, number of the text) to the vector to hand out, of the type that came: a list, or an array of doubles.
+Turn: TypeAlias = Callable[[Any, int], Any]
 
 _QUERIES = frozenset({"query", "search_query"})
 _ALIASES = ("@query", "@document")
@@ -102,16 +102,14 @@ def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:
     """Turn the vector that stands in *holder* at *place*; gives whether it changed."""
     given = holder[place]
     if isinstance(given, str):
-        vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float64).tolist()
+        vector = np.frombuffer(base64.b64decode(given, validate=True), dtype="<f4").astype(np.float64)
         turned = turn(vector, number)
-        packed: Any = base64.b64encode(np.asarray(turned, dtype="<f4").tobytes()).decode("ascii")
-    else:
-        vector = given
-        packed = turned = turn(vector, number)
-    if turned is vector or turned == vector:
-        return False
-    holder[place] = packed
-    return True
+        if np.array_equal(turned, vector):
+            return False
+        holder[place] = base64.b64encode(turned.astype("<f4").tobytes()).decode("ascii")
+        return True
+    holder[place] = turn(given, number)
+    return bool(holder[place] != given)
 
 
 def whole_vectors(vectors: Any) -> Iterable[list[float]] | None:

@@ -69,12 +69,12 @@ def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | 
     A router is asked about the base *vector*, and where none is at hand names no task. A resolver
     that fails, or answers anything but a text, names no task; the failure is logged.
     """
-    if isinstance(source, str):
-        return source
+    if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
+        return current_scope() if source is None else source
     if isinstance(source, NamesTasks):
         return source.task_of(query, vector)
     task = current_scope()
-    if task is not None or source is None:
+    if task is not None:
         return task
     try:
         if isinstance(source, Router):
@@ -142,7 +142,10 @@ class Steering:
         refusal of a task is logged.
         """
         # Some providers hand out numpy arrays; stores expect Python floats.
-        base = vector.tolist() if isinstance(vector, np.ndarray) else vector
+        return self.applied(vector.tolist() if isinstance(vector, np.ndarray) else vector, query)
+
+    def applied(self, base: Any, query: str) -> Any:
+        """The same for a vector that stays what it is: an array comes back as an array."""
         task = self.task_of(query, base)
         offsets, query_id = self._live.find(query, task)
         steered, served = base, False

@@ -65,7 +65,7 @@ class Tenant:
     def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
         self.store, self.name, self.habits = store, name, habits
         self._holding = holding
-        self._marks = store.due.marks(name)  # before anything else is read: what comes later stays due
+        self._marks = store.due.marks(name, habits.judge)  # before anything else is read: what comes later stays due
         self.notes = Notes(store, name, holding)
         self.memory = self.notes.memory()
         self.live = store.registry.version("live", tenant=name)

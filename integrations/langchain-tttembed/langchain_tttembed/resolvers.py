@@ -13,6 +13,8 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
 
+from tttembed_rag.hosts.stored import from_chroma, from_qdrant
+
 __all__ = ["ids_of", "stored_vectors"]
 
 
@@ -44,17 +46,12 @@ def _faiss(store: Any, ids: list[str]) -> dict[str, Any]:
     return {key: store.index.reconstruct(row) for key, row in rows}
 
 
-def _chroma(store: Any, ids: list[str]) -> dict[str, Any]:
-    found = store.get(ids=ids, include=["embeddings"])
-    return dict(zip(found["ids"], found["embeddings"], strict=True))
+def _chroma(store: Any, ids: list[str]) -> Mapping[str, Any]:
+    return from_chroma(store)(ids)
 
 
-def _qdrant(store: Any, ids: list[str]) -> dict[str, Any]:
-    keys = [int(key) if key.isdigit() else key for key in ids]
-    points = store.client.retrieve(store.collection_name, ids=keys, with_payload=False, with_vectors=True)
-    # One vector without a name, or several by name.
-    name = store.vector_name
-    return {str(one.id): one.vector.get(name) if isinstance(one.vector, dict) else one.vector for one in points}
+def _qdrant(store: Any, ids: list[str]) -> Mapping[str, Any]:
+    return from_qdrant(store.client, store.collection_name, vector=store.vector_name)(ids)
 
 
 def _pgvector(store: Any, ids: list[str]) -> dict[str, Any]:
@@ -63,7 +60,7 @@ def _pgvector(store: Any, ids: list[str]) -> dict[str, Any]:
         return dict(session.query(rows.id, rows.embedding).filter(rows.id.in_(ids)).all())
 
 
-_FETCH: dict[str, Callable[[Any, list[str]], dict[str, Any]]] = {
+_FETCH: dict[str, Callable[[Any, list[str]], Mapping[str, Any]]] = {
     "InMemoryVectorStore": _in_memory,
     "FAISS": _faiss,
     "Chroma": _chroma,
