@@ -25,6 +25,8 @@ from click.testing import CliRunner
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
+from tttembed_rag.demo import tools as tools_demo
+from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 
@@ -286,6 +288,75 @@ def test_figures_of_the_readme_are_those_that_the_benchmark_prints(capsys: pytes
     assert f"200 judged queries of metatool raise nDCG@10 of queries that nobody judged by {gained}:" in TEXT
     assert change("cranfield auto", 0) == "+.000"
     assert f"which are served as before; the plain rule loses {change('cranfield plain rule', 0)[1:]}: the same" in TEXT
+
+
+NUMBERS = " ".join((REPO / "docs" / "explain" / "numbers.md").read_text(encoding="utf-8").split())
+RESULTS = REPO / "benchmarks" / "results"
+
+
+def digits(value: float, form: str = "+.3f") -> str:
+    """A number as documents print it: no zero before the point."""
+    return f"{value:{form}}".replace("0.", ".", 1)
+
+
+def percent(value: float) -> str:
+    """A share as documents print it."""
+    return f"{100 * value:.0f} %"
+
+
+def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/harm.py --json benchmarks/results/harm.json` takes hours; what it wrote is in the tree."""
+    parts = json.loads((RESULTS / "harm.json").read_text(encoding="utf-8"))
+    first, second, pooled = (parts[name] for name in ("development", "confirmation", "pooled"))
+    single = first["cells"] + second["cells"]
+    lost, lost_pooled = (
+        round(sum(part["cells"] * part["below -.01"]["auto"] for part in some)) for some in ((first, second), (pooled,))
+    )
+    worst = digits(min(part["worst"]["auto"] for part in (first, second)))
+    ungated = [part["below -.01"]["task"] for part in parts.values()]
+    harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
+    steepest = digits(min(part["worst"]["task"] for part in parts.values()), "+.2f")
+    plain, auto = ([digits(part["mean"][rule]) for part in (first, second, pooled)] for rule in ("task", "auto"))
+    kept = [percent(part["of a reranker"][count]) for part in (first, second) for count in ("64", "200")]
+    lies = [
+        (part[f"{kind} tasks"], part[f"{kind} published"]) for part in parts.values() for kind in ("blind", "unasked")
+    ]
+    said = [
+        f"down by more than .01 in {harmed} cells (worst {steepest})",
+        f"in {lost} of {single} single-task cells (worst {worst})",
+        f"in {lost_pooled} of {pooled['cells']} where nine tasks are pooled (worst {digits(pooled['worst']['auto'])}",
+        f"made on {plain[0]} and {auto[0]}, on the five others {plain[1]} and {auto[1]}, pooled {plain[2]} and",
+        f"pooled {plain[2]} and {auto[2]}",
+        f"{kept[0]} at 64 judged queries and {kept[1]} at 200 on the first four, {kept[2]} and {kept[3]} on the others",
+        f"change in {percent(first['covered'])}, {percent(second['covered'])} and {percent(pooled['covered'])} of",
+        f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
+    ]
+
+    assert [sentence for sentence in said if sentence not in NUMBERS] == []
+    assert {published for _, published in lies} == {0.0}
+    readme = f"more than .01 in {harmed} settings, gated ones in {lost} of {single} with one task (worst {worst})"
+    assert readme in " ".join(TEXT.split())
+
+
+def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
+    """`tttembed demo --json benchmarks/results/demo.json` takes minutes; what it wrote last is in the tree."""
+    rows = [DemoRow(**row) for row in json.loads((RESULTS / "demo.json").read_text(encoding="utf-8"))]
+    counts = sorted({row.seen for row in rows})
+    start, *later = (tools_demo._line([row for row in rows if row.seen == count], rows) for count in counts)
+    found, change, worst = (
+        [digits(line[key], form) for line in later]
+        for key, form in (("recall5", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
+    )
+    moved = [line["moves"].partition("/")[0] for line in later]
+    said = [
+        f"the first five for {digits(start['recall5'], '.3f')} of them",
+        f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(found)};",
+        f"nDCG@10 rises from {digits(start['ndcg10'], '.3f')} by {' / '.join(change)}",
+        f"(worst split {', '.join(worst)})",
+        f"served on {', '.join(moved[:-1])} and {moved[-1]} of the six splits",
+    ]
+
+    assert [sentence for sentence in said if sentence not in NUMBERS] == []
 
 
 def test_every_verdict_has_a_page() -> None:

@@ -130,7 +130,9 @@ BACKWARDS = Question(
     "Do the rewards contradict the retriever?",
     f"Permutation test within queries: agreement with the retriever is not below zero (p < {LEVEL:g}).",
     "the rewards contradict the retriever's order, as an inverted judge's do",
-    "Check that larger rewards are better, and that candidates that were not judged are left out, not zero.",
+    "Check that larger rewards are better, and that candidates that were not judged are left out, not zero. Of clicks, "
+    "leave the column `position` out where all documents are seen at once: with it, what stands above and is not "
+    "clicked counts as worse than what stands below.",
 )
 NOISE = Question(
     "TTT-G04",
