@@ -39,7 +39,7 @@ faults-server:
 	$(BIN)/python -m pytest --durations=0 $(SERVER)
 
 faults-rest:
-	$(BIN)/python -m pytest --durations=0 tests/faults $(addprefix --ignore ,$(PROCESSES) $(SERVER))
+	$(BIN)/python -m pytest --durations=0 tests/faults tests/scale/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
 
 check: .venv/dev
 	$(BIN)/ruff check .

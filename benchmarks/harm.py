@@ -18,7 +18,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -29,6 +28,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tttembed_rag import Offsets, Rewards, Scale, fit
+from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
@@ -598,7 +598,7 @@ def _known(args: argparse.Namespace) -> tuple[list[dict[str, Any]], set[Cell]]:
 def _measured(jobs: Sequence[Job], args: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of all *jobs*, written down as they come."""
     began, rows = time.perf_counter(), []
-    with ProcessPoolExecutor(args.workers) if args.workers > 1 else nullcontext() as pool:
+    with worker_processes(args.workers) if args.workers > 1 else nullcontext() as pool:
         for found in pool.map(_run, jobs) if pool else (_run(job) for job in _one_by_one(jobs)):
             rows += found
             if args.cells:

@@ -366,14 +366,10 @@ def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: floa
 
 def audit(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
     """A hundred trusted labels: is what a true judge earns kept, and what a wrong one does withheld?"""
-    for (name, ground), judge, count in product(grounds(), ("labels", "words in common", "half inverted"), (64, 200)):
-        rewards = ground.rewards(count, "qrels+.15")
+    for (name, ground), judge, count in product(grounds(), AUDITED_JUDGES, (64, 200)):
+        rewards = ground.rewards(count, "qrels+.3" if judge == "labels, noise .3" else "qrels+.15")
         truth = ground.rewards(count, "qrels").values
-        if judge == "words in common":
-            rewards = replace(rewards, values=styles(ground, rewards)[judge])
-        if judge == "half inverted":
-            half = np.repeat(np.arange(len(rewards)) % 2 == 0, rewards.depths)
-            rewards = replace(rewards, values=np.where(half, 1 - rewards.values, rewards.values))
+        rewards = replace(rewards, values=AUDITED_JUDGES[judge](ground, rewards))
         of_pair = {
             (query, document): float(label)
             for query, document, label in zip(
@@ -383,24 +379,68 @@ def audit(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict
                 strict=True,
             )
         }
-        plain = fit(rewards)
-        labels = {pair: of_pair[pair] for pair in audit_sample(rewards, plain, 100)}
-        found = fit(rewards, audit=labels) if labels else plain
-        rows = ground.pool[:count]
-        rewarded = [ground.bench.under(offsets, rows) - ground.bench.ndcg(rows, 0.0) for offsets in (plain, found)]
-        yield {
-            "judge": judge,
-            "collection": name,
-            "rewarded": count,
-            "labels": len(labels),
-            "change unaudited": ground.change(plain),
-            "change": ground.change(found),
-            "rewarded unaudited": float(rewarded[0].mean()),
-            "rewarded audited": float(rewarded[1].mean()),
-            "rewarded harmed": bool(rewarded[1].mean() < -0.01),
-        }
+        plain, rows = fit(rewards), ground.pool[:count]
+        base = ground.bench.ndcg(rows, 0.0)
+        unaudited = float((ground.bench.under(plain, rows) - base).mean())
+        for draw in range(3):
+            labels = {pair: of_pair[pair] for pair in audit_sample(rewards, plain, 100, seed=draw)}
+            found = fit(rewards, audit=labels) if labels else plain
+            audited = float((ground.bench.under(found, rows) - base).mean())
+            yield {
+                "judge": judge,
+                "collection": name,
+                "rewarded": count,
+                "labels": len(labels),
+                "change unaudited": ground.change(plain),
+                "change": ground.change(found),
+                "rewarded unaudited": unaudited,
+                "rewarded audited": audited,
+                "harmed unaudited": unaudited < -0.01,
+                "harmed": audited < -0.01,
+            }
 
 
+def _standard(values: np.ndarray) -> np.ndarray:
+    return np.asarray((values - values.mean()) / values.std())
+
+
+def _similarity_and_taste(ground: Ground, rewards: Rewards) -> np.ndarray:
+    """Similarity with the query, and beside it a direction of the embedding space that is liked."""
+    query = np.repeat(np.arange(len(rewards)), rewards.depths)
+    documents = rewards.documents.unit[rewards.candidates]
+    taste = np.random.default_rng(ground.seed + 3).standard_normal(rewards.width)
+    liked = 1.5 * _standard(np.vecdot(rewards.queries.unit[query], documents)) + _standard(documents @ taste)
+    return np.asarray(1 / (1 + np.exp(-liked)))
+
+
+def _words_and_length(ground: Ground, rewards: Rewards) -> np.ndarray:
+    found = styles(ground, rewards)
+    return np.asarray((found["words in common"] + found["long"]) / 2)
+
+
+def _half_inverted(_: Ground, rewards: Rewards) -> np.ndarray:
+    half = np.repeat(np.arange(len(rewards)) % 2 == 0, rewards.depths)
+    return np.where(half, 1 - rewards.values, rewards.values)
+
+
+def _overrating(ground: Ground, rewards: Rewards) -> np.ndarray:
+    """The labels, but for one document in seven that is always good."""
+    names = sorted(set(rewards.doc_ids.tolist()))
+    liked = np.random.default_rng(ground.seed + 5).choice(names, len(names) // 7, replace=False)
+    always = np.isin(rewards.doc_ids[rewards.candidates], liked)
+    return np.where(always, np.maximum(rewards.values, 0.9), rewards.values)
+
+
+# What judges of an audit say, by their names: three that are right, more or less, and four that are wrong.
+AUDITED_JUDGES: dict[str, Callable[[Ground, Rewards], np.ndarray]] = {
+    "labels": lambda _, rewards: rewards.values,
+    "labels, noise .3": lambda _, rewards: rewards.values,
+    "overrating": _overrating,
+    "words in common": lambda ground, rewards: styles(ground, rewards)["words in common"],
+    "words and length": _words_and_length,
+    "similarity, taste": _similarity_and_taste,
+    "half inverted": _half_inverted,
+}
 PARTS = {"audit": audit, "clean": clean, "blind": blind, "sources": sources, "head": head, "loop": loop}
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {

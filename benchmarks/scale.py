@@ -1,13 +1,15 @@
 """One fit over shards: here, through Ray, and as one fit of all; how long, in how much memory; with actors killed.
 
-    python benchmarks/scale.py [--queries 1000000] [--documents 100000] [--shards 4] [--ways whole,local,ray]
+    python benchmarks/scale.py [--queries 1000000] [--documents 100000] [--shards 2] [--ways whole,local,ray]
+    python benchmarks/scale.py --queries 10000000
     python benchmarks/scale.py --kills 50
 
 Synthetic: unit documents of width 384 that queries share, ten judged of each query, rewards with a preference that
 all queries share; written in shards to a temporary folder, removed afterwards. Every way runs in a process of its
 own, which reads the files and learns one ungated offset on both cores. Times are those of reading and of learning,
-for Ray on a cluster that runs already. CPU is the processor time of the process and of its actors, GB their peak of
-resident memory without pages of files, which the system may take back. With --kills small fits run through Ray while
+for Ray on a cluster that runs already. CPU is the processor time of the process and of Ray's, GB their peak of
+resident memory without pages of files, which the system may take back. From five million queries on only Ray is asked,
+and query vectors lie in temporary files: ten million take 35 GB of disk. With --kills small fits run through Ray while
 an actor is killed at a random instant; the offsets must have the bits of a fit without kills.
 """
 
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +35,10 @@ from tttembed_rag import Rewards, fit
 from tttembed_rag.scale import fit_sharded
 
 WIDTH, DEPTH = 384, 10
-SHARED = ("queries", "documents")
+# Rows that are drawn and written at a time.
+GROUP = 65_536
+# Queries from which on only Ray is asked, and query vectors lie in files.
+MANY = 5_000_000
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -41,7 +47,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def write(folder: Path, queries: int, documents: int, shards: int, width: int = WIDTH) -> None:
-    """A folder of rewards, of which one shard at a time is in memory, beside the documents."""
+    """A folder of rewards, of which a few queries at a time are in memory, beside the documents."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,57 +55,57 @@ def write(folder: Path, queries: int, documents: int, shards: int, width: int = 
     docs = unit(rng.standard_normal((documents, width), dtype=np.float32))
     ids = pa.array([f"d{row}" for row in range(documents)], pa.large_string())
     taste = docs @ rng.standard_normal(width, dtype=np.float32) / np.sqrt(width)
-    for table in SHARED:
-        (folder / table).mkdir(parents=True)
-
-    def save(table: str, part: int, columns: dict[str, pa.Array]) -> None:
-        path = folder / table / f"part-{part:05d}.parquet"
-        pq.write_table(pa.table(columns), path, row_group_size=65_536, compression="none", use_dictionary=["query_id"])
 
     def lists(rows: np.ndarray) -> pa.Array:
         return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
 
-    for part, rows in enumerate(np.array_split(np.arange(documents), shards)):
-        save("documents", part, {"doc_id": ids.take(pa.array(rows)), "vector": lists(docs[rows])})
-    for part, rows in enumerate(np.array_split(np.arange(queries), shards)):
-        vectors = np.empty((len(rows), width), np.float32)
+    def judged(rows: np.ndarray) -> pa.Table:
         # Ten of different tenths of the documents: none twice.
-        judged = (rng.random((len(rows), DEPTH)) + np.arange(DEPTH)) * (documents / DEPTH)
-        judged = judged.astype(np.int64).clip(max=documents - 1)
-        near = np.empty(judged.shape)
-        for block in np.array_split(np.arange(len(rows)), max(1, len(rows) // 20_000)):
-            theirs = docs[judged[block]]
-            noise = rng.standard_normal((len(block), width), dtype=np.float32)
-            vectors[block] = unit(theirs.sum(axis=1) + noise / 10)
-            near[block] = np.matvec(theirs, vectors[block])
-        score = 20 * (near - near.mean()) + 20 * taste[judged] + rng.standard_normal(judged.shape)
-        offsets = pa.array(np.arange(0, judged.size + 1, DEPTH), pa.int64())
+        shown = (rng.random((len(rows), DEPTH)) + np.arange(DEPTH)) * (documents / DEPTH)
+        shown = shown.astype(np.int64).clip(max=documents - 1)
+        vectors = rng.standard_normal((len(rows), width), dtype=np.float32) / 10
+        for column in shown.T:
+            vectors += docs[column]
+        vectors = unit(vectors)
+        near = np.stack([np.vecdot(docs[column], vectors) for column in shown.T], axis=1)
+        score = 20 * (near - near.mean()) + 20 * taste[shown] + rng.standard_normal(shown.shape)
+        offsets = pa.array(np.arange(0, shown.size + 1, DEPTH), pa.int64())
         columns = {
             "vector": lists(vectors),
-            "doc_ids": pa.LargeListArray.from_arrays(offsets, ids.take(pa.array(judged.ravel()))),
+            "doc_ids": pa.LargeListArray.from_arrays(offsets, ids.take(pa.array(shown.ravel()))),
             "rewards": pa.LargeListArray.from_arrays(offsets, pa.array((1 / (1 + np.exp(-score))).ravel())),
             "query_id": pa.array([f"q{row}" for row in rows]),
         }
-        save("queries", part, columns)
+        return pa.table(columns)
+
+    def described(rows: np.ndarray) -> pa.Table:
+        return pa.table({"doc_id": ids.take(pa.array(rows)), "vector": lists(docs[rows])})
+
+    for name, count, table in (("queries", queries, judged), ("documents", documents, described)):
+        (folder / name).mkdir(parents=True)
+        for part, rows in enumerate(np.array_split(np.arange(count), shards)):
+            some = (table(rows[begin : begin + GROUP]) for begin in range(0, len(rows), GROUP))
+            first = next(some)
+            path = folder / name / f"part-{part:05d}.parquet"
+            with pq.ParquetWriter(path, first.schema, compression="none", use_dictionary=["query_id"]) as file:
+                for group in chain([first], some):
+                    file.write_table(group)
 
 
-def holders() -> list[int]:
-    """Process ids of Ray's actors below this process."""
-    found = []
+def below(name: bytes = b"") -> list[int]:
+    """Process ids below this one, of which the command line holds *name*."""
+    parents, found = dict[int, int](), list[int]()
     for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and b"ray::_Holder" in (entry / "cmdline").read_bytes():
-                found += [int(entry.name)] if below(int(entry.name)) else []
-        except OSError:  # it ended meanwhile
-            continue
-    return found
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if entry.name.isdigit() and name in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+            if entry.name.isdigit():
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
 
+    def ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and ours(parents[pid]))
 
-def below(pid: int) -> bool:
-    """Whether a process descends from this one."""
-    while pid > 1 and pid != os.getpid():
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid > 1
+    return [pid for pid in found if ours(pid) and pid != os.getpid()]
 
 
 def resident(pid: int) -> int:
@@ -119,9 +125,9 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
     peak, spent, done = [0], dict[int, float](), threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.2):
+        while not done.wait(0.5):
             seen = 0
-            for pid in (os.getpid(), *holders()):
+            for pid in (os.getpid(), *below()):
                 try:
                     seen += resident(pid)
                     spent[pid] = processor(pid)
@@ -136,7 +142,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
 
         ray.init("local", log_to_driver=False, num_cpus=2, include_dashboard=False, object_store_memory=200_000_000)
         began = time.perf_counter()
-    before = processor(os.getpid())
+    before = sum(map(processor, (os.getpid(), *below())))
     watcher.start()
     if way == "whole":
         rewards = Rewards.from_parquet(folder)
@@ -158,6 +164,7 @@ def learn(folder: Path, way: str, *, scratch: bool) -> dict[str, object]:
         "cpu": sum(spent.values()) - before,
         "bytes": peak[0],
         "evaluations": certificate.evaluations,
+        "gradient": certificate.gradient_norm,
         "objective": certificate.objective,
         "norm": float(np.linalg.norm(offset.vector)),
     }
@@ -175,6 +182,7 @@ def measure(options: argparse.Namespace) -> None:
         print(f"{size:.1f} GB of Parquet, written in {time.perf_counter() - began:.0f} s; {os.cpu_count()} cores\n")
         print(
             f"{'way':<8}{'read s':>8}{'all s':>8}{'CPU s':>8}{'GB':>7}{'evaluations':>13}{'objective':>14}{'norm':>9}"
+            f"{'gradient':>10}"
         )
         for way in [way for _ in range(options.repeats) for way in options.ways.split(",")]:
             command = [sys.executable, __file__, "--one", way, "--within", str(folder)]
@@ -185,7 +193,7 @@ def measure(options: argparse.Namespace) -> None:
             row = json.loads(found.stdout.splitlines()[-1])
             read = f"{row['read']:.1f}" if row["read"] else ""
             used = f"{row['all']:>8.1f}{row['cpu']:>8.1f}{row['bytes'] / 1e9:>7.1f}"
-            reached = f"{row['evaluations']:>13}{row['objective']:>14.9f}{row['norm']:>9.5f}"
+            reached = f"{row['evaluations']:>13}{row['objective']:>14.9f}{row['norm']:>9.5f}{row['gradient']:>10.1e}"
             print(f"{way:<8}{read:>8}{used}{reached}", flush=True)
 
 
@@ -203,14 +211,14 @@ def kills(trials: int) -> None:
             draw = random.Random(seed)
             ended = threading.Event()
 
-            earlier = set(holders())  # of the last fit, about to end
+            earlier = set(below(b"ray::_Holder"))  # of the last fit, about to end
 
             def kill(draw: random.Random = draw, ended: threading.Event = ended, earlier: set[int] = earlier) -> None:
                 nonlocal hit
-                while not set(holders()) - earlier and not ended.wait(0.01):
+                while not set(below(b"ray::_Holder")) - earlier and not ended.wait(0.01):
                     pass
                 ended.wait(draw.uniform(0, 1.5))
-                if found := sorted(set(holders()) - earlier):
+                if found := sorted(set(below(b"ray::_Holder")) - earlier):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(draw.choice(found), signal.SIGKILL)
                         hit += not ended.is_set()
@@ -232,15 +240,19 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=1_000_000)
-    parser.add_argument("--documents", type=int, default=100_000)
-    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--documents", type=int, help="a tenth of the queries, if not given")
+    parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--ways", default="whole,local,ray")
+    parser.add_argument("--ways", help="whole,local,ray, if not given; ray from five million queries on")
     parser.add_argument("--scratch", action="store_true", help="query vectors of shards in temporary files")
     parser.add_argument("--within", type=Path, help="where the temporary folder is made")
     parser.add_argument("--kills", type=int)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    many = options.queries >= MANY
+    options.documents = options.documents or options.queries // 10
+    options.ways = options.ways or ("ray" if many else "whole,local,ray")
+    options.scratch |= many
     if options.one:
         print(json.dumps(learn(options.within, options.one, scratch=options.scratch)))
     elif options.kills:

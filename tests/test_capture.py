@@ -79,6 +79,16 @@ class TestRecording:
             }
             assert (set(rewards.query_ids.tolist()), kept.waiting) == ({"q"}, 1)
 
+    def test_the_callers_scope_names_the_source(self):
+        """A call that names none is the source of the scope; an empty one is the judge."""
+        log = RewardLog("judge")
+        with scope(None, source="ann"):
+            log.record("q", ["a"], [1.0])
+            log.record("q", ["a"], [0.5], source="")
+        rewards = log.rewards(vector, vectors)
+
+        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "": 0.5}
+
     def test_the_last_sources_of_a_pair_are_kept(self):
         """Of more than 32 the first are dropped and counted, the judge itself never."""
         log = RewardLog("user feedback")

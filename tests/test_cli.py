@@ -363,7 +363,7 @@ def test_no_folder_is_one_line() -> None:
     """Eval without a folder asks for one."""
     result = tttembed("eval")
 
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR...'.")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, "Error: Missing argument 'DIR|FILE...'.")
 
 
 def test_folders_of_one_name_are_one_line(folder: Path) -> None:
@@ -439,6 +439,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "reason": "steady",
         "needed": None,
         "sources": 0,
+        "trust": 1.0,
         "judge": None,
         "landmarks": None,
         "bandwidth": None,
@@ -636,25 +637,35 @@ def test_explain_gives_the_rewards_behind_it(folder: Path, learned: Path) -> Non
 
 
 def test_explain_prints_a_line_per_document(folder: Path, learned: Path) -> None:
-    """The lines say how far a document rose or fell, and close with how many did not."""
+    """The lines say how far a document rose or fell, name those that did not, and close with what they mean."""
     options = ("--offsets", learned, "--vectors", "tiny", "--rewards", "judge")
     record = explained(folder, "q4", learned, "--rewards", "judge")
     lines = tttembed("explain", folder, "q4", *options).stdout.splitlines()[2:]
     expected = [
         [word, f"{abs(m['rank'] - m['rank_before'])}:", str(m["rank_before"]), "->", str(m["rank"])]
-        for word in ("rose", "fell")
+        for word in ("rose", "fell", "kept")
         for m in record[word]
     ]
 
-    assert expected == [line.split()[:5] for line in lines[:-1]]
-    assert all(f"reward {m['reward']:g} " in line for m, line in zip(record["rose"], lines, strict=False))
-    assert lines[-1].endswith(" documents kept their rank")
+    assert record["kept"]
+    assert expected == [line.split()[:5] for line in lines[:-2]]
+    assert all(f"reward {m['reward']:.3g} " in line for m, line in zip(record["rose"], lines, strict=False))
+    assert lines[-2].startswith("rose, fell, kept: ranks")
+    assert "not judged: nothing was" in lines[-1]
+
+
+def test_explain_knows_the_one_task_of_the_offsets(folder: Path, tmp_path: Path) -> None:
+    """Offsets of one task explain a query of a folder that goes by another name."""
+    evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+    Offsets([Offset("task", np.ones(8), 0.9, 9, evidence, task="default")], width=8).save(tmp_path / "o.safetensors")
+
+    assert explained(folder, "q4", tmp_path / "o.safetensors")["offset"]["key"] == "task:default"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("q99",), "/small: expected a query with labels, got 'q99'"),
+        (("q99",), "small: expected a query with labels, got 'q99'"),
         (("q3", "--task", "legal"), "expected one that serves query 'q3' of task 'legal', got none of its task"),
         (("q3", "--rewards", "nobody"), "scores/nobody.tsv: expected stored scores, found none"),
         (("q3", "--top", "0"), "top: expected at least 1, got 0"),
@@ -674,7 +685,7 @@ def test_explain_refuses_offsets_of_another_model(folder: Path, saved: Path) -> 
     result = tttembed("explain", folder, "q3", "--vectors", "tiny", "--offsets", saved)
 
     assert result.exit_code == 2
-    assert result.stderr == "Error: offsets: expected the width of vectors/tiny.npz, 8, got 2\n"
+    assert result.stderr == "Error: offsets: expected the width of the vectors, 8, got 2\n"
 
 
 def test_explain_says_why_nothing_serves(folder: Path, tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def provide(parameters: dict[str, Any]) -> None:
             write_folder(folder, vectors, judge)
     kind, _, path = (parameters.get("spec") or "").partition(":")
     path = path.partition("?")[0]
-    if isinstance(source := parameters.get("source"), Path) and source.suffix == ".csv":
+    if isinstance(source := parameters.get("source"), Path) and source.suffix == ".csv" and not source.exists():
         votes = [f"how does topic {q} work,topic {q} {what},{vote}" for q in range(9) for what, vote in VOTES]
         source.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")
     if kind == "feedback" and not Path(path).exists():

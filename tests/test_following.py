@@ -1,5 +1,6 @@
 """What a store publishes is served by every process, and nothing a store does can hurt a query."""
 
+import gc
 import logging
 import pickle
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -77,6 +79,20 @@ class TestWhatIsServed:
 
         with scope(None, tenant="acme"):
             assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
+
+    def test_what_was_replaced_is_let_go(self, store):
+        """A process that follows tenants for long holds the live version of each, and none from before."""
+        live = follow(store, tenants=["acme", "beta"])
+        steering, held = Steering(live), []
+        for number in range(1, 6):
+            for tenant in ("acme", "beta"):
+                store.publish(offsets_of(number), by="test", tenant=tenant)
+                with scope(None, tenant=tenant):
+                    assert eventually(lambda number=number: steering.apply(BASE, "q") == offsets_of(number).apply(BASE))
+                    held.append(weakref.ref(live.current))
+        gc.collect()
+
+        assert [version() is None for version in held] == [True] * 8 + [False] * 2
 
     @pytest.mark.parametrize("tenant", [None, ""])
     def test_halting_serves_base_vectors(self, store, live, steering, tenant):

@@ -114,6 +114,8 @@ class TestFiles:
 
     DEEP = "[" * 100_000 + "]" * 100_000
 
+    SPAN = '{"context": {"span_id": "a", "trace_id": "b"}, "attributes": %s}'
+
     @pytest.mark.parametrize(
         ("name", "content", "command"),
         [
@@ -126,6 +128,12 @@ class TestFiles:
                 f"query_id,doc_id,signal,value,position,time\nq,{'d' * 200_000},click,1,1,0\n",
                 ("judge", "{log}", "--judge", "feedback:{path}"),
             ),
+            ("rows.jsonl", DEEP, ("fit", "{path}", "--out", "{out}")),
+            ("rows.csv", f"query,document,reward\nq,{'d' * 200_000},1\n", ("fit", "{path}", "--out", "{out}")),
+            ("spans.jsonl", DEEP, ("import", "{path}", "--store", "{url}", "--spans")),
+            ("spans.jsonl", SPAN % json.dumps(DEEP), ("import", "{path}", "--store", "{url}", "--spans")),
+            ("tools.json", DEEP, ("tools", "serve", "--catalog", "{path}")),
+            ("tools.json", DEEP, ("tools", "learn", "--catalog", "{path}", "--store", "{url}")),
             ("log.jsonl", "", ("judge", "{log}", "--judge", "http+cohere://[host")),
             ("log.jsonl", "", ("judge", "{log}", "--judge", "http+cohere://host:99999999")),
         ],
@@ -136,10 +144,29 @@ class TestFiles:
         path.write_text(content, encoding="utf-8")
         record = {"query_id": "q", "query": "a text", "candidates": [{"id": "d", "text": "another"}]}
         log.write_text(json.dumps(record), encoding="utf-8")
-        done = run(*(part.format(path=path, url=sqlite_url, log=log) for part in command))
+        open_store(sqlite_url).close()
+        done = run(*(part.format(path=path, url=sqlite_url, log=log, out=tmp_path / "out") for part in command))
 
         assert done.exit_code == 2, (done.output, done.exception)
         assert done.output.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_span_with_deep_metadata_is_read_without_it(sqlite_url, tmp_path):
+    """An attribute that anybody could send ends neither an import nor a tap."""
+    deep = "[" * 100_000 + "]" * 100_000
+    attributes = {
+        "openinference.span.kind": "RETRIEVER",
+        "input.value": "a question",
+        "retrieval.documents.0.document.content": "a document",
+        "metadata": deep,
+    }
+    path = tmp_path / "spans.jsonl"
+    path.write_text(json.dumps({"context": {"span_id": "a", "trace_id": "b"}, "attributes": attributes}), "utf-8")
+    done = run("import", path, "--store", sqlite_url, "--spans")
+
+    assert done.exit_code == 0, done.output
+    with open_store(sqlite_url) as store:
+        assert store.counts().queries == 1
 
 
 class TestTenants:

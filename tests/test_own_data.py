@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from tttembed_rag import Offsets, Scale
+from tttembed_rag import Evidence, Offset, Offsets, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.judges.feedbackrows import read_rows
@@ -180,10 +181,152 @@ class TestVotes:
         assert result.exit_code == 2
         assert "--embed: expected the embedding model that your index was built with" in result.output
 
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [
+            (
+                "def embed(a, b): ...",
+                "python:mine:embed: expected vectors (8, d) for a list of 8 texts, got TypeError: ",
+            ),
+            ("def embed(texts): raise ValueError('no key')", "got ValueError: no key ("),
+            ("def embed(texts): return ['a' for _ in texts]", "(8, d) for a list of 8 texts, got dtype <U1"),
+            ("def embed(texts): return [1.0, 2.0]", "(8, d) for a list of 8 texts, got shape (2,)"),
+            ("def embed(texts): return [[1.0, 2.0]]", "(8, d) for a list of 8 texts, got shape (1, 2)"),
+            ("def embed(texts): return None", "(8, d) for a list of 8 texts, got None"),
+            (
+                "def embed(texts): return [[1.0] * (1 + i % 2) for i, _ in enumerate(texts)]",
+                "rows of different lengths",
+            ),
+            ("async def embed(texts): return [[1.0]]", "got a coroutine"),
+            (
+                "class embed:\n def embed_query(self, text): return 'a'\n def embed_documents(self, texts): ...",
+                "embed.embed_query: expected one vector (d,) for a text, got a text",
+            ),
+            (
+                "class embed:\n fingerprint = ''\n embed_documents = len\n def embed_queries(self, t): return [[1.0]]",
+                "embed.embed_queries: expected vectors (8, d) for a list of 8 texts, got shape (1, 1)",
+            ),
+            ("embed = 1 / 0", "expected an importable MODULE:NAME in 'python:mine:embed' (ZeroDivisionError: "),
+        ],
+    )
+    def test_an_embedding_function_that_is_wrong_is_one_line(
+        self, here: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+    ) -> None:
+        """What was called, what was expected and what came; no traceback."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / "mine.py").write_text(code, encoding="utf-8")
+        monkeypatch.setattr(sys, "path", [str(here), *sys.path])
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+        result = run("fit", "votes.csv", "--embed", "python:mine:embed", "--out", "o.safetensors")
+
+        assert result.exit_code == 2
+        assert isinstance(result.exception, SystemExit)
+        assert reason in result.output.splitlines()[-1]
+
     def test_a_file_that_is_not_there(self, here: Path) -> None:
         """Is named."""
         with pytest.raises(DataError, match=r"none\.csv: expected a file with query"):
             read_rows(here / "none.csv", scale=Scale(), task="t")
+
+
+class TestMeasured:
+    """`tttembed eval` and `explain` of the file that `fit` takes."""
+
+    def test_a_file_of_votes_is_measured(self, here: Path) -> None:
+        """On queries that were not learned from, by the votes on them; the closing lines say by what labels."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+
+        options = ("--rewarded", 59, "--seeds", 0, "--scopes", "auto", "--holdout", 0.01, "--json", "o")
+        result = run("eval", "votes.csv", "--embed", EMBED, *options)
+        (auto,) = (
+            row for row in json.loads(Path("o").read_text()) if (row["scope"], row["population"]) == ("auto", "heldout")
+        )
+
+        assert result.exit_code == 0, result.output
+        assert auto["delta"] > 0.3
+        assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
+        assert "auto helps queries that nobody judged" in result.output
+        assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+
+    def test_a_judged_log_is_measured(self, here: Path) -> None:
+        """By its scores; without their name it says how to get some."""
+        write_log(here / "log.jsonl")
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        few = ("--rewarded", "59", "--seeds", "0", "--scopes", "auto", "--holdout", "0.01", "--embed", EMBED)
+
+        measured, refused = run("eval", "log.jsonl", "--rewards", "mine", *few), run("eval", "log.jsonl", *few)
+
+        assert "docs: with 59 judged queries, auto helps" in measured.output
+        assert refused.exit_code == 2
+        assert "`tttembed judge log.jsonl ...` writes it" in refused.output
+
+    def test_a_query_of_a_file_is_explained(self, here: Path) -> None:
+        """By its text, without naming a task; its documents once each, with what was said of them."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+        query = ROWS[0][0]
+
+        lines = run("explain", "votes.csv", query, "--offsets", "o.safetensors", "--embed", EMBED).output.splitlines()
+
+        assert lines[0] == query
+        (official,) = (line for line in lines if line.endswith(f"  topic0 {KINDS[0]}"))
+        assert "-> 1 " in official
+        assert "reward 0.9 " in official
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+            (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
+            (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
+            (
+                ("explain", "votes.csv", ROWS[0][0], "--offsets", "o", "--embed", "python:other:model"),
+                "expected the model of the offsets, fake, got other",
+            ),
+            (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
+            (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+        ],
+    )
+    def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
+        """That says what to do."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / "all-bad.csv").write_text("query,document,thumb\nq,a,-1\nq,b,-1\n", encoding="utf-8")
+        (here / "other.py").write_text(
+            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
+            encoding="utf-8",
+        )
+        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+        settings = {"embedder": "fake"}
+        Offsets([Offset("task", vector, 0.9, 9, evidence, task="default")], width=64, settings=settings).save("o")
+
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert reason in result.output
+
+    @pytest.mark.parametrize("command", ["fit", "eval"])
+    def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:
+        """Scores in [0, 1] that are declared as grades up to 5 teach little: a line says so; others are not doubted."""
+        write_log(here / "log.jsonl")
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        rest = ("--rewards", "mine", "--embed", EMBED, *(("--out", "o") if command == "fit" else ("--rewarded", 4)))
+
+        doubted, trusted = (
+            run(command, "log.jsonl", *rest, "--scale", scale) for scale in ("rubric:0,5", "rubric:0,1")
+        )
+
+        assert "on scale rubric:0,5 no score lies above 0.9: scores in [0, 1] are on scale prob" in doubted.output
+        assert "no score lies above" not in trusted.output
+
+    def test_fit_says_what_counts_as_one_query(self, here: Path) -> None:
+        """Where the gate counts fewer queries than there are, the last line has both numbers."""
+        rows = [f"{query}{mark},{text},{int(liked)}" for query, text, liked in ROWS for mark in ("", "?")]
+        (here / "votes.csv").write_text("\n".join(["query,document,success", *rows]), encoding="utf-8")
+
+        *_, last = run("fit", "votes.csv", "--embed", EMBED, "--out", "o").output.splitlines()
+
+        assert "from 120 rewarded queries (the gate counts 60: near repeats of a query" in last
 
 
 class TestLog:

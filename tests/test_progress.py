@@ -38,6 +38,41 @@ def test_items_come_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
+    """Ctrl-C: one line, exit code 130; the second run embeds the rest alone, and nothing twice."""
+    (tmp_path / "slow_model.py").write_text(
+        "import time\nfrom pathlib import Path\n"
+        "def embed(texts):\n"
+        "    Path('asked').open('a').writelines(f'{text}\\n' for text in texts)\n"
+        "    time.sleep(0.02 * len(texts))\n"
+        "    return [[1.0, float(len(text))] for text in texts]\n",
+        encoding="utf-8",
+    )
+    for part, letter in (("corpus", "d"), ("queries", "q")):
+        lines = [json.dumps({"_id": f"{letter}{i}", "text": f"{part} {i}"}) for i in range(100)]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from tttembed_rag.cli import main; main()"
+    command = [sys.executable, "-c", code, "data", str(tmp_path), "--embedder", "python:slow_model:embed"]
+    running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    asked, until = tmp_path / "asked", time.monotonic() + 60
+    while not (asked.exists() and len(asked.read_text().splitlines()) > 30) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    kept = int(said.split("the vectors of ")[1].split()[0])
+    first = len(asked.read_text().splitlines())
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    assert running.returncode == 130
+    assert said.strip() == f"stopped: the vectors of {kept} texts are kept; run it again to go on"
+    assert 8 <= kept < 200
+    asked_for = asked.read_text().splitlines()
+    assert set(asked_for) == {f"{part} {i}" for part in ("corpus", "queries") for i in range(100)}
+    assert len(asked_for) - first == 200 - kept
+
+
+@pytest.mark.slow
 def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     """Ctrl-C: one line, exit code 130, and the second run asks for the rest alone."""
     (tmp_path / "slow_judge.py").write_text(

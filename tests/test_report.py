@@ -30,9 +30,11 @@ from tttembed_rag.report.crossfit import held_out, moved_without, parts_of
 from tttembed_rag.report.drawing import Mark
 from tttembed_rag.report.heldout import HeldOut, Traffic, traffic_of
 from tttembed_rag.report.moving import effect_of, lists_of
+from tttembed_rag.report.page import _courses as courses
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.database import Database
 from tttembed_rag.worker import Worker
+from tttembed_rag.worker.memory import prevailing_judge, read_memory
 
 NOON = datetime(2026, 3, 20, 12, tzinfo=UTC).timestamp()
 DAY = 86_400.0
@@ -341,6 +343,45 @@ def test_an_offset_is_drawn_once_per_version(report: StoreReport, page: Page) ->
     assert marks == ["filled", "hollow", "filled", "filled"]
 
 
+def test_versions_that_were_measured_on_different_queries_are_not_joined(report: StoreReport, page: Page) -> None:
+    """No line leads from one version's mark to the next, and the number of queries of each end stands below it."""
+    course = next(course for course in courses(report.versions) if len(course.versions) == 2)
+    newest, oldest = (offset.n for _, offset in course.versions)
+    lines = re.findall(r'<line x1="(.*?)" y1="(.*?)" x2="(.*?)" y2="(.*?)"', course.svg)
+
+    assert re.findall(r"n = (\d+)", course.svg) == [str(oldest), str(newest)]
+    assert lines
+    assert all(x1 == x2 or y1 == y2 for x1, y1, x2, y2 in lines)
+    assert "<path" not in course.svg
+    assert "<polyline" not in course.svg
+    assert "Each version was measured on the queries that were rewarded by then" in page.sections["Offsets over time"]
+
+
+@pytest.mark.parametrize(
+    ("store", "name"),
+    [("sqlite:////srv/shop.db", "shop"), ("postgresql+psycopg://me@host/shop", "shop"), ("sqlite:///a b.db", "a b")],
+)
+def test_the_page_is_called_by_the_store(report: StoreReport, store: str, name: str) -> None:
+    """Its title tells several reports apart in tabs and in mails."""
+    assert f"<title>Offsets of {name}</title>" in page_of(replace(report, store=store))
+
+
+def test_the_report_looks_at_the_judge_that_the_worker_learns_from(fresh: str, planted: Any) -> None:
+    """A judge that rewarded most of the last queries, not one that gave most rewards long ago."""
+    rewards = planted(160, strength=0.9, dtype=np.float32)
+    with open_store(fresh) as store:
+        store.observe(served(rewards, range(105), at=NOON - 9 * DAY), judge="old")
+        store.observe(served(rewards, range(105, 160), at=NOON), judge="new")
+        learned_from = prevailing_judge(store, "", read_memory(store, ""))
+
+    report = gather(fresh, at=NOON)
+
+    assert report.judges[0][0] == "old"
+    assert learned_from == "new"
+    assert report.held_out is not None
+    assert report.held_out.measure == "by the rewards of new"
+
+
 def test_days_count_what_was_served_on_them(fresh: str) -> None:
     """Thirty days by UTC, the last one that of the report; what is older is not told."""
     start = datetime(2026, 3, 20, tzinfo=UTC).timestamp()
@@ -566,7 +607,8 @@ def test_a_hostile_tenant_is_shown_as_text(fresh: str) -> None:
 
     page = Page(page_of(gather(fresh, tenant=tenant)))
 
-    assert f"Offsets of tenant {tenant} Offsets of tenant {tenant}" in page.sections[""]
+    title = f"Offsets of fresh, tenant {tenant}"
+    assert f"{title} {title}" in page.sections[""]
     assert "<script" not in page.html
 
 

@@ -272,7 +272,7 @@ def test_hostile_texts_do_nothing(browser: Browser, page: Path) -> None:
     """They are shown; no script of theirs runs, nothing is asked for, and the one script is ours."""
     browser.look(page)
 
-    assert browser.run("document.title") == "Offsets of the shared tenant"
+    assert browser.run("document.title") == "Offsets of ttt"
     assert browser.run("document.scripts.length") == 1
     assert "onerror" in browser.run("document.querySelector('details.query summary').textContent")
     assert browser.console == []
@@ -286,5 +286,5 @@ def test_the_policy_admits_no_other_script(browser: Browser, page: Path, tmp_pat
 
     browser.look(broken)
 
-    assert browser.run("document.title") == "Offsets of the shared tenant"
+    assert browser.run("document.title") == "Offsets of ttt"
     assert "Content Security Policy" in browser.console[0]

@@ -32,8 +32,8 @@ DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX, HAYSTACK)
 LAYERS = (
     ("errors",),
     ("system",),
-    ("vectors", "scales", "feedback"),
-    ("parquet",),
+    ("vectors", "scales"),
+    ("parquet", "feedback"),
     ("rewards",),
     ("observations", "offsets"),
     ("fitting",),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from tttembed_rag import DataError, InputError, Offsets, RewardError, Rewards, fit
+from tttembed_rag import DataError, EmbedderError, InputError, Offsets, RewardError, Rewards, fit
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
@@ -103,6 +103,27 @@ class TestFromTexts:
         """By its number, with what was expected."""
         with pytest.raises(error, match=message):
             of(rows)
+
+    @pytest.mark.parametrize(
+        ("name", "function", "message"),
+        [
+            (
+                "embed_query",
+                lambda: None,
+                r"embed_query: expected one vector \(d,\) .* got TypeError: .*takes 0",
+            ),
+            ("embed_query", lambda _: [[1.0, 2.0]], r"got shape \(1, 2\)"),
+            ("embed_query", lambda text: [1.0] * len(text), "embed_query: expected vectors of one width, got 10, 17"),
+            ("embed_documents", lambda _: ["a", "b"], r"embed_documents: expected vectors \(2, d\) .*, got dtype <U1"),
+            ("embed_documents", lambda _: [[1.0]], r"for a list of 2 texts, got shape \(1, 1\)"),
+            ("embed_documents", lambda texts: texts[5], r"got IndexError: list index out of range \(.*\.py:\d+\)"),
+        ],
+    )
+    def test_an_embedding_function_that_is_wrong_is_named(self, name, function, message):
+        """With what it was called with, what was expected and what came."""
+        model = {"embed_query": embed_query, "embed_documents": MODEL.embed_documents, name: function}
+        with pytest.raises(EmbedderError, match=message):
+            Rewards.from_texts(ROWS, **model)
 
     def test_scores_off_the_scale_are_refused(self):
         """As everywhere."""

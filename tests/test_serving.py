@@ -5,6 +5,7 @@ import logging
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,6 +215,16 @@ class TestSteering:
 
         assert lost == BASE
         assert kept == offsets.apply(BASE, task="task3")
+
+    @pytest.mark.parametrize("name", ["dimensions", "embed_dim", "size"])
+    def test_offsets_of_another_width_than_the_model_are_refused_at_once(self, offsets, name):
+        """Where the model says how wide its vectors are; a model that does not is taken as it is."""
+        same, other = SimpleNamespace(**{name: offsets.width}), SimpleNamespace(**{name: offsets.width + 1})
+
+        assert Steering(offsets, "task1", model=same).apply(BASE, "q") == offsets.apply(BASE, task="task1")
+        assert Steering(offsets, model=SimpleNamespace(**{name: None})).apply(BASE, "q") == BASE
+        with pytest.raises(InputError, match=f"expected the width of SimpleNamespace, {offsets.width + 1}, got"):
+            Steering(offsets, model=other)
 
     def test_it_pickles(self, offsets):
         """Another process steers the same way."""

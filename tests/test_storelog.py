@@ -58,6 +58,16 @@ class TestWriting:
         assert rewards.tasks.tolist() == ["billing"]
         assert np.allclose(rewards.query_vectors, [vector("q")], rtol=1e-6)
 
+    def test_the_callers_scope_names_the_source(self, store, log):
+        """A call that names none is the source of the scope; an empty one is the judge."""
+        with scope(None, source="ann"):
+            log.record("q", ["a"], [1.0])
+            log.record("q", ["a"], [0.5], source="")
+        log.flush()
+        rewards = store.rewards("judge")
+
+        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "": 0.5}
+
     def test_the_source_of_a_score_is_kept(self, store, log):
         """Two users' verdicts on one document reach the fit side by side; a name that is none is left out."""
         for source, score in (("ann", 1.0), ("eve", 0.0), (7, 0.5)):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError, RewardError
+from tttembed_rag import InputError, RewardError, scope
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
 from tttembed_rag.judges import Budget, Forecasting, ScoreCache, check_judge, rewards_of
@@ -153,11 +153,15 @@ class TestLog:
         """Observed and recorded, with the task and what the caller knew."""
         log, known = FakeLog(), Known(query_id="q7")
         log.observe("q", iter(["a", "b"]), task="billing", known=known)
-        log.record("q", ["a"], [None])
-        told = [(one.query, one.documents, one.scores, one.task, one.known) for one in log.calls]
+        with scope(None, source="ann"):
+            log.record("q", ["a"], [None])
+        told = [(one.query, one.documents, one.scores, one.task, one.known, one.source) for one in log.calls]
 
         assert isinstance(log, Log)
-        assert told == [("q", ("a", "b"), None, "billing", known), ("q", ("a",), (None,), None, None)]
+        assert told == [
+            ("q", ("a", "b"), None, "billing", known, ""),
+            ("q", ("a",), (None,), None, None, "ann"),
+        ]
 
     def test_is_for_one_judge(self):
         """Rewards of two judges do not mix."""

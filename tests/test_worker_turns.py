@@ -15,7 +15,8 @@ from tttembed_rag import Scale
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, Usage
 from tttembed_rag.judges.contract import PROBE_QUERY
 from tttembed_rag.judges.spending import report_usage
-from tttembed_rag.stores import Candidate, Served
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.testing import word_overlap
 from tttembed_rag.worker import Worker
 
@@ -403,3 +404,20 @@ class TestLookingAnew:
         assert rounds[0] == [["a", "b", "c"], ["a", "b", "c"]]
         assert rounds[1:] == [[[], []], [[], []]]
         assert later == ["a", "b", "c"]
+
+    def test_two_workers_with_two_judges_see_what_is_new_of_theirs(self, store_url):
+        """Whoever looks first leaves the other one's; what concerns both, a deletion or a label, both look at."""
+        one = Candidate("d", np.ones(8), "text", 0.5)
+        with open_store(store_url) as store:
+            workers = [Worker(store, rewards_of=judge) for judge in "jk"]
+
+            rounds = []
+            for number, judge in enumerate(("j", "k", "k", "j", AUDIT)):
+                query = f"q{number}"
+                store.observe([Served(query, np.ones(8), [one], query, tenant=name) for name in "ab"], judge=judge)
+                rounds.append([self.looked_at(worker) for worker in workers])
+            store.forget(tenant="a", query_id="q0", by="me")
+            rounds.append([self.looked_at(worker) for worker in workers])
+
+        both, none = ["a", "b"], []
+        assert rounds == [[both, both], [none, both], [none, both], [both, none], [both, both], [["a"], ["a"]]]

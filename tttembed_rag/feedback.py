@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.errors import InputError, RewardError
+from tttembed_rag.errors import EmbedderError, InputError, RewardError
+from tttembed_rag.vectors.asked import vectors_from
 
 # Characters of a document's text that name it in messages.
 _SHOWN = 80
@@ -24,10 +25,13 @@ def columns_of(
     judged = _by_query(feedback, default_task)
     texts = list(dict.fromkeys(text for documents in judged.values() for text in documents))
     rows = {text: row for row, text in enumerate(texts)}
-    vectors = {query: embed_query(query) for query in dict.fromkeys(query for _, query, _ in judged)}
+    asked = dict.fromkeys(query for _, query, _ in judged)
+    vectors = {query: vectors_from("embed_query", embed_query, query) for query in asked}
+    if len(widths := sorted({len(vector) for vector in vectors.values()})) > 1:
+        raise EmbedderError(f"embed_query: expected vectors of one width, got {', '.join(map(str, widths))}")
     return {
         "query_vectors": np.array([vectors[query] for _, query, _ in judged]),
-        "doc_vectors": np.asarray(embed_documents(texts)),
+        "doc_vectors": vectors_from("embed_documents", embed_documents, texts),
         "candidates": [[rows[text] for text in documents] for documents in judged.values()],
         "rewards": [[float(np.mean(given)) for given in documents.values()] for documents in judged.values()],
         "tasks": [task for task, _, _ in judged],

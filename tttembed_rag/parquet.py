@@ -193,7 +193,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         raise DataError(f"{documents.folder}: expected a column doc_id, found none")
     if (distinct := pc.count_distinct(ids).as_py()) != len(ids):
         raise DataError(f"{documents.folder}: expected unique doc_ids, got {distinct} for {len(ids)} documents")
-    names, depths = queries.lists("doc_ids")
+    rows, depths = _rows(queries, ids)
     rewards, given = queries.lists("rewards")
     if len(depths) != len(given):
         raise DataError(f"{queries.folder}: expected rewards in each of {len(depths)} rows, got {len(given)}")
@@ -202,13 +202,11 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         raise DataError(
             f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
         )
-    candidates = pc.index_in(queries.as_texts(names), value_set=ids)
-    if candidates.null_count:
-        unknown = names.filter(candidates.is_null())[0].as_py()
-        raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
-    rows, used = candidates.to_numpy().astype(np.intp), None
+    used = None
     if part is not None:
-        used, rows = np.unique(rows, return_inverse=True)
+        named = np.zeros(len(ids), dtype=bool)
+        named[rows] = True
+        used, rows = np.flatnonzero(named), (np.cumsum(named) - 1)[rows]
         ids = ids.take(require("pyarrow", EXTRA).array(used))
     judges = queries.texts("judge")
     found = ["unnamed"] if judges is None else judges.unique().to_pylist()
@@ -219,7 +217,7 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
     query_ids = _plain(queries.texts("query_id"))
     if query_ids is None and part is not None:
         query_ids = [str(queries.before + row) for row in range(len(depths))]
-    return RewardColumns(
+    columns = RewardColumns(
         query_vectors=queries.vectors(len(depths), scratch=scratch),
         doc_vectors=documents.vectors(len(ids), used),
         candidates=rows,
@@ -232,6 +230,19 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
         doc_ids=ids.to_pylist(),
         embedder=models[0],
     )
+    require("pyarrow", EXTRA).default_memory_pool().release_unused()  # which decoding took: as much as the columns
+    return columns
+
+
+def _rows(queries: _Table, ids: Any) -> tuple[IntArray, IntArray]:
+    """The judged candidates of all *queries* as rows of the documents *ids*, and how many each query has."""
+    pc = require("pyarrow.compute", EXTRA)
+    names, depths = queries.lists("doc_ids")
+    candidates = pc.index_in(queries.as_texts(names), value_set=ids)
+    if candidates.null_count:
+        unknown = names.filter(candidates.is_null())[0].as_py()
+        raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
+    return candidates.to_numpy().astype(np.intp), depths
 
 
 def _plain(column: Any) -> list[str] | None:

@@ -7,6 +7,7 @@ are kept beside them, so nothing is copied only to be normalised.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from tttembed_rag.vectors.columns import checked_columns, ragged, sliced, stacke
 from tttembed_rag.vectors.copies import near_copies, same_text
 from tttembed_rag.vectors.rows import UnitRows
 
+_log = logging.getLogger(__name__)
 # The task of queries that name none: `apply(X)` and `apply(X, task=None)` look it up.
 DEFAULT_TASK = "default"
 
@@ -35,6 +37,9 @@ _SAVED = (
     *("query_vectors", "doc_vectors", "starts", "candidates", "values", "tasks", "query_ids", "sources", "doc_ids"),
     *("judge", "embedder"),
 )
+
+_OF_DOCUMENTS = ("doc_vectors", "doc_norms")
+_OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources")
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
@@ -299,8 +304,28 @@ class Rewards:
     ) -> Rewards:
         """The rewards of columns as `checked_columns` takes them, *scores* on *scale*."""
         checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
-        values = (Scale.parse(scale) if isinstance(scale, str) else scale).to_unit(scores)
+        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        values = declared.to_unit(scores)
+        if doubt := declared.doubt(values):
+            _log.warning("rewards: %s", doubt)
         return cls(**checked, values=values, embedder=embedder)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Rewards]) -> Rewards:
+        """The rewards of *parts* of one set, each document once: one judge and embedder, no query in two of them."""
+        ids = np.concatenate([part.doc_ids for part in parts])
+        doc_ids, first, row = np.unique(ids, return_index=True, return_inverse=True)
+        begins = np.cumsum([0, *(len(part.doc_ids) for part in parts)])
+        columns: dict[str, Any] = {
+            name: np.concatenate([getattr(part, name) for part in parts]) for name in (*_OF_QUERIES, *_OF_DOCUMENTS)
+        }
+        columns |= {name: columns[name][first] for name in _OF_DOCUMENTS}
+        depths = np.concatenate([part.depths for part in parts])
+        columns["starts"] = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
+        columns["candidates"] = np.concatenate(
+            [row[part.candidates + at] for part, at in zip(parts, begins, strict=False)]
+        )
+        return replace(parts[0], doc_ids=doc_ids, **columns)
 
     def __len__(self) -> int:
         """Number of rewarded queries."""

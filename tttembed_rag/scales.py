@@ -73,6 +73,13 @@ class Scale:
             return finite
         return finite & (scores >= self.low - SCALE_TOLERANCE) & (scores <= self.high + SCALE_TOLERANCE)
 
+    def doubt(self, rewards: NDArray[np.float64]) -> str:
+        """Words where *rewards* of a rubric, in [0, 1], lie as low as probabilities would on it; else an empty text."""
+        most = self.low + float(rewards.max(initial=0.0)) * (self.high - self.low)
+        if self.kind != "rubric" or not self.low <= 0.0 < most <= 1.0 < self.high:
+            return ""
+        return f"on scale {self} no score lies above {most:g}: scores in [0, 1] are on scale probability"
+
     def to_unit(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Scores as rewards in [0, 1], shape kept.
 

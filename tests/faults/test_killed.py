@@ -144,8 +144,9 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
     def work(tell):
         with open_store(store_url) as mine:
             asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
-            caps = Budget(pairs=402)
-            worker = Worker(mine, asks, budget=caps, lease_seconds=1.0, concurrency=2, scope="task", min_new=150)
+            # A lease that a busy machine does not let end: whoever takes a tenant over may pay for what is on its way.
+            options = {"lease_seconds": 4.0, "concurrency": 2, "scope": "task", "min_new": 150}
+            worker = Worker(mine, asks, budget=Budget(pairs=402), **options)
             worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
 
     workers = [child(work) for _ in range(3)]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from tttembed_rag import InputError, Rewards, fit
-from tttembed_rag.gate.audit import audit_sample, audited
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.gate.audit import audit_sample, audited, confirmed_order
 from tttembed_rag.gate.thresholds import AUDITED
 
 
@@ -65,13 +65,58 @@ class TestAudited:
 
         assert held >= 85
 
+    def test_a_judge_of_another_scale_is_corrected_exactly(self):
+        """Where labels are a line of the rewards, a few labels give what all would, without an error."""
+        rewards, labels = world(20)
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
+        stretched = replace(rewards, values=0.3 + 0.5 * rewards.values)
+        drawn = some(labels, sorted(labels)[::5])
+        found = audited(stretched, np.ones(20), offsets, drawn)
+
+        assert found.found == pytest.approx(2 * found.claimed)
+        assert found.error == pytest.approx(0, abs=1e-9)
+
     def test_labels_of_pairs_that_stay_tell_nothing(self):
         """Without a label on a pair that moves, nothing is confirmed."""
         rewards, labels = world(20)
         found = audited(rewards, np.ones(20), np.zeros((20, 16)), labels)
 
         assert (found.labels, found.claimed) == (0, 0.0)
-        assert not found.confirms()
+        assert not found.confirms(0.2)
+
+
+class TestConfirmedOrder:
+    """How far labels confirm a judge's order."""
+
+    def test_is_two_auc_minus_one_of_labels_good_or_bad(self):
+        """Rewards above the mean of their query, of good against bad pairs, written out."""
+        rewards, labels = world(20)
+        noisy = replace(rewards, values=np.random.default_rng(1).random(rewards.budget))
+        good = {pair: float(label > 0.3) for pair, label in labels.items()}
+        above = noisy.values - np.repeat(np.add.reduceat(noisy.values, noisy.starts[:-1]) / noisy.depths, noisy.depths)
+        bits = np.array(list(good.values())) > 0
+        pairs = np.sign(above[bits][:, None] - above[~bits][None])
+
+        assert confirmed_order(noisy, good) == pytest.approx(max(0.0, float(pairs.mean())))
+        assert confirmed_order(replace(noisy, values=1 - noisy.values), good) == pytest.approx(
+            max(0.0, -float(pairs.mean()))
+        )
+
+    def test_only_the_order_counts(self):
+        """A judge with another scale is confirmed whole, its opposite not at all; labels that are one say nothing."""
+        rewards, labels = world(20)
+        by_mean = replace(rewards, values=rewards.values**3)
+        centred = labels_of(replace(rewards, values=np.clip(above_mean(by_mean), 0, 1)))
+
+        assert confirmed_order(by_mean, centred) == pytest.approx(1, abs=1e-9)
+        assert confirmed_order(replace(rewards, values=1 - rewards.values), labels) == 0
+        assert confirmed_order(rewards, dict.fromkeys(labels, 0.5)) == confirmed_order(rewards, {}) == 1
+
+
+def above_mean(rewards):
+    """Rewards above the mean of their query, from 0 up."""
+    mean = np.repeat(np.add.reduceat(rewards.values, rewards.starts[:-1]) / rewards.depths, rewards.depths)
+    return (1 + rewards.values - mean) / 2
 
 
 def raw_change(rewards, offsets):
@@ -115,6 +160,36 @@ class TestGate:
         assert not any(offset.served for offset in found.values() if offset.query_id is not None)
         assert AUDITED.code in {offset.evidence.code for offset in found.values()} or scope == "auto"
 
+    def test_the_dose_shrinks_with_what_labels_confirm(self, planted, tmp_path):
+        """Every part is that of the judge alone times the factor, which the evidence says and a file keeps."""
+        rewards = planted(60)
+        rng = np.random.default_rng(4)
+        labels = {pair: rng.choice((label, rng.random()), p=(0.6, 0.4)) for pair, label in labels_of(rewards).items()}
+        names, queries = rewards.query_ids.tolist(), rewards.queries.unit
+        task = str(rewards.tasks[0])
+        trust = fit(rewards, scope="task", audit=labels)[f"task:{task}"].evidence.trust
+
+        assert 0.3 < trust < 0.9
+        for scope in ("task", "local", "query"):
+            alone, found = (
+                np.array([offsets.find(task, name).dosed(query) for query, name in zip(queries, names, strict=True)])
+                for offsets in (fit(rewards, scope=scope), fit(rewards, scope=scope, audit=labels))
+            )
+            assert_allclose(found, trust * alone, atol=1e-5)
+        offsets = fit(rewards, scope="task", audit=labels)
+        offsets.save(tmp_path / "offsets")
+        kept = Offsets.load(tmp_path / "offsets")[f"task:{task}"].evidence
+        assert kept.trust == trust
+        assert f"dose times {trust:.2f}, as far as labels confirm the judge's order" in str(kept)
+
+    def test_a_judge_that_labels_contradict_is_refused(self):
+        """Where they confirm none of its order, nothing is learned."""
+        rewards, labels = world()
+        found = fit(rewards, audit={pair: 1 - label for pair, label in labels.items()})
+
+        assert {offset.evidence.code for offset in found.values()} == {AUDITED.code}
+        assert "they contradict the judge's order" in found["local:default"].evidence.reason
+
     @pytest.mark.parametrize(
         ("labels", "message"),
         [
@@ -144,3 +219,21 @@ class TestSample:
         assert set(pairs) <= set(labels)
         assert audit_sample(rewards, offsets, 30) == pairs
         assert audit_sample(rewards, fit(rewards.take(np.arange(1))), 30) == []
+
+    def test_are_drawn_once_however_many_sources_rewarded_them(self):
+        """All pairs that move are drawn, and none twice, where two users rated each of them."""
+        rewards, _ = world(30)
+        offsets = fit(rewards, gate=False, scope="query")
+        twice = Rewards.from_indexed(
+            np.repeat(rewards.query_vectors, 2, axis=0),
+            rewards.doc_vectors,
+            np.repeat(rewards.candidates.reshape(30, -1), 2, axis=0),
+            np.repeat(rewards.values.reshape(30, -1), 2, axis=0),
+            query_ids=np.repeat(rewards.query_ids, 2).tolist(),
+            doc_ids=rewards.doc_ids.tolist(),
+            sources=["ann", "eve"] * 30,
+        )
+        pairs = audit_sample(twice, offsets, 1000)
+
+        assert sorted(pairs) == sorted(audit_sample(rewards, offsets, 1000))
+        assert len(set(pairs)) == len(pairs)

@@ -30,6 +30,7 @@ from tttembed_rag.gate.thresholds import (
     PUBLISHED,
     QUESTIONS,
     RIDGE_STEP,
+    SINGLE,
     SURPASSED,
     UNSOLVED,
     UNSURE,
@@ -274,7 +275,7 @@ class TestAbstaining:
         ("scope", "objective"), [("global", "kd"), ("auto", "kd"), *(("query", name) for name in OBJECTIVES)]
     )
     def test_one_candidate_has_no_order(self, planted, scope, objective):
-        """Queries with a single judged candidate are no evidence, alone or among others."""
+        """Queries with a single judged candidate are no evidence, alone or among others; the verdict says so."""
         rewards = planted(6, depth=4)
         depths = [1, 4, 1, 4, 4, 1]
         blocks = [rewards.doc_vectors[4 * q : 4 * q + depth] for q, depth in enumerate(depths)]
@@ -282,7 +283,7 @@ class TestAbstaining:
         ragged = Rewards.from_arrays(rewards.query_vectors, blocks, values)
         single = fit(ragged.take(np.array([0, 2, 5])), scope=scope, objective=objective)
 
-        assert (served(single), codes(single)) == (0, {EQUAL.code})
+        assert (served(single), codes(single)) == (0, {SINGLE.code})
         for offset in fit(ragged, scope=scope, objective=objective).values():
             assert_consistent(offset)
 

@@ -93,7 +93,7 @@ PROOF = {
         (f"{HOSTS}/test_judgments.py", "test_ratings_of_quepid_are_read"),
     ),
     "any MCP client": (
-        ("tests/tools/test_mcp_server.py", "test_what_was_called_is_kept_when_it_is_told_to_end"),
+        ("tests/tools/test_mcp_server.py", "test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end"),
         ("tests/tools/test_mcp_server.py", "test_a_client_gains_without_code"),
         ("tests/tools/test_search.py", "test_calls_before_any_search_say_nothing"),
     ),

@@ -17,7 +17,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
 from tttembed_rag.judges import Paid
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import open_store, schema
+from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.testing import JUDGE, learned, traffic
@@ -281,6 +281,27 @@ def test_fit_learns_from_a_store(url: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("sign", "word"), [(1, "later"), (-1, "earlier")])
+def test_fit_warns_of_a_judge_of_age(sqlite_url: str, tmp_path: Path, sign: int, word: str) -> None:
+    """Rewards that follow when documents were first served are told; the store knows it by their numbers."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((24, 8))
+
+    def served(name: str, rows: list[int]) -> Served:
+        found = [
+            Candidate(f"d{j:02}", vectors[j], reward=0.5 + sign * (j / 60 - 0.2) + 0.1 * rng.random()) for j in rows
+        ]
+        return Served(name, rng.standard_normal(8), found, embedder="model-a", at=1.7e9)
+
+    with open_store(sqlite_url) as store:
+        store.observe([served("old", list(range(12)))], judge=JUDGE)
+        store.observe([served("new", list(range(23, 11, -1)))], judge=JUDGE)
+        store.observe([served(f"q{i}", rng.permutation(24)[:8].tolist()) for i in range(30)], judge=JUDGE)
+    result = run("fit", sqlite_url, "--out", tmp_path / "learned.safetensors")
+
+    assert f"warning: rewards follow when documents were first served, {word} is better" in result.output
+
+
 def test_fit_asks_which_judge(url: str, tmp_path: Path) -> None:
     """Where there are several, their rewards are not mixed."""
     with open_store(url) as store:
@@ -313,16 +334,18 @@ def test_forget_says_what_is_left(url: str) -> None:
 
 
 def test_forget_takes_back_what_a_source_said(url: str) -> None:
-    """The queries stay; a source without rewards is said so with exit code 1, a query beside it is refused."""
+    """The queries stay; a source without rewards is refused unless that is allowed, a query beside it always."""
     with open_store(url) as store:
         one = replace(traffic(1)[0], source="ann")
         store.observe([one], judge=JUDGE)
     options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
-    found, missed, both = (run("forget", *options, *more) for more in ([], [], ["--query", "q3"]))
+    found, missed, unseen, both = (run("forget", *options, *more) for more in ([], [], ["--unseen"], ["--query", "q3"]))
 
     assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
     assert "left of tenant '': 20 queries, 80 rewards" in found.output
-    assert (missed.exit_code, missed.stderr) == (1, "--source: expected one with rewards of tenant '', found none\n")
+    refused = "Error: source: expected one that has rewarded queries of tenant '', got 'ann'; nothing was deleted; "
+    assert (missed.exit_code, missed.stderr.count("\n"), missed.stderr[: len(refused)]) == (2, 1, refused)
+    assert (unseen.exit_code, unseen.output[:34]) == (0, "forgotten: 0 queries, 0 documents,")
     assert (both.exit_code, "expected a query or a source, got both" in both.output) == (2, True)
 
 

@@ -28,9 +28,9 @@ def observe(store, *tenants, reward=0.5, query="q"):
     store.observe([Served(query, np.ones(8), [one], "asked", tenant=tenant) for tenant in tenants], judge=JUDGE)
 
 
-def look(store, tenant):
+def look(store, tenant, judge=None):
     """A worker looks at what is due for a tenant."""
-    marks, lease = store.due.marks(tenant), store.leases.take_tenant(tenant, "me", 60)
+    marks, lease = store.due.marks(tenant, judge), store.leases.take_tenant(tenant, "me", 60)
     store.due.settle(marks, tenant=tenant, lease=lease)
 
 
@@ -56,6 +56,16 @@ def test_a_tenant_that_shares_makes_the_shared_one_due(store):
     assert store.due.tenants() == [""]
     look(store, "")
     assert store.due.tenants() == []
+
+
+def test_what_is_due_for_one_judge_stays_due_for_another(store):
+    """Also for the shared tenant, which is due for the judges of those that share."""
+    observe(store, "sharing", query="new")
+    store.observe([Served("new", np.ones(8), [Candidate("d", np.ones(8), "text", 0.5)], tenant="loud")], judge="other")
+    look(store, "sharing", JUDGE)
+    due = {judge: store.due.tenants(judge) for judge in (JUDGE, "other", "third", None)}
+
+    assert due == {JUDGE: [""], "other": ["loud"], "third": [], None: ["loud", ""]}
 
 
 def test_what_comes_while_it_is_looked_at_stays(store):

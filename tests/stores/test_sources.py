@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select, text
 
 from tttembed_rag import Offsets, fit
+from tttembed_rag.errors import InputError
 from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Store, open_store, schema
@@ -119,10 +120,33 @@ def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> N
     store.publish(Offsets([], width=2), by="worker")
     store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
 
-    gone = store.forget(tenant="", source="ann", by="ann")
+    gone = store.forget(tenant="", source="ann", unseen=True, by="ann")
 
     assert (gone.rewards, gone.versions) == (0, 1)
     assert store.registry.version("live") is None
+
+
+def test_a_source_that_gave_no_reward_is_refused(store: Store) -> None:
+    """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted."""
+    store.observe([asked("annabel", 1.0), asked("annabelle", 1.0, tenant="x")], judge=JUDGE)
+    live = store.publish(Offsets([], width=2), by="worker")
+    asks = [("anabel", ""), ("annabel", "y"), ("\x1b[2J", "")]
+    said = []
+    for source, tenant in asks:
+        with pytest.raises(InputError) as refused:
+            store.forget(tenant=tenant, source=source, by="me")
+        said.append(str(refused.value).partition("; nothing was deleted; ")[0])
+    store.observe([replace(asked("anabel", 0.5), at=1.0)], judge=JUDGE)  # it was served before
+
+    expected = "source: expected one that has rewarded queries of tenant"
+    assert said == [
+        f"{expected} '', got 'anabel' (did you mean 'annabel'?)",
+        f"{expected} 'y', got 'annabel'",
+        f"{expected} '', got '\\x1b[2J'",
+    ]
+    assert store.registry.version("live") == live
+    assert store.tenants() == ["", "x"]
+    assert by_source(store.rewards(JUDGE)) == {"anabel": [0.5], "annabel": [1.0]}
 
 
 def test_sources_of_two_tenants_are_two(store: Store) -> None:

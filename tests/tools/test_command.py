@@ -2,14 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import LargeBinary, func
 
+from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
-from tttembed_rag.stores import open_store
+from tttembed_rag.stores import open_store, schema
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.worker import Worker
+from tttembed_rag.worker.toolcalls import is_of_tools
 
 from .conftest import CATALOG, LEARNED, UNSEEN, first, teach
 
@@ -66,6 +70,27 @@ def test_the_worker_leaves_calls_alone(store):
         ]
         assert [one.by for one in store.versions()] == ["tools"]
         assert store.due.tenants() == []
+
+
+@pytest.mark.slow
+def test_the_worker_reads_no_vectors_to_leave_calls_alone(store_url):
+    """The settings of the live version are enough, of any width; a damaged version is none of tools."""
+    vector, evidence = np.ones(50_000, np.float32) / 500, Evidence(9, None, None, "ungated", "made up")
+    offsets = Offsets([Offset("global", vector, 0.9, 9, evidence)], width=50_000, settings={"bm25_weight": 0.5})
+    with open_store(store_url) as store:
+        none = [store.registry.settings(), is_of_tools(store, "")]
+        store.publish(offsets, by="tools")
+        with store._database.write("publishing") as connection:  # the vectors are gone, the settings are there
+            start = func.substr(schema.versions.c.content, 1, 2_000, type_=LargeBinary)
+            connection.execute(schema.versions.update().values(content=start))
+        told = [store.registry.settings(), is_of_tools(store, "")]
+        with store._database.write("publishing") as connection:
+            connection.execute(schema.versions.update().values(content=b"no offsets"))
+        damaged = is_of_tools(store, "")
+
+    assert none == [{}, False]
+    assert told == [{"bm25_weight": 0.5}, True]
+    assert damaged is False
 
 
 @pytest.mark.slow

@@ -1,16 +1,21 @@
 """The search transform of FastMCP, with a real server and a real client, in memory and over HTTP on loopback."""
 
 import asyncio
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("fastmcp")
 
+import uvicorn
 from fastmcp import Client, FastMCP
+from fastmcp.client.transports import StreamableHttpTransport
 from fastmcp.exceptions import ToolError
 from fastmcp.tools import Tool
 
-from tttembed_rag.testing import FakeEmbedder
+import tttembed_rag
+from tttembed_rag.testing import FakeEmbedder, eventually
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.tools.fastmcp import learned_search
 
@@ -80,3 +85,36 @@ def test_results_are_those_of_the_server():
 
     assert asyncio.run(story()) in ("zeta_redmail", {"result": "zeta_redmail"})
     assert search._memory.requests("", 64) == []
+
+
+@contextmanager
+def served(app):
+    """The address of an application that a real HTTP server runs in a thread."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    running = threading.Thread(target=server.run)
+    running.start()
+    try:
+        eventually(lambda: server.started)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        running.join(10)
+
+
+def test_calls_carry_their_source():
+    """Over HTTP the header of each client names it, and in memory the caller's scope."""
+    search = LearnedToolSearch([], FakeEmbedder())
+    server = server_with(search)
+
+    async def story():
+        with served(server.http_app()) as url:
+            for name in ("ann", "eve"):
+                async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
+                    await work(client, LEARNED[:1])
+        with tttembed_rag.scope(None, source="bob"):
+            async with Client(server) as client:
+                await work(client, LEARNED[:1])
+
+    asyncio.run(story())
+
+    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve", "bob"}

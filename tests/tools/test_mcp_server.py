@@ -1,6 +1,7 @@
 """`tttembed tools serve` in front of real MCP servers, with a real client, over stdio and HTTP on loopback."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -14,13 +15,18 @@ import pytest
 
 pytest.importorskip("mcp")
 
+import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.lowlevel import Server
+from mcp_types import ListToolsResult, Tool
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.stores import open_store
-from tttembed_rag.tools.mcp_server import read_servers
+from tttembed_rag.tools import mcp_server
+from tttembed_rag.tools.mcp_server import FrontedServer, read_servers
 
 from .conftest import LEARNED, UNSEEN, request
 
@@ -143,14 +149,18 @@ def test_clients_over_http_teach_one_search(tmp_path, mode):
     assert asyncio.run(story())
 
 
-def test_what_was_called_is_kept_when_it_is_told_to_end(tmp_path):
-    """SIGTERM right after a call: the outcome is in the store."""
+def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
+    """SIGTERM right after calls: they are in the store under the source of their header, else of the command line."""
     url = f"sqlite:///{tmp_path}/tools.db"
 
     async def story():
-        async with served(tmp_path, "--store", url) as (process, address):
-            async with Client(address) as client:
-                await work(client, LEARNED[:1])
+        async with served(tmp_path, "--store", url, "--source", "unknown") as (process, address):
+            for headers in ({"X-TTT-Source": "ann"}, {}):
+                async with (
+                    httpx2.AsyncClient(headers=headers) as http,
+                    Client(streamable_http_client(address, http_client=http)) as client,
+                ):
+                    await work(client, LEARNED[:1])
             process.send_signal(signal.SIGTERM)
             return await asyncio.to_thread(process.wait, 20)
 
@@ -158,7 +168,8 @@ def test_what_was_called_is_kept_when_it_is_told_to_end(tmp_path):
 
     assert code in (0, -signal.SIGTERM)
     with open_store(url) as store:
-        assert store.counts().rewards == 2
+        rewards = store.rewards("tool use")
+        assert dict(zip(rewards.sources.tolist(), rewards.depths.tolist(), strict=True)) == {"ann": 2, "unknown": 2}
 
 
 def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
@@ -175,6 +186,26 @@ def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
 
     assert f"office.zeta_{LEARNED[0]}" in names
     assert "server 'gone': [Errno 2] No such file or directory" in (tmp_path / "stderr").read_text()
+
+
+@pytest.mark.parametrize("tools", [0, 30])
+def test_a_server_that_lists_without_end_is_given_up(monkeypatch, tools):
+    """Its pages, and the tools in them, are bounded: it fills no memory, and its name is in the reason."""
+    monkeypatch.setattr(mcp_server, "_MOST_TOOLS", 1_000)
+    pages = itertools.count()
+
+    async def list_tools(_ctx, _params):
+        page = next(pages)
+        some = [Tool(name=f"t{page}-{number}", input_schema={"type": "object"}) for number in range(tools)]
+        return ListToolsResult(tools=some, next_cursor=str(page))
+
+    async def story():
+        behind = FrontedServer("endless", None)
+        async with Client(Server("endless", on_list_tools=list_tools)) as client:
+            with pytest.raises(ValueError, match=r"expected at most 1000 (pages of )?tools, got more"):
+                await behind._listed(client)
+
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

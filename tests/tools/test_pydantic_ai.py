@@ -10,6 +10,7 @@ from pydantic_ai import Agent, ModelRetry, Tool
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
+import tttembed_rag
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.tools.pydantic_ai import tool_search
@@ -88,3 +89,20 @@ def test_a_service_out_of_reach_says_nothing():
         asyncio.run(agent.run(request("down")))
 
     assert search._memory.requests("", 64) == []
+
+
+def test_calls_carry_their_source():
+    """The caller's scope names who an agent works for, where several work at once."""
+    search = LearnedToolSearch([], FakeEmbedder())
+    agent = agent_with(search)
+
+    async def of(name):
+        with tttembed_rag.scope(None, source=name):
+            await agent.run(request(LEARNED[0]))
+
+    async def both():
+        await asyncio.gather(of("ann"), of("eve"))
+
+    asyncio.run(both())
+
+    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve"}

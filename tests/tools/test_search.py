@@ -19,7 +19,7 @@ from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
-from tttembed_rag.tools import LearnedToolSearch
+from tttembed_rag.tools import LearnedToolSearch, Turns
 from tttembed_rag.tools.index import WEIGHT, best, fused, words
 from tttembed_rag.tools.learning import (
     CONTRADICTED,
@@ -171,6 +171,18 @@ def test_one_source_moves_nobody(search):
     assert first(search, UNSEEN) > 0.9
     assert not by_one.learn().moves
     assert [by_one(request(topic)) for topic in UNSEEN] == before
+
+
+def test_a_call_joins_no_search_of_another_source(search):
+    """Without sessions a call belongs to the last search that listed its tool, of the same source."""
+    turns, topic = Turns(search, sessions=False), LEARNED[0]
+    with tttembed_rag.scope(None, source="ann"):
+        turns.search_among("first", request(topic), 4, search.names)
+    for source in ("eve", "ann"):
+        with tttembed_rag.scope(None, source=source):
+            turns.used("second", f"zeta_{topic}", succeeded=True)
+
+    assert [one.source for one in search._memory.requests("", 64)] == ["ann"]
 
 
 def test_success_alone_teaches(search):

@@ -57,11 +57,11 @@ class Log(Protocol):
         *,
         task: str | None = None,
         known: Known | None = None,
-        source: str = "",
+        source: str | None = None,
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge itself.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
         """
         ...
 

@@ -27,8 +27,9 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.context import current_source, current_tenant
 from tttembed_rag.system.files import write_whole
+from tttembed_rag.system.jsontext import parsed_json
 
 __all__ = ["RewardLog"]
 
@@ -108,17 +109,18 @@ class RewardLog:
         *,
         task: str | None = None,
         known: Known | None = None,
-        source: str = "",
+        source: str | None = None,
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge itself.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
 
         Raises:
             InputError: Not one score per document, or a source that is no text.
             RewardError: A score is off the scale; nothing is kept.
         """
         rewards = unit_rewards(self.scale, documents, scores)
+        source = current_source() if source is None else source
         given = [{} if reward is None else {source: reward} for reward in rewards]
         self._note(query, zip(documents, given, strict=True), task, known)
 
@@ -240,7 +242,7 @@ class RewardLog:
             DataError: The file is something else.
         """
         try:
-            head, *lines = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+            head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
             log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
             for line in lines:
                 shown = [(text, _by_source(rewards)) for text, rewards in line["documents"]]

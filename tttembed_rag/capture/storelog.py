@@ -22,7 +22,14 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import REQUIRED, AnyTenant, check_tenant, current_query_id, said_tenant
+from tttembed_rag.serving.context import (
+    REQUIRED,
+    AnyTenant,
+    check_tenant,
+    current_query_id,
+    current_source,
+    said_tenant,
+)
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
@@ -168,13 +175,13 @@ class StoreLog:
         *,
         task: str | None = None,
         known: Known | None = None,
-        source: str = "",
+        source: str | None = None,
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge itself.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
         """
-        self._note(query, documents, scores, task, known, source)
+        self._note(query, documents, scores, task, known, current_source() if source is None else source)
 
     @property
     def counts(self) -> Captured:

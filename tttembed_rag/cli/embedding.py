@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from tttembed_rag.stores import Store
     from tttembed_rag.stores.vectors import Lacking
 
+# About how long it takes until the bar moves on.
+_SECONDS = 3.0
 # Where a store's texts have no vectors, and what to do.
 _HELP = "give --embed SPEC, the model that the index was built with (`tttembed data --help` lists them)"
 
@@ -37,11 +40,17 @@ def cached_embedder(spec: str, cache: Path, length: int) -> Iterator[Embedder]:
 
     model = open_embedder(spec)
     cache.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        closing(VectorCache.open(cache)) as known,
-        working(length, "embed") as bar,
-    ):
-        yield CachedEmbedder(model, known, at_once=128, watch=bar.update)
+    began = time.monotonic()
+    with closing(VectorCache.open(cache)) as known, working(length, "embed") as bar:
+
+        def watch(texts: int) -> None:
+            bar.update(texts, f"{(bar.pos + texts) / max(1e-9, time.monotonic() - began):.1f} texts/s")
+
+        try:
+            yield CachedEmbedder(model, known, at_once=128, watch=watch, seconds=_SECONDS)
+        except KeyboardInterrupt:
+            click.echo(f"\nstopped: the vectors of {bar.pos} texts are kept; run it again to go on", err=True)
+            raise click.exceptions.Exit(130) from None
 
 
 def embed_folder(

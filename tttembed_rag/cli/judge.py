@@ -19,6 +19,7 @@ from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
+    from tttembed_rag.judges.spending import Price
     from tttembed_rag.judging.plan import Progress, Verdicts
     from tttembed_rag.observations import Observation
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--cache", "cache_path", type=click.Path(path_type=Path), help="Paid scores.  [default: beside --out]")
 @counted("--concurrency", 8, "Calls in flight at once.")
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
-@click.option("--dry-run", is_flag=True, help="Print the forecast and ask nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the forecast of pairs, tokens and money, and ask nothing.")
 @click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
 @by_file
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
@@ -111,7 +112,7 @@ def judge(
         probe = not no_probe and not isinstance(scorer, FeedbackJudge)
         ahead = forecast(plan, scorer, cache, probe=probe)
         if dry_run:
-            _report("forecast", spec, ahead, as_json=as_json, of=plan.pairs)
+            _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
             return
         if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
             check_once(scorer, cache, price=plan.price)
@@ -120,7 +121,7 @@ def judge(
 
             def watch(now: Progress) -> None:
                 rate = (now.pairs - now.cached) / max(1e-9, time.monotonic() - started)
-                bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  ${now.usd:.4f}")
+                bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  {_money(now.usd, plan.price)}")
 
             try:
                 verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
@@ -128,7 +129,9 @@ def judge(
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
     write_scores(target, verdicts)
-    _report("judged", spec, verdicts.progress, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target)
+    _report(
+        "judged", spec, verdicts.progress, plan.price, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target
+    )
     if verdicts.stopped not in ("", BUDGET_ENDED):
         raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
 
@@ -174,10 +177,18 @@ def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | Non
     return cache
 
 
+def _money(usd: float, price: Price, bound: str = "") -> str:
+    """What was or will be paid, in words; a judge without a price is one on a machine of yours, or was given none."""
+    from tttembed_rag.judges.spending import Price
+
+    return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
+
+
 def _report(
     what: str,
     spec: str,
     progress: Progress,
+    price: Price,
     *,
     as_json: bool,
     of: int,
@@ -201,10 +212,13 @@ def _report(
         click.echo(json.dumps(record))
         return
     bound = "at most " if verdicts is None else ""
+    money = _money(progress.usd, price, bound)
     line = (
         f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}"
-        f"{progress.usage.tokens} tokens, {bound}${progress.usd:.4f}"
+        f"{progress.usage.tokens} tokens, {money}"
     )
+    if verdicts is None:
+        line += "; time unknown before the judge is asked: a run shows its rate and the time left"
     if verdicts is not None:
         line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
         raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""

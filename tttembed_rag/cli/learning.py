@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
 from click.core import ParameterSource
 
-from tttembed_rag.cli.embedding import cached_embedder, embedded_by, fill
+from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.rows import read_embedded, refuse_embed
 from tttembed_rag.cli.telling import tell, with_origin
-from tttembed_rag.errors import DataError
 from tttembed_rag.feedback import id_of_text
+from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
-
-if TYPE_CHECKING:
-    from tttembed_rag.judges.feedbackrows import TextReward
-
 
 # Where rewards are.
 _REWARDS_OPTIONS = (
@@ -111,15 +108,30 @@ def learn(
         option = "engine" if engine else "scratch"
         raise click.UsageError(f"--{option}: expected a folder of Parquet files, got {source}")
     else:
-        rewards, lengths = RewardSource(source=source, out=out, **options).read()
+        rewards, lengths, arrivals = RewardSource(source=source, out=out, **options).read()
         offsets, learned = fit(rewards, scope=scope, gate=not no_gate, audit=labels), len(rewards)
-        warning = "\n".join(warnings_of(rewards, lengths))
+        folder = isinstance(source, Path) and source.is_dir()
+        doubt = Scale.parse(options["scale"]).doubt(rewards.values) if folder else ""
+        warning = "\n".join(filter(None, [doubt, *warnings_of(rewards, lengths, arrivals)]))
     offsets = with_origin(offsets, warning=warning)
     offsets.save(out)
     tell(offsets, everything=everything, as_json=as_json)
     if not as_json:
         served = sum(offset.served for offset in offsets.values())
-        click.echo(f"{out}: {len(offsets)} offsets from {learned} rewarded queries, {served} served")
+        queries = f"{learned} rewarded queries{_counted(offsets, learned)}"
+        click.echo(f"{out}: {len(offsets)} offsets from {queries}, {served} served")
+
+
+def _counted(offsets: Offsets, learned: int) -> str:
+    """As how many queries the gate counts those that were *learned* from, where these are fewer."""
+    tasks: dict[str | None, int] = {}
+    for offset in offsets.values():
+        if offset.query_id is None and offset.scope != "global":
+            tasks[offset.task] = max(tasks.get(offset.task, 0), offset.n)
+    counted = sum(tasks.values())
+    if not 0 < counted < learned:
+        return ""
+    return f" (the gate counts {counted}: near repeats of a query, and those of one source that are alike, count less)"
 
 
 def is_sharded(folder: Path) -> bool:
@@ -143,10 +155,11 @@ def refuse_all_but_scale(folder: Path) -> None:
 
 
 class Found(NamedTuple):
-    """The rewards of a source, and the lengths of documents by their ids."""
+    """The rewards of a source, and by their ids the lengths of documents, and which were first served later."""
 
     rewards: Rewards
     lengths: Mapping[str, int]
+    arrivals: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,15 +204,15 @@ class RewardSource:
                 if embedder is None and (lacking := store.vectors.lacking()).texts:
                     raise click.UsageError(f"{lacking}: give --embed SPEC, the model that the index was built with")
             rewards = store.rewards(judge, tenant=self.tenant, embedder=embedder, last=self.last)
-            lengths = store.history.document_lengths(self.tenant, rewards.doc_ids.tolist())
-            return Found(rewards, lengths)
+            names = rewards.doc_ids.tolist()
+            lengths = store.history.document_lengths(self.tenant, names)
+            return Found(rewards, lengths, store.history.document_arrivals(self.tenant, names))
 
     def _of_folder(self, folder: Path) -> Found:
         from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
         from tttembed_rag.evaluate.files import embedder_of, load_beir
 
-        if self.embed is not None:
-            raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {self.embed}")
+        refuse_embed(folder, self.embed)
         if self.rewards is None:
             raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
         scale = Scale.parse(self.scale)
@@ -210,59 +223,14 @@ class RewardSource:
         return Found(replace(pooled, embedder=embedder_of(folder, self.vectors)), lengths)
 
     def _of_file(self, file: Path) -> Found:
-        from tttembed_rag.judges.feedbackrows import read_rows
-
-        scale = Scale.parse(self.scale)
-        rows = _judged_log(file, self.rewards, scale) if _is_log(file) else read_rows(file, scale=scale, task=self.task)
-        if self.embed is None:
-            raise click.UsageError(
-                f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
-                "(`tttembed data --help` lists them; minilm is one to try it with)"
-            )
-        queries = list(dict.fromkeys(row.query for row in rows))
-        length = len(queries) + len({row.document for row in rows})
-        with cached_embedder(self.embed, self.out.absolute().parent / ".known-vectors.sqlite", length) as model:
-            vectors = dict(zip(queries, model.embed_queries(queries), strict=True))
-            rewards = Rewards.from_texts(
-                rows,
-                embed_query=vectors.__getitem__,
-                embed_documents=model.embed_documents,
-                judge=self.rewards or file.name,
-                embedder=model.fingerprint,
-            )
-            lengths = {id_of_text(row.document): len(row.document) for row in rows}
-            return Found(rewards, lengths)
-
-
-def _is_log(file: Path) -> bool:
-    """Whether the first line of *file* is that of a log of served queries."""
-    if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
-        return False
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        first = next((line for line in lines if line.strip()), "")
-    try:
-        return "candidates" in json.loads(first)
-    except (TypeError, ValueError):
-        return False
-
-
-def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextReward]:
-    """The judged pairs of a log."""
-    from tttembed_rag.evaluate.files import load_scores
-    from tttembed_rag.judges.feedbackrows import TextReward
-    from tttembed_rag.judging.files import read_log
-
-    if rewards is None:
-        raise click.UsageError(
-            f"--rewards: expected scores/NAME.tsv beside {file} by its NAME (`tttembed judge {file} ...` writes it)"
+        read = read_embedded(
+            file, embed=self.embed, rewards=self.rewards, scale=self.scale, task=self.task, beside=self.out.parent
         )
-    scores = load_scores(file.parent, rewards)
-    rows = [
-        TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
-        for one in read_log(file)
-        for name, text in one.candidates
-        if name in scores.get(one.query_id, {})
-    ]
-    if not rows:
-        raise DataError(f"{file}: expected pairs with a score of scores/{rewards}.tsv, found none")
-    return rows
+        rewards = Rewards.from_texts(
+            read.rows,
+            embed_query=read.queries.__getitem__,
+            embed_documents=lambda texts: [read.documents[text] for text in texts],
+            judge=read.judge,
+            embedder=read.embedder,
+        )
+        return Found(rewards, {id_of_text(row.document): len(row.document) for row in read.rows})

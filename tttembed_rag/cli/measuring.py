@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+import numpy as np
 
-from tttembed_rag.cli.group import Many, check_target, counted, main, write_json
-from tttembed_rag.cli.processes import worker_processes
+from tttembed_rag.cli.embedding import embedded_by
+from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 
 if TYPE_CHECKING:
@@ -25,8 +29,10 @@ if TYPE_CHECKING:
 
 
 @main.command("eval")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
-@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors: vectors/NAME.npz.")
+@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+@click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
+@embedded_by("the texts of FILE")
+@click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none.")
 @click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
@@ -40,46 +46,53 @@ if TYPE_CHECKING:
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-@counted("--workers", 1, "Processes that measure splits side by side.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=Workers(),
+    help="Processes that measure splits side by side, or tasks of a Ray cluster.",
+)
 def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
+    embed: str | None,
+    task: str,
     rewards: str,
     scale: str,
     gate: str,
     index: Any,
     json_path: Path | None,
-    workers: int,
+    workers: int | str,
     **plan: Any,
 ) -> None:
-    """Fit on some queries of BEIR folders, measure nDCG@10 on the others.
+    """Fit on some queries, measure nDCG@10 on the others.
 
     Each DIR is a BEIR folder with vectors/NAME.npz and, unless the labels act as a simulated judge,
     scores/NAME.tsv. Several folders are several tasks of one workload.
+
+    FILE is your own feedback, or a judged log, as `tttembed fit` takes it. Its documents are what is searched, and its
+    rewards are the labels too: a document is relevant to a query where its reward lies above one half.
     """
-    from tttembed_rag.evaluate.experiment import ExperimentPlan
+    from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 
     check_target(json_path)
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
-    asked = (folders, vectors, rewards, Scale.parse(scale), index)
+    Scale.parse(scale)
+    asked = (folders, vectors, rewards, scale, index, embed, task)
+    opened = None if workers != 1 and not any(map(is_file_of_rows, folders)) else _collections(*asked)
     outcomes = len(settings.contestants) + len(settings.baselines)
-    total = len(settings.seeds) * len(settings.rewarded) * len(folders) * outcomes * 3
-    with worker_processes(workers) if workers > 1 else nullcontext() as pool:
+    total = len(settings.seeds) * len(settings.rewarded) * len(opened or folders) * outcomes * 3
+    with worker_processes(workers) if workers != 1 else nullcontext() as pool:
         every = product(settings.seeds, settings.rewarded)
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
-        found = _measured(asked, settings) if pool is None else _side_by_side(pool, asked, splits)
+        found = run(opened or [], settings) if pool is None else _side_by_side(pool, asked, splits)
         measured = [row.as_dict() for row in watched(found, total, "eval")]
     if json_path is not None:
         write_json(json_path, measured)
     if json_path is None or str(json_path) != "-":
-        click.echo(_summary(measured))
-
-
-def _measured(asked: tuple[Any, ...], plan: ExperimentPlan) -> Iterator[Row]:
-    """The rows of *plan* on the folders that were *asked* for."""
-    from tttembed_rag.evaluate.experiment import run
-
-    return run(_collections(*asked), plan)
+        files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
+        click.echo("\n".join([_summary(measured), *([_OF_FILES.format(files=files)] if files else [])]))
 
 
 def _side_by_side(pool: Executor, asked: tuple[Any, ...], plans: Sequence[ExperimentPlan]) -> Iterator[Row]:
@@ -94,11 +107,34 @@ def _listed(asked: tuple[Any, ...], plan: ExperimentPlan) -> list[Row]:
 
 
 def _collections(
-    folders: tuple[Path, ...], vectors: str, rewards: str, scale: Scale, index: Literal["flat", "hnsw"]
+    paths: tuple[Path, ...],
+    vectors: str,
+    rewards: str,
+    scale: str,
+    index: Literal["flat", "hnsw"],
+    embed: str | None,
+    task: str,
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
+    from tttembed_rag.evaluate.datasets import QRELS
+    from tttembed_rag.evaluate.ownrows import collections_of
 
-    return [open_collection(folder, vectors=vectors, rewards=rewards, scale=scale, index=index) for folder in folders]
+    found = []
+    for path in paths:
+        if is_file_of_rows(path):
+            named = None if rewards == QRELS else rewards
+            read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task, beside=path.parent)
+            found += collections_of(
+                read.rows, read.queries, read.documents, judge=read.judge, embedder=read.embedder, index=index
+            )
+            continue
+        refuse_embed(path, embed)
+        found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index=index))
+        scores = [score for of in found[-1].scores.values() for score in of.values()]
+        real = not found[-1].simulated
+        if real and (doubt := found[-1].scale.doubt(found[-1].scale.to_unit(np.array(scores)))):
+            click.echo(f"warning: {path}: {doubt}", err=True)
+    return found
 
 
 # A worker measures many splits of one workload.
@@ -205,6 +241,12 @@ _LEGEND = (
     "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
     "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10",
     "than before. published: splits on which something was served. heldout: queries that were not judged.",
+)
+
+# The labels of a file of the user's own.
+_OF_FILES = (
+    "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
+    "counts as not relevant."
 )
 
 

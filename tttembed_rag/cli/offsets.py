@@ -6,14 +6,21 @@ import json
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
+from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
 from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards import DEFAULT_TASK
+
+if TYPE_CHECKING:
+    from tttembed_rag.evaluate.explaining import Explanation
 
 # Rewarded queries that are named in lines of their own.
 _MOVERS = 5
@@ -47,50 +54,108 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 
 
 @main.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("query_id", metavar="QUERY_ID")
+@click.argument("folder", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("query_id", metavar="QUERY")
 @click.option(
     "--offsets", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Saved offsets."
 )
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
-@click.option("--rewards", help="scores/NAME.tsv of DIR, or qrels: what was said of each document.")
-@click.option("--task", help="Task key of the query.  [default: the name of DIR]")
+@embedded_by("the texts of FILE")
+@click.option("--rewards", help="scores/NAME.tsv of DIR or a log, or qrels: what was said of each document.")
+@click.option("--scale", default="probability", show_default=True, help="Of FILE: probability, logit, rubric:LOW,HIGH.")
+@click.option("--task", help="Task key of the query.  [default: the one of the offsets, or the name of DIR]")
 @click.option("--top", default=10, show_default=True, help="First results looked at, before and after.")
 @click.option("--json", "as_json", is_flag=True, help="The explanation as one JSON object.")
-def explain(folder: Path, query_id: str, file: Path, *, as_json: bool, **options: Any) -> None:
+def explain(
+    folder: Path, query_id: str, file: Path, embed: str | None, scale: str, *, as_json: bool, **options: Any
+) -> None:
     """Print which documents rose and fell for one query under saved offsets, and what the judge said of them.
 
-    Of a local offset it names the rewarded queries that moved this one, each with its share of the move.
+    QUERY is the id of a query of a BEIR folder; or the text of one of FILE, your own feedback or a judged log as
+    `tttembed fit` takes it. Of a local offset the rewarded queries are named that moved this one, each with its share
+    of the move.
     """
-    from tttembed_rag.evaluate import explaining
-
     offsets = Offsets.load(file)
-    explanation = explaining.explain(folder, query_id, offsets, **options)
+    if is_file_of_rows(folder):
+        explanation = _of_rows(folder, query_id, offsets, embed, scale, file.parent, **options)
+    else:
+        from tttembed_rag.evaluate.explaining import explain
+
+        refuse_embed(folder, embed)
+        explanation = explain(folder, query_id, offsets, **options)
     if as_json:
         moves = {
             "rose": [asdict(move) for move in explanation.rose],
             "fell": [asdict(move) for move in explanation.fell],
+            "kept": [asdict(move) for move in explanation.kept],
         }
         offset = offset_facts(explanation.offset, offsets)
         movers = [asdict(mover) for mover in explanation.movers]
         facts = {"query_id": query_id, "query": explanation.text, "offset": offset, "moved_by": movers}
         click.echo(json.dumps(facts | moves))
         return
-    say(f"{query_id}: {_shortened(explanation.text, 90)}")
+    say(_titled(query_id, explanation.text, 90))
     say(f"served by {offset_line(explanation.offset)}")
     for mover in explanation.movers[:_MOVERS]:
-        say(f"moved by {mover.query_id}: {mover.share:+.0%}  {_shortened(mover.text, 60)}".rstrip())
+        text = "" if mover.text == mover.query_id else _shortened(mover.text, 60)
+        say(f"moved by {mover.query_id}: {mover.share:+.0%}  {text}".rstrip())
     if rest := explanation.movers[_MOVERS:]:
         say(f"and by {len(rest)} more: {sum(mover.share for mover in rest):+.0%}")
-    for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell)):
+    for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell), ("kept", explanation.kept)):
         for move in moves_:
-            reward = "not judged" if move.reward is None else f"reward {move.reward:g}"
+            reward = "not judged" if move.reward is None else f"reward {move.reward:.3g}"
             say(
                 f"{word} {abs(move.rank - move.rank_before):>4}: {move.rank_before:>5} -> {move.rank:<5} "
                 f"score {move.score_before:.3f} {move.score - move.score_before:+.3f}  {reward:<12} "
-                f"{move.document}: {_shortened(move.text, 60)}"
+                f"{_titled(move.document, move.text, 60)}"
             )
-    click.echo(f"{len(explanation.moves) - len(explanation.rose) - len(explanation.fell)} documents kept their rank")
+    click.echo(_LEGEND)
+
+
+def _of_rows(
+    file: Path,
+    query: str,
+    offsets: Offsets,
+    embed: str | None,
+    scale: str,
+    beside: Path,
+    *,
+    rewards: str | None,
+    task: str | None,
+    top: int,
+    vectors: str,  # noqa: ARG001 (of a folder)
+) -> Explanation:
+    """The effect of *offsets* on a *query* of the user's own *file*."""
+    from tttembed_rag.evaluate.explaining import explain_in, task_of
+    from tttembed_rag.evaluate.ownrows import datasets_of
+
+    read = read_embedded(
+        file, embed=embed, rewards=rewards, scale=scale, task=task or task_of(offsets, DEFAULT_TASK), beside=beside
+    )
+    learned_for = offsets.settings.get("embedder", read.embedder)
+    if learned_for != read.embedder:
+        raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
+    found = [(dataset, scores) for dataset, scores in datasets_of(read.rows) if task in (None, dataset.name)]
+    dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
+    if dataset is None or scores is None:
+        raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
+    docs, queries = (
+        np.stack([of[text] for text in texts])
+        for of, texts in ((read.documents, dataset.documents), (read.queries, dataset.queries))
+    )
+    return explain_in(dataset, query, offsets, docs, queries, scores, task=dataset.name, top=top)
+
+
+# What the numbers of a document's line mean.
+_LEGEND = (
+    "rose, fell, kept: ranks, and the rank before -> with the offset. score: cosine similarity of document and query\n"
+    "vector before, and its change. reward: what was said of the document for this query; not judged: nothing was."
+)
+
+
+def _titled(name: str, text: str, width: int) -> str:
+    """A name and the beginning of a text; the text alone where that is the name."""
+    return _shortened(text, width) if name == text else f"{name}: {_shortened(text, width)}"
 
 
 def _shortened(text: str, width: int) -> str:

@@ -5,16 +5,43 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from typing import Any
+
+import click
 
 # What numerical libraries take the number of their threads from, when they are loaded.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+class Workers(click.ParamType[int | str]):
+    """A number of processes, or a Ray cluster by name."""
+
+    name = "N|ray|ray://HOST"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """The number, from 1 on, or the name."""
+        text = str(value)
+        if text == "ray" or text.startswith("ray://"):
+            return text
+        if not text.isdecimal() or not int(text):
+            self.fail(f"expected a number from 1 on, ray or ray://HOST:PORT, got {text!r}", param, ctx)
+        return int(text)
+
+
 @contextmanager
-def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of *count* fresh processes, which share the cores of the machine unless the environment says otherwise."""
+def worker_processes(count: int | str) -> Iterator[Executor]:
+    """A pool of *count* fresh processes, which share the cores of the machine unless the environment says otherwise.
+
+    For the name of a Ray cluster, its tasks.
+    """
+    if isinstance(count, str):
+        from tttembed_rag.scale.engines import ray_tasks
+
+        with ray_tasks(count) as tasks:
+            yield tasks
+        return
     own = str(max(1, (os.cpu_count() or 1) // count))
     given = {name: own for name in _THREADS if name not in os.environ}
     os.environ |= given

@@ -59,7 +59,9 @@ def serve(
     NAME@query. Everything else passes as it came. POST /v1/steer steers vectors that are handed in.
     """
     uvicorn = require("uvicorn", _EXTRA)
+    require("httptools", _EXTRA)
     from tttembed_rag.proxy import Senders, proxy_app
+    from tttembed_rag.proxy.bounded import BoundedProtocol
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
@@ -74,6 +76,7 @@ def serve(
         app,
         host=host,
         port=port,
+        http=BoundedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

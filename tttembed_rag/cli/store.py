@@ -166,31 +166,32 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
 @click.option("--tenant", required=True, metavar="NAME", help='Whose; "" is the shared tenant.')
 @click.option("--query", "query_id", metavar="ID", help="A query id, or its text.  [default: all]")
 @click.option("--source", metavar="NAME", help="A source, such as a user: only the rewards that it gave.")
+@click.option("--unseen", is_flag=True, help="Also a source without rewards, as they were dropped or expired.")
 @signed
 @as_objects
-def forget(url: str, tenant: str, query_id: str | None, source: str | None, by: str, *, as_json: bool) -> None:
+def forget(
+    url: str, tenant: str, query_id: str | None, source: str | None, by: str, *, unseen: bool, as_json: bool
+) -> None:
     """Delete a query, or all of a tenant, and every version that may have learned from it.
 
     A query that was captured without an id is found by its text. With --source, the queries stay, and the rewards that
-    it gave go. Exit code 1: no query or source is called so.
+    it gave go; a source without rewards is refused, unless --unseen. Exit code 1: no query is called so.
     """
     if query_id is not None and source is not None:
         raise click.UsageError("--source: expected a query or a source, got both")
+    if unseen and source is None:
+        raise click.UsageError("--unseen: expected with --source, got it alone")
     with opened(url) as store:
         if tenant not in store.tenants():
             raise click.UsageError(f"forget: expected a tenant of the store, got {tenant!r:.80}")
-        gone = store.forget(tenant=tenant, query_id=query_id, source=source, by=by)
+        gone = store.forget(tenant=tenant, query_id=query_id, source=source, unseen=unseen, by=by)
         left, now = store.counts(tenant), store.serving(tenant=tenant)
-    missed = (query_id is not None and not gone.queries) or (source is not None and not gone.rewards)
     if as_json:
         click.echo(json.dumps({"forgotten": asdict(gone), "left": asdict(left)}))
     else:
         _say_forgotten(tenant, gone, left, based=now.version is None and now.halted is None)
-    if missed:
-        what = (
-            "--query: expected the id or text of a query" if source is None else "--source: expected one with rewards"
-        )
-        click.echo(f"{what} of tenant {tenant!r}, found none", err=True)
+    if query_id is not None and not gone.queries:
+        click.echo(f"--query: expected the id or text of a query of tenant {tenant!r}, found none", err=True)
         raise click.exceptions.Exit(1)
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tttembed_rag import __version__
-from tttembed_rag.cli.group import Many, counted, main
-from tttembed_rag.cli.processes import worker_processes
+from tttembed_rag.cli.group import Many, main
+from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
@@ -75,7 +75,13 @@ NAMES = (
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is already there.")
-@counted("--workers", 1, "Processes that measure cells side by side.")
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    type=Workers(),
+    help="Processes that measure cells side by side, or tasks of a Ray cluster.",
+)
 def tables(
     name: str,
     folders: tuple[Path, ...],
@@ -86,7 +92,7 @@ def tables(
     specialised: str | None,
     embed: str,
     out: Path,
-    workers: int,
+    workers: int | str,
     *,
     fresh: bool,
     **options: Any,
@@ -112,7 +118,7 @@ def tables(
     study, workloads = _study(*asked)
     out.mkdir(parents=True, exist_ok=True)
     with closing(CellStore(out / "cells.sqlite")) as store:
-        if workers > 1:
+        if workers != 1:
             with worker_processes(workers) as pool:
                 done = finished(study.cells, store, pool, partial(_measure, asked), fresh=fresh)
                 for _ in watched(done, len(study.cells), name):

@@ -84,6 +84,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "reason": evidence.reason,
         "needed": evidence.needed,
         "sources": evidence.sources,
+        "trust": evidence.trust,
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.names),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

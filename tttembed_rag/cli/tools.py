@@ -50,6 +50,9 @@ def tools() -> None:
 @click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `tttembed data`.")
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
+@click.option(
+    "--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says.  [default: trusted]"
+)
 @click.option("--every", default=60.0, show_default=True, metavar="SECONDS", help="Between two passes of learning.")
 @counted("--top", 8, "Tools found at most.")
 @judged
@@ -59,6 +62,7 @@ def serve(
     embedder: str,
     http: str | None,
     tenant: str,
+    source: str,
     every: float,
     top: int,
     judge: str | None,
@@ -97,7 +101,7 @@ def serve(
     if http is None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, end)
-    with search, scope(None, tenant=tenant):
+    with search, scope(None, tenant=tenant, source=source):
         asyncio.run(Front(search, servers, k=top, every=every).run(way))
 
 

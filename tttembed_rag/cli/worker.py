@@ -48,7 +48,9 @@ _QUIET = ("learned nothing", "standby")
 @click.option("--last", default=10_000, show_default=True, help="Queries learned from at most, the last served ones.")
 @click.option("--embedder", metavar="NAME", help="Whose vectors are learned from.  [default: of most queries of late]")
 @embedded_by("texts of the store that have no vector, before each round")
-@click.option("--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, http+vllm-score:).")
+@click.option(
+    "--batch", is_flag=True, help="Ask --judge by batches of its service (openai:, gemini:, http+vllm-score:)."
+)
 @counted("--concurrency", 8, "Calls of the judge in flight at once.")
 @click.option(
     "--lease", default=30.0, show_default=True, metavar="SECONDS", help="How long a dead worker is waited for."

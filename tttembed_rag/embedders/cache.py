@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
+
+# Texts of the first part where parts grow.
+_FIRST = 8
 
 
 class VectorCache:
@@ -56,6 +60,9 @@ class CachedEmbedder:
         at_once: Texts between two writes, the most that a killed run loses.
 
         watch: Called after every write with the number of texts since the last.
+
+        seconds: About how long a part should take: parts then begin small, and grow up to *at_once* while they are
+            quicker. None for parts of *at_once*.
     """
 
     def __init__(
@@ -65,11 +72,14 @@ class CachedEmbedder:
         *,
         at_once: int = 512,
         watch: Callable[[int], None] | None = None,
+        seconds: float | None = None,
     ) -> None:
         self._embedder = embedder
         self._cache = cache
         self._at_once = at_once
         self._watch = watch or (lambda _: None)
+        self._seconds = seconds
+        self._size = at_once if seconds is None else min(at_once, _FIRST)
         self.fingerprint = embedder.fingerprint
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
@@ -82,8 +92,9 @@ class CachedEmbedder:
 
     def _embed(self, role: str, texts: Sequence[str], embed: Callable[[Sequence[str]], FloatArray]) -> FloatArray:
         vectors: FloatArray | None = None
-        for start in range(0, len(texts), self._at_once):
-            part = texts[start : start + self._at_once]
+        start = 0
+        while start < len(texts):
+            part, began = texts[start : start + self._size], time.monotonic()
             keys = [pair_key(self.fingerprint, role, text) for text in part]
             by_key = self._cache.get(keys)
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
@@ -93,5 +104,9 @@ class CachedEmbedder:
             if vectors is None:
                 vectors = np.empty((len(texts), len(by_key[keys[0]])), dtype=np.float32)
             vectors[start : start + len(part)] = [by_key[key] for key in keys]
+            start += len(part)
             self._watch(len(part))
+            if self._seconds is not None:
+                longer = time.monotonic() - began > self._seconds
+                self._size = max(_FIRST, self._size // 2) if longer else min(self._at_once, 2 * self._size)
         return embed([]) if vectors is None else vectors

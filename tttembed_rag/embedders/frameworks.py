@@ -1,13 +1,14 @@
-"""Embedding objects of LangChain and LlamaIndex, recognised by their methods: neither framework is imported."""
+"""Embedding objects of LangChain and LlamaIndex, recognised by their methods (neither is imported), and functions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.embedders.contract import Embedder, unit_vectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.vectors.asked import vectors_from
 from tttembed_rag.vectors.checks import FloatArray
 
 # Attributes in which embedding classes keep the name of their model.
@@ -40,11 +41,35 @@ class FrameworkEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, asked for one by one."""
-        return unit_vectors(self.fingerprint, [self._one_query(text) for text in texts], len(texts))
+        vectors = [vectors_from(_name_of(self._one_query), self._one_query, text) for text in texts]
+        return unit_vectors(self.fingerprint, vectors, len(texts))
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents."""
-        return unit_vectors(self.fingerprint, self._documents(list(texts)), len(texts))
+        return _of_batch(self.fingerprint, _name_of(self._documents), self._documents, texts)
+
+
+class OwnEmbedder:
+    """The vectors of an `Embedder` that a user wrote, each answer checked, at unit length.
+
+    Args:
+        model: Has a fingerprint, embed_queries and embed_documents.
+    """
+
+    def __init__(self, model: Embedder) -> None:
+        self._model = model
+        self.fingerprint = model.fingerprint
+
+    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of queries."""
+        return self._asked(self._model.embed_queries, texts)
+
+    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
+        """Unit vectors (len(texts), d) of documents."""
+        return self._asked(self._model.embed_documents, texts)
+
+    def _asked(self, embed: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> FloatArray:
+        return _of_batch(self.fingerprint, _name_of(embed), embed, texts)
 
 
 class FunctionEmbedder:
@@ -66,7 +91,15 @@ class FunctionEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents."""
-        return unit_vectors(self.fingerprint, self._embed(list(texts)) if texts else [], len(texts))
+        return _of_batch(self.fingerprint, self.fingerprint, self._embed, texts)
+
+
+def _of_batch(model: str, name: str, embed: Callable[[list[str]], Any], texts: Sequence[str]) -> FloatArray:
+    return unit_vectors(model, vectors_from(name, embed, list(texts)) if texts else (), len(texts))
+
+
+def _name_of(method: Callable[..., Any]) -> str:
+    return getattr(method, "__qualname__", type(method).__name__)
 
 
 def _has(model: Any, *names: str) -> bool:

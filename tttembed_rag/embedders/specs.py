@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from inspect import isfunction
 from typing import Any
 
@@ -112,9 +113,11 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
 
 def _object(spec: str, target: str) -> Embedder:
     """The embedding object under a name in a module, or one that asks the function from texts to vectors there."""
-    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
+    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder, OwnEmbedder
 
     model = load_named("embedder", spec, target)
-    if isfunction(model):
+    if isfunction(model) or isinstance(model, partial):
         return FunctionEmbedder(model, name=target)
-    return model if isinstance(model, Embedder) else FrameworkEmbedder(model)
+    if not isinstance(model, Embedder):
+        return FrameworkEmbedder(model)
+    return model if type(model).__module__.startswith("tttembed_rag.") else OwnEmbedder(model)

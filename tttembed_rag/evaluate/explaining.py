@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.evaluate.datasets import QRELS
+from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.lookup import Offsets
@@ -91,6 +91,11 @@ class Explanation:
         return risen(self.moves)
 
     @property
+    def kept(self) -> list[Move]:
+        """Documents that rank where they did."""
+        return [move for move in self.moves if move.rank == move.rank_before]
+
+    @property
     def fell(self) -> list[Move]:
         """Documents that rank lower now."""
         return fallen(self.moves)
@@ -119,7 +124,7 @@ def explain(
 
         rewards: Stored scores of the folder, or `QRELS`.
 
-        task: The query's task key; the folder's name if None.
+        task: The query's task key; None is the one task of the offsets, or the folder's name where they know several.
 
         top: First results looked at, before and after.
 
@@ -128,21 +133,68 @@ def explain(
 
         InputError: The offsets have another width than the vectors, or none serves the query.
     """
+    dataset = load_beir(folder, labels=False)
+    docs, queries = load_vectors(folder, vectors, dataset)
+    judgments = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
+    return explain_in(
+        dataset, query_id, offsets, docs, queries, judgments, task=task or task_of(offsets, dataset.name), top=top
+    )
+
+
+def explain_in(
+    dataset: Dataset,
+    query_id: str,
+    offsets: Offsets,
+    docs: FloatArray,
+    queries: FloatArray,
+    judgments: Judgments,
+    *,
+    task: str,
+    top: int = 10,
+) -> Explanation:
+    """The effect of *offsets* on one query of *dataset*.
+
+    Args:
+        dataset: Texts.
+
+        query_id: A query of it.
+
+        offsets: Learned offsets.
+
+        docs: (N, d) vectors of its documents.
+
+        queries: (M, d) vectors of its queries.
+
+        judgments: What was said of documents, by query id.
+
+        task: The query's task key.
+
+        top: First results looked at, before and after.
+
+    Raises:
+        DataError: The data set does not know the query.
+
+        InputError: The offsets have another width than the vectors, or none serves the query.
+    """
     if top < 1:
         raise InputError(f"top: expected at least 1, got {top}")
-    dataset = load_beir(folder, labels=False)
     if query_id not in dataset.queries:
-        raise DataError(f"{folder}: expected a query{' with labels' if dataset.qrels else ''}, got {query_id!r}")
-    docs, queries = load_vectors(folder, vectors, dataset)
+        labelled = " with labels" if dataset.qrels else ""
+        raise DataError(f"{dataset.name}: expected a query{labelled}, got {query_id!r}")
     if offsets.width != docs.shape[1]:
-        raise InputError(f"offsets: expected the width of vectors/{vectors}.npz, {docs.shape[1]}, got {offsets.width}")
-    offset = _serving(offsets, task or dataset.name, query_id)
-    judgments = dataset.qrels if rewards == QRELS else load_scores(folder, rewards) if rewards else {}
+        raise InputError(f"offsets: expected the width of the vectors, {docs.shape[1]}, got {offsets.width}")
+    offset = _serving(offsets, task, query_id)
     base = queries[list(dataset.queries).index(query_id)]
-    both = np.stack([base, offsets.apply(base, task=task or dataset.name, query_id=query_id)])
+    both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
     moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top)
     return Explanation(query_id, dataset.queries[query_id], offset, moves, _movers(offset, base, dataset.queries))
+
+
+def task_of(offsets: Offsets, name: str) -> str:
+    """The task of a query from a place called *name*: the one task of *offsets*, or *name* where they know several."""
+    tasks = {offset.task for offset in offsets.values() if offset.task is not None}
+    return tasks.pop() if len(tasks) == 1 else name
 
 
 def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str]) -> tuple[Mover, ...]:

@@ -183,7 +183,7 @@ def solved_offset(
         scope=scope,
         task=task,
         vector=solution.offsets[row].astype(dtype),
-        alpha=recipe.dose(n),
+        alpha=recipe.dose(n) * (evidence.trust if evidence else 1.0),
         n=n,
         evidence=evidence or ungated(n),
         certificate=certificate(solution, row),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -16,8 +17,21 @@ from tttembed_rag.vectors.rows import Float64, Rows, UnitRows
 
 # Bytes of vectors an evaluation takes at a time, twice: from a disk or a cache that holds them they come once.
 _BLOCK_BYTES = 1 << 26
-# Numbers (8 bytes each) of problems side by side, times queries and candidates, that are evaluated at a time.
+# Numbers (8 bytes each) of problems side by side, times queries and candidates, that are evaluated at a time: what an
+# evaluation needs beside its data, a few times over.
 _GRID_NUMBERS = 1 << 20
+
+
+class DataTerm(Protocol):
+    """Some of the queries of G problems."""
+
+    def __call__(self, offsets: Float64, vv: Float64) -> tuple[Float64, Float64]:
+        """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
+        ...
+
+    def take(self, rows: IntArray) -> DataTerm:
+        """The same queries in some of the problems."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +60,29 @@ class Block:
         """Their part of the objectives (G,) and of the gradients (G, d) at *offsets* v (G, d), ||v||^2 being *vv*."""
         squares = 1.0 + 2.0 * self.queries.times(offsets) + vv[:, None]
         along = self.documents.times(offsets)
-        step = max(1, _GRID_NUMBERS // self.slots.size)
-        parts = [self._part(slice(i, i + step), squares, along) for i in range(0, len(offsets), step)]
-        value, of_queries, of_documents = parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))
+        value, of_queries, of_documents = np.zeros(len(offsets)), np.empty(squares.shape), np.zeros(along.shape)
+        for problems, queries in self._parts(len(offsets)):
+            slots, weights = self.slots[queries], self.weights[problems, queries]
+            loss = self.loss.take(queries)
+            pull = loss(squares[problems, queries], loss.grid.base + along[problems].take(slots, axis=1))
+            value[problems] += np.vecdot(weights, pull.losses)
+            of_queries[problems, queries] = pull.of_queries * weights
+            of_candidates = pull.of_candidates
+            of_candidates *= weights[:, :, None]
+            parts = [np.bincount(slots.ravel(), part.ravel(), along.shape[1]) for part in of_candidates]
+            of_documents[problems] += parts
         gradient = self.documents.weighted_sum(of_documents)
         gradient += self.queries.weighted_sum(of_queries)
         gradient += of_queries.sum(axis=1)[:, None] * offsets
         return value, gradient
 
-    def _part(self, some: slice, squares: Float64, along: Float64) -> tuple[Float64, Float64, Float64]:
-        """Losses (g,) of some problems, and what their gradients take of each query (g, n) and document (g, u)."""
-        weights = self.weights[some]
-        pull = self.loss(squares[some], self.loss.grid.base + along[some].take(self.slots, axis=1))
-        of_candidates = pull.of_candidates
-        of_candidates *= weights[:, :, None]
-        slots, documents = self.slots.ravel(), along.shape[1]
-        of_documents = np.array([np.bincount(slots, part.ravel(), documents) for part in of_candidates])
-        return np.vecdot(weights, pull.losses), pull.of_queries * weights, of_documents
+    def _parts(self, problems: int) -> Iterator[tuple[slice, slice]]:
+        """Some of the problems, and some of the queries where those of one are too many, that fit into memory."""
+        n, k = self.slots.shape
+        some, queries = max(1, _GRID_NUMBERS // (n * k)), max(1, _GRID_NUMBERS // k)
+        for first in range(0, problems, some):
+            for row in range(0, n, queries):
+                yield slice(first, first + some), slice(row, row + queries)
 
     def take(self, rows: IntArray) -> Block:
         """The same queries in some of the problems."""
@@ -73,7 +93,7 @@ class Block:
 class SharedProblem:
     """One offset for all queries of a scope, or G of them under weights of their own, p = d."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[DataTerm, ...]
     ridge: float
 
     @classmethod

@@ -1,8 +1,11 @@
 """An audit: a few trusted labels correct what the judge claims of an offset.
 
-Prediction-powered inference (Angelopoulos et al. 2023, Science 382, Eq. 1): the mean by the judge over all rewarded
-queries, plus the mean difference between label and reward where both are known. The change of DCG@10 of the judged
-candidates is linear in their rewards, so that the difference of one pair corrects it whatever its query's others are.
+Prediction-powered inference, tuned (PPI++: Angelopoulos, Duchi and Zrnic 2023, arXiv 2311.01453). The change of DCG@10
+of the judged candidates is a sum over all N judged pairs, sum_p c_p y_p, of known changes c of the discount of a place
+and labels y that only a sample of m pairs has. Rewards r predict the labels as a + b r: the sum of the predictions is
+known, and the sample corrects it by N times its mean of c (y - a - b r). PPI++ takes the a and b with which that varies
+least; b = 1 is plain prediction-powered inference. Whether other queries would gain as these do was asked before, of
+held-out rewards; here the judged queries are the population, so that the error is that of the labels alone.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.objectives import PADDING
-from tttembed_rag.gate.thresholds import AUDIT_LEVEL, LEVEL, LISTED
+from tttembed_rag.gate.thresholds import LEVEL, LISTED
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
@@ -25,6 +29,8 @@ from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Trusted labels in [0, 1] by (query id, document id).
 Labels: TypeAlias = Mapping[tuple[str, str], float]
+# Labels that tell, at least: two slopes are taken from them, and the rest is an error.
+_LEAST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Audited:
 
         found: That mean, corrected by the labels.
 
-        error: The standard error of *found*; infinite where fewer than two labels tell.
+        error: The standard error of *found*, by what is not labelled; infinite where too few labels tell.
 
         labels: Labelled pairs whose place the offset changes.
     """
@@ -46,9 +52,9 @@ class Audited:
     error: float
     labels: int
 
-    def confirms(self) -> bool:
-        """Whether the corrected change is above zero at `AUDIT_LEVEL`."""
-        return self.found - _normal(AUDIT_LEVEL) * self.error > 0
+    def confirms(self, level: float) -> bool:
+        """Whether the corrected change is above zero at a one-sided *level*."""
+        return self.found - _normal(level) * self.error > 0
 
     def __str__(self) -> str:
         half = _normal(LEVEL) * self.error
@@ -85,21 +91,43 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
     """
     grid = Grid.of(rewards)
     change = (voices / voices.sum())[:, None] / _mean_ideal(grid, voices) * _changes(rewards, grid, offsets)
-    of_query = (change * grid.rewards).sum(axis=1)
-    differences = _differences(rewards, grid, labels)
-    told = np.isfinite(differences) & (change != 0)
-    claimed, n, m = float(of_query.sum()), len(of_query), int(told.sum())
-    if m < 2:
+    known = _on_grid(rewards, grid, labels)
+    told = np.isfinite(known) & (change != 0)
+    total = np.array([change.sum(), (change * grid.rewards).sum()])
+    claimed, n, m = float(total[1]), np.count_nonzero(change), int(told.sum())
+    if m < _LEAST:
         return Audited(claimed, claimed, math.inf, m)
-    pairs = np.count_nonzero(change) * change[told] * differences[told]
-    error = math.sqrt(n * float(of_query.var(ddof=1)) + float(pairs.var(ddof=1)) / m)
-    return Audited(claimed, claimed + float(pairs.mean()), error, m)
+    predictors = change[told][:, None] * np.stack([np.ones(m), grid.rewards[told]], axis=1)
+    slopes = np.linalg.lstsq(predictors, change[told] * known[told], rcond=None)[0]
+    rest = change[told] * known[told] - predictors @ slopes
+    found = float(total @ slopes + n * rest.mean())
+    error = n * math.sqrt(float(rest.var(ddof=predictors.shape[1])) / m * (1.0 - m / n))
+    return Audited(claimed, found, error, m)
+
+
+def confirmed_order(rewards: Rewards, labels: Labels) -> float:
+    """How far *labels* confirm the order that *rewards* give the labelled pairs: Gini's correlation, in [0, 1].
+
+    It is cov(y, rank of r) / cov(y, rank of y), with labels y, and rewards r above the mean of their query, and 0 where
+    they disagree (Schechtman and Yitzhaki 1987). Only the order of the rewards counts, so a judge with another scale
+    loses nothing. Where labels are good or bad it is 2 AUC - 1. It is 1 where all labels are equal: they tell nothing.
+    """
+    from scipy.stats import rankdata
+
+    grid = Grid.of(rewards)
+    known = _on_grid(rewards, grid, labels)
+    told = np.isfinite(known)
+    above = grid.rewards - (np.where(grid.present, grid.rewards, 0.0).sum(axis=1) / rewards.depths)[:, None]
+    y = known[told] - known[told].mean() if told.any() else known[told]
+    spread = float(y @ rankdata(y))
+    return min(1.0, max(0.0, float(y @ rankdata(above[told])) / spread)) if spread > 0 else 1.0
 
 
 def audit_sample(rewards: Rewards, offsets: Offsets, count: int, *, seed: int = 0) -> list[tuple[str, str]]:
     """Pairs worth a person's minute: query and document ids of at most *count* judged pairs whose place changes.
 
-    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for.
+    Every such pair is drawn with the same chance, which is what `fit(..., audit=)` takes the labels of them for: none
+    twice, however many sources rewarded it.
 
     Args:
         rewards: Judged candidates.
@@ -110,6 +138,7 @@ def audit_sample(rewards: Rewards, offsets: Offsets, count: int, *, seed: int = 
 
         seed: Of the draw.
     """
+    rewards = one_row_each(rewards)
     unit = rewards.queries.unit
     served = offsets.apply(unit, task=rewards.tasks.tolist(), query_id=rewards.query_ids.tolist())
     shared = offsets.apply(unit, task=rewards.tasks.tolist())
@@ -143,17 +172,17 @@ def _mean_ideal(grid: Grid, voices: Float64) -> float:
     return max(float(voices @ ideal / voices.sum()), np.finfo(np.float64).tiny)
 
 
-def _differences(rewards: Rewards, grid: Grid, labels: Labels) -> Float64:
-    """(n, k) label minus reward; NaN where there is no label."""
-    differences = np.full(grid.slots.shape, np.nan)
+def _on_grid(rewards: Rewards, grid: Grid, labels: Labels) -> Float64:
+    """(n, k) the label of each candidate; NaN where there is none."""
+    known = np.full(grid.slots.shape, np.nan)
     names, queries = rewards.doc_ids, rewards.query_ids.tolist()
     wanted = {query for query, _ in labels}
     for row in (row for row, query in enumerate(queries) if query in wanted):
         for column in np.flatnonzero(grid.present[row]).tolist():
             label = labels.get((queries[row], str(names[grid.slots[row, column]])))
             if label is not None:
-                differences[row, column] = label - grid.rewards[row, column]
-    return differences
+                known[row, column] = label
+    return known
 
 
 def _normal(level: float) -> float:

@@ -11,7 +11,7 @@ from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
-from tttembed_rag.gate.audit import Audited, Labels, audited
+from tttembed_rag.gate.audit import Audited, Labels, audited, confirmed_order
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.signal import Signal, signal_of
@@ -122,6 +122,11 @@ class Case:
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
         return audited(self.rewards, self.voices, offsets, self.labels) if self.labels else None
+
+    @cached_property
+    def trust(self) -> float:
+        """The factor in [0, 1] on whatever is learned: how far trusted labels confirm the judge; 1 without labels."""
+        return confirmed_order(self.rewards, self.labels) if self.labels else 1.0
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""

@@ -31,6 +31,7 @@ from tttembed_rag.gate.proposals import (
 )
 from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
+    AUDIT_LEVEL,
     AUDITED,
     BACKWARDS,
     BLIND,
@@ -50,6 +51,7 @@ from tttembed_rag.gate.thresholds import (
     NOISE,
     ONE_SOURCE,
     PUBLISHED,
+    SINGLE,
     SURPASSED,
     UNSURE,
     Question,
@@ -242,7 +244,8 @@ def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal
         best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
     names = exposure.names if exposure else ()
     out, up = (tuple(names[document] for document in some) for some in (withheld, risen))
-    verdicts = [replace(verdict, withheld=out, risen=up, sources=case.heard.sources) for verdict in verdicts]
+    heard = case.heard.sources
+    verdicts = [replace(verdict, withheld=out, risen=up, sources=heard, trust=case.trust) for verdict in verdicts]
     return case, [
         best.learn(verdict)
         if best is not None and verdict.verdict == "published"
@@ -254,7 +257,7 @@ def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal
 def _unexposed(case: Case, served: Offset | None) -> tuple[Case, tuple[str, ...]]:
     """*case* without the documents that private offsets would lift into everybody's list, and their names."""
     exposure = Exposure.of(case.given)
-    risen = exposure.risen(case.rewards, case.voices, private_moves(case, served))
+    risen = exposure.risen(case.rewards, case.voices, private_moves(case, served, case.trust))
     unasked = [document for document in risen if exposure.unasked(document)]
     rest = exposure.without(unasked) if unasked else None
     return (case, ()) if rest is None else (replace(case, given=rest), tuple(exposure.names[one] for one in unasked))
@@ -273,7 +276,7 @@ def _compared(case: Case, proposing: Proposing) -> tuple[Proposal | None, list[E
             verdicts[i] = _withheld(proposal, verdict, SURPASSED, other=best.name)
         elif not _falls_without_strongest(case, list(proposing.values())[i]):
             verdicts[i] = _withheld(proposal, verdict, ONE_SOURCE)
-        elif (found := case.audited(proposal.held_out)) is not None and not found.confirms():
+        elif (found := case.audited(proposal.held_out)) is not None and not found.confirms(AUDIT_LEVEL):
             verdicts[i] = _withheld(proposal, verdict, AUDITED, found=str(found))
         else:
             best = proposal
@@ -302,7 +305,7 @@ def _refused(case: Case, together: Signal | None) -> Evidence | None:
     signal = case.signal
     question: Question | None = None
     if not case.rewards.reach.any():
-        question = EQUAL
+        question = EQUAL if case.rewards.depths.max() > 1 else SINGLE
     elif signal.contradicts:
         question = BACKWARDS
     elif case.questions < 2:
@@ -311,13 +314,16 @@ def _refused(case: Case, together: Signal | None) -> Evidence | None:
         question = BLIND if signal.agrees else NOISE
     elif case.headroom < LEAST_HEADROOM:
         question = ECHO
+    elif case.trust <= 0:
+        question = AUDITED
     return None if question is None else _refusal(case, question)
 
 
 def _refusal(case: Case, question: Question) -> Evidence:
     """The evidence of a case that *question* decides against, before a gain was measured."""
     n = case.questions
-    return Evidence(n, None, None, "abstained", question.answer.format(n=n), code=question.code)
+    reason = question.answer.format(n=n, found="they contradict the judge's order of what was judged")
+    return Evidence(n, None, None, "abstained", reason, code=question.code)
 
 
 def _verdict(proposal: Proposal) -> Evidence:

@@ -8,7 +8,7 @@ import numpy as np
 
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.thresholds import ALONE, AUDITED, PUBLISHED, Question
+from tttembed_rag.gate.thresholds import ALONE, AUDITED, LEVEL, PUBLISHED, Question
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -24,10 +24,10 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
         evidence: The verdict that the judge is believed.
     """
     rewards, (optima, solution) = case.rewards, case.optima
-    moves = private_moves(case, served)
+    moves = private_moves(case, served, evidence.trust)
     if (found := case.audited(moves)) is not None:
         evidence = replace(evidence, reason=f"{evidence.reason}; {found}")
-        if not found.confirms():
+        if not found.confirms(LEVEL):
             evidence = _withheld(evidence, AUDITED, found=str(found))
             names = rewards.query_ids.tolist()
             return [nothing(case, "query", str(rewards.tasks[0]), evidence, name) for name in names]
@@ -39,20 +39,22 @@ def private_around(case: Case, served: Offset | None, evidence: Evidence) -> lis
     ]
 
 
-def private_moves(case: Case, served: Offset | None) -> FloatArray:
+def private_moves(case: Case, served: Offset | None, trust: float) -> FloatArray:
     """(n, d) what moves each query of *case* when it comes again: its optimum, shrunk towards what its task is served.
 
     With u the offset that the task's offset gives the query and w the query's private optimum, it is
-    u + alpha (w - u) at the private dose alpha: its own rewards count as one observation more.
+    u + t alpha (w - u) at the private dose alpha: its own rewards count as one observation more, trusted by t.
 
     Args:
         case: A believed task.
 
         served: What the task is served; None for base vectors.
+
+        trust: How far the judge is trusted, in [0, 1].
     """
     optima, unit = case.optima[0], case.rewards.queries.unit
     around = np.zeros_like(optima) if served is None else np.broadcast_to(served.dosed(unit), optima.shape)
-    return np.asarray(around + case.recipe.dose(1) * (optima - around))
+    return np.asarray(around + trust * case.recipe.dose(1) * (optima - around))
 
 
 def _withheld(evidence: Evidence, question: Question, **said: str) -> Evidence:
@@ -63,7 +65,7 @@ def _withheld(evidence: Evidence, question: Question, **said: str) -> Evidence:
 def believed_evidence(case: Case) -> Evidence:
     """The evidence of private offsets whose judge is believed."""
     reason = f"private offsets, {_counted(case)}: the judge is believed"
-    return Evidence(case.questions, None, None, "published", reason, code=PUBLISHED)
+    return Evidence(case.questions, None, None, "published", reason, code=PUBLISHED, trust=case.trust)
 
 
 def nothing(case: Case, scope: str, task: str | None, evidence: Evidence, query_id: str | None = None) -> Offset:

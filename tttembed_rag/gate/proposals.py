@@ -49,7 +49,7 @@ def propose_local(case: Case) -> Proposal:
     task = str(case.rewards.tasks[0])
     targets, solution = case.optima
     weights = case.voices * case.usable
-    regression = Local.of(case.widened, targets, case.recipe.kappa, weights=weights, groups=case.groups)
+    regression = Local.of(case.widened, case.trust * targets, case.recipe.kappa, weights=weights, groups=case.groups)
     held_out = regression.held_out(case.fold)
     fall = _fall(case, held_out, case.groups)
     used = solution.only(case.usable > 0)
@@ -117,7 +117,7 @@ def _held_out(case: Case, fold: IntArray) -> Float64:
     weights = np.array([scope_weights(case.rewards, case.voices * seen) for seen in learning])
     start = np.zeros((len(numbers), case.rewards.width))
     learned = solve_shared(case.widened, recipe, weights, case.grid, start).offsets
-    dose = [recipe.dose(float(case.voices[seen].sum())) for seen in learning]
+    dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
     return np.asarray(np.array(dose)[:, None] * learned)[own]
 
 

@@ -27,9 +27,9 @@ VARIES = 0.25
 # How far the retriever's own order of the judged candidates lies below the judge's, in nDCG@10, at least. The least of
 # true judges on development is .02 (seal-tools).
 LEAST_HEADROOM = 0.005
-# One-sided level at which trusted labels must confirm an offset. With a hundred of them, judged queries keep all that a
-# true judge earns them, and none loses by a judge that counts words in common; at .35 one in eight does
-# (`benchmarks/poison.py audit`, metatool with MiniLM and LSA).
+# One-sided level at which trusted labels must confirm a shared offset, which held-out rewards support at `LEVEL`
+# already. A private one has passed no such test, so that labels alone must confirm it, at `LEVEL`. The first was chosen
+# on metatool with MiniLM and LSA (`benchmarks/poison.py audit`).
 AUDIT_LEVEL = 0.2
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
@@ -110,6 +110,14 @@ FEW = Question(
     "{n} rewarded query cannot be held out from itself",
     "Judge more queries; or serve this one alone with scope='query', gate=False.",
 )
+SINGLE = Question(
+    "TTT-G15",
+    "Was more than one candidate of a query judged?",
+    "At least one query has two judged candidates.",
+    "one candidate of each query was judged, so there is no order to learn",
+    "Log what was shown and not chosen, too: in a file of votes as rows with click or success 0. For calls of tools "
+    "`LearnedToolSearch` compares with what the search listed: see [tools](../tools.md).",
+)
 EQUAL = Question(
     "TTT-G02",
     "Do the rewards of any query differ?",
@@ -137,7 +145,8 @@ BLIND = Question(
     f"Permutation test within documents: a document's rewards follow what is asked (p < {LEVEL:g}). Where too few "
     f"documents recur, more than {VARIES:.0%} of the variance of rewards lies within documents.",
     "a document's rewards do not depend on what is asked",
-    "Check the judge's prompt; judge more queries that share documents.",
+    "Check the judge's prompt; judge more queries that share documents. Of calls of tools, log those that were listed "
+    "and not called, too, or let `LearnedToolSearch` learn from them: see [tools](../tools.md).",
 )
 NO_FALL = Question(
     "TTT-G06",
@@ -201,13 +210,15 @@ ECHO = Question(
 AUDITED = Question(
     "TTT-G14",
     "Do trusted labels confirm the gain?",
-    "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, has a "
-    f"lower bound above zero at one-sided level {AUDIT_LEVEL:g}.",
+    "Tuned prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, "
+    f"has a lower bound above zero at one-sided level {AUDIT_LEVEL:g}, of private offsets at {LEVEL:g}; and the labels "
+    "confirm some of the judge's order.",
     "trusted labels do not confirm it: {found}",
     "Label more of the pairs that `tttembed audit-sample` draws; mend the judge.",
 )
 QUESTIONS = (
     FEW,
+    SINGLE,
     EQUAL,
     BACKWARDS,
     NOISE,

@@ -10,7 +10,6 @@ Read are the spans of OpenInference (kinds RETRIEVER, RERANKER and EMBEDDING) an
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import as_floats, checked_norms
 
 __all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
@@ -319,8 +319,8 @@ def _task(fields: Mapping[str, Any]) -> str | None:
 def _parsed(text: str) -> Any:
     """What *text* says in JSON; None where it is cut, too deep, or no JSON."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parsed_json(text)
+    except ValueError:
         return None
 
 

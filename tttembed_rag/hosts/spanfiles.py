@@ -17,6 +17,7 @@ from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import as_floats
 
 __all__ = ["read_spans", "retrievals_of", "served_of", "span_of"]
@@ -64,7 +65,7 @@ def span_of(record: Mapping[str, Any]) -> Span:
 
     given = record.get("attributes")
     if isinstance(given, str):
-        given = json.loads(given)
+        given = parsed_json(given)
     attributes: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {}
     attributes |= {
         key.removeprefix("attributes."): value
@@ -115,7 +116,10 @@ def _json(text: str) -> Iterable[Any]:
         if text[place].isspace():
             place += 1
             continue
-        value, place = decoder.raw_decode(text, place)
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except RecursionError as exc:
+            raise ValueError("values are nested too deep") from exc
         yield from value if isinstance(value, list) else [value]
 
 

@@ -206,7 +206,7 @@ class TTTSpanProcessor(SpanProcessor):
                 self._to.observe(found.query, found.documents, task=task, known=known)
                 self._observed += 1
             else:
-                self._to.record(found.query, found.documents, found.scores, task=task, known=known)
+                self._to.record(found.query, found.documents, found.scores, task=task, known=known, source="")
                 self._recorded += 1
 
 

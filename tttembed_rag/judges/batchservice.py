@@ -1,4 +1,4 @@
-"""Services that take requests as a file and answer within a day, by the protocol of OpenAI's batches.
+"""Services that take requests as a file and answer within a day, by the protocol of OpenAI's batches, or Gemini.
 
 A file of requests is uploaded, a batch is made of it, and results are downloaded once the batch has ended. OpenAI,
 Azure and LiteLLM speak it.
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from tttembed_rag.errors import InputError, JudgeError
@@ -20,7 +20,10 @@ from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.options import Options, without_secrets
 from tttembed_rag.models.retrying import Patience
 
-BATCH_KINDS = "openai:MODEL or http+vllm-score://HOST?model=NAME"
+if TYPE_CHECKING:
+    from tttembed_rag.judges.geminibatches import GeminiBatches
+
+BATCH_KINDS = "openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME"
 # States of a batch that does not change any more.
 _ENDED = ("completed", "failed", "expired", "cancelled")
 # The name of the caller's key among the metadata of a batch.
@@ -172,10 +175,11 @@ class BatchService:
         return paths
 
 
-def open_batch_service(spec: str) -> BatchService:
+def open_batch_service(spec: str) -> BatchService | GeminiBatches:
     """The service with batches of the judge that *spec* names, as in `open_judge`: nothing is asked.
 
-    ``openai:MODEL`` (``url=`` for another service of the same protocol) or ``http+vllm-score://HOST?model=NAME``.
+    ``openai:MODEL`` (``url=`` for another service of the same protocol), ``gemini:MODEL`` or
+    ``http+vllm-score://HOST?model=NAME``.
 
     Raises:
         InputError: No such kind or option, a key is missing, or a kind without batches over HTTP.
@@ -183,11 +187,15 @@ def open_batch_service(spec: str) -> BatchService:
     kind, _, rest = spec.partition(":")
     target, _, query = rest.partition("?")
     transport = kind.partition("+")[0]
-    if kind not in ("openai", "http+vllm-score", "https+vllm-score"):
+    if kind not in ("openai", "gemini", "http+vllm-score", "https+vllm-score"):
         raise InputError(f"judge: expected {BATCH_KINDS} where it is asked by batches, got {without_secrets(spec)!r}")
     judge = open_by_file(spec)
     options = Options("judge", spec, query)
     patience = options.patience()
+    if kind == "gemini":
+        from tttembed_rag.judges.geminibatches import GeminiBatches
+
+        return GeminiBatches(judge, target, base_url=options.take("url", "") or None, patience=patience)
     if kind == "openai":
         url, key = options.take("url", ""), options.key("OPENAI_API_KEY")
         if not url and not key:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ import numpy as np
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.judges.feedback import SIGNALS, Event, Feedback, seconds_of
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
 
 # The columns that a document's text may be in, and those of a reward on a scale.
 _DOCUMENT = ("document", "text", "passage", "doc")
@@ -112,8 +112,11 @@ def _number(value: Any) -> float:
 
 def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
-    for row in reader:
-        yield reader.line_num, {(name or "").strip().lower(): value for name, value in row.items()}
+    try:
+        for row in reader:
+            yield reader.line_num, {(name or "").strip().lower(): value for name, value in row.items()}
+    except csv.Error as exc:
+        raise DataError(f"{path}:{reader.line_num}: expected comma-separated values ({exc})") from exc
 
 
 def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -121,7 +124,7 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parsed_json(line)
         except ValueError as exc:
             raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
         if not isinstance(row, dict):

@@ -1,9 +1,9 @@
-"""Whether rewards follow something else than relevance: the length of a document, or its place in base order.
+"""Whether rewards follow something else than relevance: the length of a document, its age, or its place in base order.
 
-Within each query, the rewards are compared with the lengths and with the base similarities of its documents by
-Spearman's rank correlation. A judge that reads the query agrees with similarity more than with length; where rewards
-surely follow length more, they say little of the query. Rewards that all but repeat base order may be clicks on what
-stood first.
+Within each query, the rewards are compared with the lengths, with the ages and with the base similarities of its
+documents by Spearman's rank correlation. A judge that reads the query agrees with similarity more than with length or
+age; where rewards surely follow one of these more, they say little of the query. Rewards that all but repeat base order
+may be clicks on what stood first.
 """
 
 from __future__ import annotations
@@ -20,17 +20,21 @@ from tttembed_rag.vectors.rows import Float64
 _LEAST, _MOST = 10, 2000
 # One-sided normal quantile at 5 %.
 _SURE: Final = 1.645
-# Mean correlations that are worth a line: with length, and with base order.
-_LENGTH, _PLACE = 0.2, 0.9
+# Mean correlations that are worth a line: with length or age, and with base order.
+_OTHER, _PLACE = 0.2, 0.9
 
 
-def warnings_of(rewards: Rewards, lengths: Mapping[str, int] | None = None) -> list[str]:
+def warnings_of(
+    rewards: Rewards, lengths: Mapping[str, int] | None = None, arrivals: Mapping[str, int] | None = None
+) -> list[str]:
     """A line for each thing that explains *rewards* better than relevance seems to; they warn, and refuse nothing.
 
     Args:
         rewards: Judged candidates.
 
         lengths: Characters of each document's text by its id, where texts are known.
+
+        arrivals: A number of each document by its id, larger for one that was first served later, where a store knows.
     """
     rows = np.flatnonzero((rewards.reach > 0) & (rewards.depths > 2))
     if len(rows) < _LEAST:
@@ -49,16 +53,22 @@ def warnings_of(rewards: Rewards, lengths: Mapping[str, int] | None = None) -> l
             f"rewards repeat the order in which documents were found (Spearman's correlation within queries "
             f"{near.mean():+.2f}): are they clicks on what stood first?"
         )
-    known = [(lengths or {}).get(name) for name in some.doc_ids.tolist()]
-    if None not in known:
-        long = spearman(some, np.array(known, dtype=np.float64)[some.candidates])
-        sign = 1.0 if long.mean() > 0 else -1.0
-        excess = sign * long - near
-        if abs(long.mean()) > _LENGTH and excess.mean() > _SURE * excess.std(ddof=1) / np.sqrt(len(excess)):
+    features = (
+        ("the length of documents", lengths, "longer", "shorter"),
+        ("when documents were first served", arrivals, "later", "earlier"),
+    )
+    for name, values, more, less in features:
+        known = [(values or {}).get(document) for document in some.doc_ids.tolist()]
+        if None in known:
+            continue
+        other = spearman(some, np.array(known, dtype=np.float64)[some.candidates])
+        sign = 1.0 if other.mean() > 0 else -1.0
+        excess = sign * other - near
+        if abs(other.mean()) > _OTHER and excess.mean() > _SURE * excess.std(ddof=1) / np.sqrt(len(excess)):
             lines.append(
-                f"rewards follow the length of documents, {'longer' if sign > 0 else 'shorter'} is better (Spearman's "
-                f"correlation within queries {long.mean():+.2f}), more than their similarity to the query "
-                f"({near.mean():+.2f}): what does the judge read?"
+                f"rewards follow {name}, {more if sign > 0 else less} is better (Spearman's correlation within queries "
+                f"{other.mean():+.2f}), more than their similarity to the query ({near.mean():+.2f}): what does the "
+                "judge read?"
             )
     return lines
 

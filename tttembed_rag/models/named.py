@@ -33,11 +33,16 @@ def load_named(what: str, spec: str, target: str) -> Any:
         named = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise InputError(f"{what}: expected an importable MODULE:NAME in {spec!r} ({exc})") from exc
+    except Exception as exc:  # the module is the user's own, and may raise anything
+        raise InputError(
+            f"{what}: expected an importable MODULE:NAME in {spec!r} ({type(exc).__name__}: {exc})"
+        ) from exc
     if inspect.isclass(named) or (inspect.isfunction(named) and not takes(named)):
         try:
             return named()
-        except TypeError as exc:
-            raise InputError(f"{what}: expected {target} to be made without arguments ({exc})") from exc
+        except Exception as exc:
+            reason = _reason(exc, TypeError)
+            raise InputError(f"{what}: expected {target} to be made without arguments ({reason})") from exc
     return named
 
 
@@ -46,3 +51,8 @@ def takes(function: Any) -> int:
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return sum(one.kind in places and one.default is inspect.Parameter.empty for one in parameters)
+
+
+def _reason(error: Exception, *plain: type[Exception]) -> str:
+    """The message of an error, with its type unless it is one of those that speak for themselves."""
+    return f"{error}" if isinstance(error, plain) else f"{type(error).__name__}: {error}"

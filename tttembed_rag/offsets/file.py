@@ -122,6 +122,18 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
     return offsets, matrix.shape[1], settings
 
 
+def settings_of(head: bytes, name: str) -> Settings:
+    """The settings of an offsets file, of which *head* is the beginning: at least its header.
+
+    Raises:
+        OffsetFileError: It is something else, damaged, or has a newer format.
+    """
+    try:
+        return _checked_settings(json.loads(_header(name, head)["settings"]))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        raise exc if isinstance(exc, OffsetFileError) else damaged(name, exc) from exc
+
+
 def damaged(name: str, reason: Exception) -> OffsetFileError:
     """The error for a file that is damaged or foreign, for the *reason* that another error gave."""
     return OffsetFileError(f"{name}: expected an offsets file, got a damaged or foreign one ({reason})")
@@ -149,6 +161,7 @@ def _check_known(offset: Offset) -> None:
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
         ("risen", evidence.risen, _are_texts(evidence.risen), "texts"),
+        ("trust", evidence.trust, _is_number(evidence.trust) and 0 <= evidence.trust <= 1, "a number in [0, 1]"),
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
     ]
@@ -220,10 +233,16 @@ def _record(offset: Offset) -> dict[str, Any]:
         "query_id": offset.query_id,
         "alpha": offset.alpha,
         "n": offset.n,
-        "evidence": asdict(offset.evidence),
+        "evidence": _evidence(offset.evidence),
         "certificate": asdict(offset.certificate) if offset.certificate else None,
         **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "names": map_.names}}),
     }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    """Its fields; earlier releases know no trust, and read files of offsets that nobody audited."""
+    facts = asdict(evidence)
+    return facts if evidence.trust < 1.0 else {name: value for name, value in facts.items() if name != "trust"}
 
 
 class _Maps:

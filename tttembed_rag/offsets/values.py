@@ -46,6 +46,9 @@ class Evidence:
         risen: Documents that rise into the lists of many queries.
 
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
+
+        trust: The factor in [0, 1] on the dose: how far the trusted labels of an audit confirm the judge's order; 1
+            where nobody audits.
     """
 
     n: int
@@ -58,6 +61,7 @@ class Evidence:
     withheld: tuple[str, ...] = ()
     risen: tuple[str, ...] = ()
     sources: int = 0
+    trust: float = 1.0
 
     def __str__(self) -> str:
         held_out = ""
@@ -69,7 +73,9 @@ class Evidence:
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
         without = f"; without the rewards of {_few(self.withheld)} [TTT-G10]" if self.withheld else ""
         risen = f"; into many lists rises {_few(self.risen)}" if self.risen else ""
-        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{risen}{without}{code}"
+        trust = f"{self.trust:.2f}"
+        shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
+        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{risen}{without}{code}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 import aiohttp
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from yarl import URL
 
 from tttembed_rag.errors import InputError
@@ -19,6 +19,7 @@ _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
     b"upgrade expect host".split()
 )
+_KEYS = (b"api-key", b"x-api-key")
 _AUTOMATIC = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 # Seconds until a connection must stand; an answer is waited for as long as the caller waits.
 _CONNECT_SECONDS = 20.0
@@ -65,11 +66,18 @@ class Upstream:
     """
 
     def __init__(self, address: str, *, key: str | None = None) -> None:
-        url = URL(address)
+        try:
+            url = URL(address)
+        except ValueError:
+            raise InputError("upstream: expected an address such as https://api.openai.com, got another text") from None
+        # Callers and logs are told the address: it must hold no secret, and neither must an error about it.
+        shown = str(url.with_user(None).with_query(None)) if url.host else address
         if url.scheme not in ("http", "https") or not url.host or url.query_string:
-            raise InputError(f"upstream: expected an address such as https://api.openai.com, got {address!r}")
+            raise InputError(f"upstream: expected an address such as https://api.openai.com, got {shown!r}")
+        if url.user is not None or url.password is not None:
+            raise InputError(f"upstream: expected an address without a password, got one for {shown!r}")
         if url.path.rstrip("/").endswith(("/v1", "/v2")):
-            raise InputError(f"upstream: expected the address before /v1, got {address!r}")
+            raise InputError(f"upstream: expected the address before /v1, got {shown!r}")
         self.address = address.rstrip("/")
         self._key = key
         self._session: aiohttp.ClientSession | None = None
@@ -127,11 +135,12 @@ class Upstream:
                     request.method, url, headers=decoded, data=body, allow_redirects=False
                 )
                 break
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                if not left or isinstance(error, aiohttp.ClientConnectorError):
-                    raise Unreachable(str(error)) from error
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise Unreachable(str(error) or type(error).__name__) from error
+                if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
+                    raise error.__cause__ from error
+                passes = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
+                if not (left and passes) or isinstance(error, aiohttp.ClientConnectorError):
+                    raise Unreachable(str(error) or type(error).__name__) from error
         async with response:
             yield Answer(response)
 
@@ -145,5 +154,7 @@ class Upstream:
             joint = b"; " if name == b"cookie" else b", "
             headers[name] = headers[name] + joint + value if name in headers else value
         if known and self._key is not None:
+            for name in _KEYS:  # the caller's own key is for the proxy alone
+                headers.pop(name, None)
             headers[b"authorization"] = b"Bearer " + self._key.encode()
         return headers

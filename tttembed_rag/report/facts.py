@@ -209,6 +209,11 @@ class StoreReport:
     audit: tuple[AuditLine, ...]
 
     @property
+    def name(self) -> str:
+        """The name of the store, which stands for the project: of a file without its ending, else of the database."""
+        return self.store.rstrip("/").rpartition("/")[2].removesuffix(".db").removesuffix(".sqlite")
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to tell."""
         served = any(day.queries for day in self.days)

@@ -23,7 +23,7 @@ from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.stores.states import DRIFT
 from tttembed_rag.worker.drift import Drift
-from tttembed_rag.worker.memory import read_trial
+from tttembed_rag.worker.memory import prevailing_judge, read_memory, read_trial
 
 # How much a report tells at most: days, versions, shared offsets of each, changes, judges.
 _DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
@@ -58,7 +58,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         live, offsets = _live(store, tenant, owner, serving)
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
-        judge = next((name for name, _ in judges if name != AUDIT), "")
+        judge = prevailing_judge(store, tenant, read_memory(store, tenant))
         held, today = _learned_now(store, tenant, serving.version, offsets, judge, watch)
         return StoreReport(
             store=store.name,

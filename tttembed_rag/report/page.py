@@ -78,15 +78,17 @@ def _courses(versions: Sequence[VersionFacts]) -> list[_Course]:
             history.setdefault(offset.key, []).append((version, offset))
     courses = []
     for key, course in history.items():
-        drawn = [(version, mark) for version, offset in reversed(course) if (mark := _mark(offset)) is not None]
+        drawn = [
+            (version, mark, offset.n) for version, offset in reversed(course) if (mark := _mark(offset)) is not None
+        ]
         if not drawn:
             continue
         title = (
             f"Held-out gain of {key} by version: {_gain(drawn[0][1].value)} in version {drawn[0][0].number}, "
             f"{_gain(drawn[-1][1].value)} in version {drawn[-1][0].number}"
         )
-        ends = [f"v{version.number}, {_when(version.at)[:10]}" for version, _ in (drawn[0], drawn[-1])]
-        courses.append(_Course(key, drawing.course(title, [mark for _, mark in drawn], *ends), course))
+        ends = [f"v{version.number}, {_when(version.at)[:10]}, n = {n:,}" for version, _, n in (drawn[0], drawn[-1])]
+        courses.append(_Course(key, drawing.course(title, [mark for _, mark, _ in drawn], *ends), course))
     return courses[:_COURSES]
 
 

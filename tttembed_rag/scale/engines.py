@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tttembed_rag.errors import InputError, TTTEmbedError, require
 from tttembed_rag.fitting.spreading import MapLike
@@ -17,69 +18,36 @@ EXTRA = "ray"
 # want of memory would die for ever. Nodes that a cloud takes back are not counted by Ray.
 _RESTARTS = 20
 
-
-class Engine(Protocol):
-    """Shards under one roof."""
-
-    def each(self, method: str, *given: Any) -> list[Any]:
-        """What *method* of each shard answers to *given*, in the order of the shards."""
-        ...
+# What a method of each shard answers to what it is given, in the order of the shards: `each("evaluate", ...)`.
+Each: TypeAlias = Callable[..., list[Any]]
 
 
 def check_engine(engine: str | MapLike) -> None:
-    """Refuse what is no engine.
+    """Refuse what is neither the name of an engine nor a function.
 
     Raises:
-        InputError: It is neither the name of one nor a function.
+        InputError: The line says what there is.
     """
-    if not isinstance(engine, str) and not callable(engine):
-        got = type(engine).__name__
-        raise InputError(f"engine: expected a name or a function like map, got {got} (give executor.map)")
-    if isinstance(engine, str) and engine not in ("local", "ray") and not engine.startswith("ray://"):
-        raise InputError(f"engine: expected local, ray, ray://HOST:PORT or a function like map, got {engine!r}")
+    named = isinstance(engine, str) and (engine in ("local", "ray") or engine.startswith("ray://"))
+    if not named and not callable(engine):
+        got = repr(engine) if isinstance(engine, str) else f"{type(engine).__name__} (give executor.map)"
+        raise InputError(f"engine: expected local, ray, ray://HOST:PORT or a function like map, got {got}")
 
 
 @contextmanager
-def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Engine]:
-    """The engine named, or one behind a function like `map`, holding *shards* for as long as the block lasts."""
-    check_engine(engine)
-    if not isinstance(engine, str):
-        yield _Mapped(shards, engine)
-    elif engine == "local":
-        yield _Mapped(shards, map)
+def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Each]:
+    """The way to ask *shards*, which *engine* holds for as long as the block lasts."""
+    if isinstance(engine, str) and engine != "local":
+        with _ray(engine) as ray, _actors(ray, shards) as each:
+            yield each
     else:
-        with _ray(engine) as ray:
-            actors = _RayActors(ray, shards)
-            try:
-                yield actors
-            finally:
-                actors.close()
-
-
-class _Mapped:
-    """Shards asked through a function like `map`: threads share them, other processes get their paths."""
-
-    def __init__(self, shards: Sequence[Shard], map_like: MapLike) -> None:
-        self._shards, self._map = shards, map_like
-
-    def each(self, method: str, *given: Any) -> list[Any]:
-        """The answers, in order."""
-        return list(self._map(partial(_asked, method, given), self._shards))
+        # Threads share the shards, other processes get their paths.
+        spread = map if isinstance(engine, str) else engine
+        yield lambda method, *given: list(spread(partial(_asked, method, given), shards))
 
 
 def _asked(method: str, given: tuple[Any, ...], shard: Shard) -> Any:
     return getattr(shard, method)(*given)
-
-
-class _Holder:
-    """Shards in an actor; it knows their paths when it starts, and so when it starts again."""
-
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
-
-    def each(self, method: str, given: tuple[Any, ...]) -> list[Any]:
-        """The answers of its shards, in order."""
-        return [_asked(method, given, shard) for shard in self._shards]
 
 
 @contextmanager
@@ -99,46 +67,69 @@ def _ray(engine: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-class _RayActors:
+class _Holder:
+    """Shards in an actor; it knows their paths when it starts, and so when it starts again."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def each(self, method: str, given: tuple[Any, ...]) -> list[Any]:
+        """The answers of its shards, in order."""
+        return [_asked(method, given, shard) for shard in self._shards]
+
+
+@contextmanager
+def _actors(ray: Any, shards: Sequence[Shard]) -> Iterator[Each]:
     """Actors that hold the shards, one for each CPU; Ray replaces those that die and asks them again.
 
     They reserve no CPU, only begin on a node that has one for each: those of a lost node crowd on what is left.
     """
+    holder = ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Holder)
+    preferred = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    nodes = [(node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
+    turns = range(max((cpus for _, cpus in nodes), default=0))
+    places = [node for turn in turns for node, cpus in nodes if turn < cpus][: len(shards)]
+    if not places:
+        raise TTTEmbedError("engine: expected a Ray cluster with a CPU, found none")
+    actors = [
+        holder.options(scheduling_strategy=preferred(node, soft=True)).remote(shards[first :: len(places)])
+        for first, node in enumerate(places)
+    ]
 
-    def __init__(self, ray: Any, shards: Sequence[Shard]) -> None:
-        self._ray, self._count = ray, len(shards)
-        holder = ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Holder)
-        preferred = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        nodes = [(node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
-        cpus = max((count for _, count in nodes), default=0)
-        places = [node for turn in range(cpus) for node, count in nodes if turn < count][: len(shards)]
-        if not places:
-            raise TTTEmbedError("engine: expected a Ray cluster with a CPU, found none")
-        self._actors = [
-            holder.options(scheduling_strategy=preferred(node, soft=True)).remote(shards[first :: len(places)])
-            for first, node in enumerate(places)
-        ]
-
-    def each(self, method: str, *given: Any) -> list[Any]:
-        """The answers, in the order of the shards, whichever came first."""
-        ray = self._ray
+    def each(method: str, *given: Any) -> list[Any]:
         once = ray.put(given)
-        asked = [actor.each.remote(method, once) for actor in self._actors]
-        answers: list[Any] = [None] * self._count
         try:
-            for first, found in enumerate(ray.get(asked)):
-                answers[first :: len(asked)] = found
+            found = ray.get([actor.each.remote(method, once) for actor in actors])
         except ray.exceptions.RayTaskError as exc:
-            if isinstance(exc.cause, TTTEmbedError):
-                raise exc.cause from exc
-            raise
+            raise (exc.cause if isinstance(exc.cause, TTTEmbedError) else exc) from exc
         except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as exc:
             raise TTTEmbedError(
                 f"engine: an actor died {_RESTARTS + 1} times (write more, smaller shards if memory is short): {exc}"
             ) from exc
-        return answers
+        return [found[row % len(found)][row // len(found)] for row in range(len(shards))]
 
-    def close(self) -> None:
-        """End the actors."""
-        for actor in self._actors:
-            self._ray.kill(actor)
+    try:
+        yield each
+    finally:
+        for actor in actors:
+            ray.kill(actor)
+
+
+@contextmanager
+def ray_tasks(engine: str) -> Iterator[Executor]:
+    """An executor whose calls are tasks of a Ray cluster, each on a CPU of its own: ``ray``, or ``ray://HOST:PORT``."""
+    with _ray(engine) as ray:
+        yield _Tasks(ray)
+
+
+class _Tasks(Executor):
+    def __init__(self, ray: Any) -> None:
+        self._task = ray.remote(_called)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """The result of a call, when it is there."""
+        return self._task.remote(function, args, kwargs).future()  # type: ignore[no-any-return]
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)

@@ -42,9 +42,10 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         query_id: The id of your own that the one query of the block is recorded and found under; empty for that of
             its text, None leaves that of the block around.
 
-        source: Who calls tools in the block, such as a user or an agent: the source of the outcomes that a learned tool
-            search keeps. Empty is the judge itself, None leaves that of the block around. What a reranker scores in the
-            block is the reranker's all the same.
+        source: Who gives rewards in the block, such as a user who rates documents or an agent that calls tools: the
+            source of what a log records and of the outcomes that a learned tool search keeps. Empty is the judge
+            itself, None leaves that of the block around. What a reranker scores in the block is the reranker's all the
+            same.
 
     Raises:
         InputError: *task*, *tenant*, *query_id* or *source* is neither a string nor None.

@@ -26,6 +26,8 @@ __all__ = ["NamesTasks", "Router", "ScopeSource", "Steering", "checked_scope", "
 _log = logging.getLogger(__name__)
 # Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
 _MOST_WARNED, _MOST_SHOWN = 20, 8
+# Attributes in which embedding models of the frameworks keep the width of their vectors.
+_WIDTHS = ("dimensions", "embed_dim", "size")
 
 
 @runtime_checkable
@@ -84,6 +86,11 @@ def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | 
     return answer if isinstance(answer, str) else None
 
 
+def width_of(model: Any) -> int | None:
+    """How wide the vectors of an embedding *model* are, where it says so; None elsewhere."""
+    return next((value for name in _WIDTHS if type(value := getattr(model, name, None)) is int and value > 0), None)
+
+
 class Steering:
     """Query vectors with their private offset, else that of their task; what offsets refuse is served as it came.
 
@@ -97,12 +104,21 @@ class Steering:
             to task; a caller's `scope` comes before these two. Where no task is named, the default task's or the global
             offset is looked up, as `Offsets.apply` does, and without one the base vector served.
 
+        model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
+            and not at the first query.
+
     Raises:
-        InputError: *offsets* or *scope* are something else.
+        InputError: *offsets* or *scope* are something else, or the offsets are of another width than the model's.
     """
 
-    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None) -> None:
+    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, LiveOffsets) else LiveOffsets(checked_offsets(offsets))
+        width = width_of(model)
+        if isinstance(offsets, Offsets) and width not in (None, offsets.width):
+            raise InputError(
+                f"offsets: expected the width of {type(model).__name__}, {width}, got {offsets.width}: they were "
+                "learned for another embedding model"
+            )
         telemetry.start()
         self._scope = checked_scope(scope)
         self._logged: set[str | None] = set()

@@ -6,9 +6,11 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from difflib import get_close_matches
 
 from sqlalchemy import ColumnElement, Connection, exists, func, select
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.stores import leasing, schema
 from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.due import mark_due
@@ -22,6 +24,8 @@ from tttembed_rag.stores.versions import announce
 
 # The action of an expiry in the audit trail.
 _EXPIRE = "expire"
+# Names of sources that a name without rewards is compared with, at most.
+_COMPARED = 10_000
 
 
 def forget_queries(
@@ -49,16 +53,25 @@ def forget_queries(
 
 
 def forget_source(
-    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str], by: str, now: float
+    connection: Connection, salt: bytes, *, tenant: str, names: Sequence[str], unseen: bool, by: str, now: float
 ) -> Forgotten:
     """Delete what a source with one of *names* said of a tenant's queries, and every version that may know of it.
 
     What it said until *now* and is written later is left out: see `observing.write_batch`.
+
+    Raises:
+        InputError: There is no reward of it, and it is not allowed to be *unseen*; nothing was deleted.
     """
-    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    owner = id_of(connection, schema.tenants, tenant)
     q, s = schema.queries, schema.source_rewards
     mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
     rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
+    if not (rows or unseen):
+        near = _near(connection, owner, names[0])
+        raise InputError(
+            f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing was "
+            "deleted; `unseen` allows one without rewards, and deletes all versions of the tenant"
+        )
     by_judge: dict[int, set[tuple[int, int]]] = defaultdict(set)
     for query, judge, document in rows:
         by_judge[judge].add((query, document))
@@ -70,6 +83,14 @@ def forget_source(
     gone = Forgotten(rewards=len(rows), versions=versions)
     write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
     return gone
+
+
+def _near(connection: Connection, owner: int | None, name: str) -> str:
+    """The sources of a tenant that are called almost so, in words; empty where there are none."""
+    q, s = schema.queries, schema.source_rewards
+    named = select(s.c.source).distinct().join(q, q.c.id == s.c.query).where(q.c.tenant == owner, s.c.source > "")
+    near = get_close_matches(name, connection.execute(named.limit(_COMPARED)).scalars().all())
+    return f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
 
 
 def _unlearned(

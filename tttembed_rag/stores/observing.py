@@ -19,8 +19,9 @@ from tttembed_rag.errors import VectorError
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.batch import Batch, DocumentEntry, DocumentKey, QueryKey
 from tttembed_rag.stores.database import keyed_digest
-from tttembed_rag.stores.records import checksum
-from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
+from tttembed_rag.stores.due import mark_due
+from tttembed_rag.stores.records import AUDIT, checksum
+from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert, insert_all
 from tttembed_rag.stores.sources import Given, write_rewards
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
@@ -153,6 +154,8 @@ def _write_rewards(connection: Connection, judge: int, rewards: Sequence[Given],
     changes = Counter(tenants[query] for query in changed)
     counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changes.items())]
     insert_all(connection, schema.changes, counts)
+    if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
+        mark_due(connection, changes)
 
 
 def update_progress(connection: Connection, queries: Sequence[int], *, judge: int | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from tttembed_rag.errors import InputError, StoreError, Superseded
+from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.audittrail import write_line
@@ -30,6 +31,7 @@ from tttembed_rag.stores.versions import (
     halted_by,
     set_alias,
     set_halted,
+    settings_of,
     version_of_row,
     versions_of,
     way_back,
@@ -186,6 +188,16 @@ class Registry:
             chosen = versions_of(owner).where(schema.versions.c.number == number)
             row = connection.execute(chosen).first()
         return None if row is None else version_of_row(row, self._load)
+
+    def settings(self, *, tenant: str = "") -> Settings:
+        """How the live version of a tenant was learned, read without its vectors; empty where there is none.
+
+        Raises:
+            StoreError: They are damaged.
+        """
+        with self._database.read() as connection:
+            live = aliased(connection, id_of(connection, schema.tenants, tenant), "live")
+            return settings_of(connection, live) or {}
 
     def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
         """The newest versions of a tenant, newest first."""

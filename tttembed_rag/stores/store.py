@@ -350,7 +350,15 @@ class Store(AbstractContextManager["Store"]):
 
     # Forgetting
 
-    def forget(self, *, tenant: str, query_id: str | None = None, source: str | None = None, by: str) -> Forgotten:
+    def forget(
+        self,
+        *,
+        tenant: str,
+        query_id: str | None = None,
+        source: str | None = None,
+        unseen: bool = False,
+        by: str,
+    ) -> Forgotten:
         """Delete a query, the rewards of a source, or all of a tenant, and everything that was learned from it.
 
         Every version of the tenant goes, and of the shared tenant if this one ever shared; the next fit is
@@ -368,10 +376,13 @@ class Store(AbstractContextManager["Store"]):
 
             source: A source, such as a user: the rewards that it gave are deleted, the queries stay.
 
+            unseen: Whether the source may be one without rewards: they were dropped, have expired, or still wait to be
+                written. All versions go then, too, as they may have learned from it.
+
             by: The name of the one who asks for it.
 
         Raises:
-            InputError: A query and a source are named.
+            InputError: A query and a source are named, or the store holds no reward of the source; nothing was deleted.
 
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
@@ -387,7 +398,9 @@ class Store(AbstractContextManager["Store"]):
             if source is None or names is None:
                 gone = forgetting.forget_queries(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
             else:
-                gone = forgetting.forget_source(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
+                gone = forgetting.forget_source(
+                    connection, self._salt, tenant=tenant, names=names, unseen=unseen, by=by, now=now
+                )
         self._database.scrub()
         return gone
 

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Callable, Collection
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, func, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError
+from tttembed_rag.offsets import file
+from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.stores import schema
@@ -59,6 +61,27 @@ def load_offsets(database: Database, number: int) -> Offsets:
         raise StoreError(f"version {number}: expected the offsets that were published, got damaged ones")
     try:
         return Offsets.from_bytes(content, f"version {number}")
+    except OffsetFileError as exc:
+        raise StoreError(str(exc)) from exc
+
+
+def settings_of(connection: Connection, number: int | None) -> Settings | None:
+    """The settings of a version, without its vectors; None where there is no such version.
+
+    Raises:
+        StoreError: They are damaged.
+    """
+
+    def first(size: int) -> bytes | None:
+        part = select(func.substr(_v.c.content, 1, size, type_=LargeBinary)).where(_v.c.number == number)
+        found = connection.execute(part).scalar()
+        return None if found is None else bytes(found)
+
+    if (head := first(8)) is None:
+        return None
+    size = min(int.from_bytes(head, "little"), file.MAX_HEADER_BYTES)
+    try:
+        return file.settings_of(first(8 + size) or b"", f"version {number}")
     except OffsetFileError as exc:
         raise StoreError(str(exc)) from exc
 

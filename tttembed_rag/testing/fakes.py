@@ -19,6 +19,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Judge, Scores
 from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.scales import Scale
+from tttembed_rag.serving.context import current_source
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 
@@ -171,7 +172,7 @@ class Logged:
 
         known: What the caller knew of the query.
 
-        source: Who gave the scores; empty for the judge itself.
+        source: Who gave the scores, by the call or the caller's `scope`; empty for the judge itself.
     """
 
     query: str
@@ -217,9 +218,10 @@ class FakeLog:
         *,
         task: str | None = None,
         known: Known | None = None,
-        source: str = "",
+        source: str | None = None,
     ) -> None:
         """Keep the *scores* of *documents* by a *source*."""
+        source = current_source() if source is None else source
         self._keep(Logged(query, tuple(documents), tuple(scores), task, known, source))
 
     def _keep(self, call: Logged) -> None:

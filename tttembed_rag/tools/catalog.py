@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import DataError, InputError, require
+from tttembed_rag.system.jsontext import parsed_json
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def _named(name: Any, value: Any) -> Any:
 
 def _read_json(path: Path) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a JSON file of tools or a folder with SKILL.md files, got nothing") from exc
     except (ValueError, OSError) as exc:

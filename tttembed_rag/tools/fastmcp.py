@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tttembed_rag.errors import require
 from tttembed_rag.tools.search import LearnedToolSearch
-from tttembed_rag.tools.turn import Turns, is_outage
+from tttembed_rag.tools.turn import Turns, is_outage, sent_by
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
@@ -25,7 +25,8 @@ def learned_search(
 
     Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
     enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
-    nothing. The searches of one session are turns of one agent.
+    nothing. The searches of one session are turns of one agent. The source of its calls is that of the header
+    ``X-TTT-Source``, which whoever authenticates the clients sets, else that of the caller's `scope`.
 
     Args:
         server: The server; its transforms and middleware grow by one.
@@ -42,7 +43,7 @@ def learned_search(
         MissingExtraError: fastmcp is not installed.
     """
     require("fastmcp", "fastmcp")
-    from fastmcp.server.dependencies import get_context
+    from fastmcp.server.dependencies import get_context, get_http_headers
     from fastmcp.server.middleware import Middleware
     from fastmcp.server.transforms.search.base import BaseSearchTransform
     from fastmcp.tools.base import Tool
@@ -76,14 +77,15 @@ def learned_search(
 
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
             key, name = _key(context.fastmcp_context), context.message.name
-            try:
-                result = await call_next(context)
-            except Exception as exc:
-                if not is_outage(exc.__cause__ or exc):
-                    turns.used(key, name, succeeded=False)
-                raise
-            turns.used(key, name, succeeded=not result.is_error)
-            return result
+            with sent_by(get_http_headers()):
+                try:
+                    result = await call_next(context)
+                except Exception as exc:
+                    if not is_outage(exc.__cause__ or exc):
+                        turns.used(key, name, succeeded=False)
+                    raise
+                turns.used(key, name, succeeded=not result.is_error)
+                return result
 
     server.add_transform(_Transform(max_results=k, always_visible=list(always_visible)))
     server.add_middleware(_Outcomes())

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tttembed_rag.errors import DataError, TTTEmbedError, require
+from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.tools.search import GROWTH, LearnedToolSearch
-from tttembed_rag.tools.turn import Turns, is_outage
+from tttembed_rag.tools.turn import Turns, is_outage, sent_by
 
 if TYPE_CHECKING:
     import mcp_types as types
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Seconds that the servers behind may take to answer at first, and that one that is away is left alone.
 _PATIENCE, _PAUSE = 30.0, 5.0
+# What a server may list: so many tools, in so many pages.
+_MOST_TOOLS, _PAGES = 20_000, 1_000
 _SEARCH, _CALL = "search_tools", "call_tool"
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -58,7 +61,7 @@ def read_servers(path: Path) -> dict[str, StdioServerParameters | str]:
 
     expected = '{"mcpServers": {NAME: {"command": ..., "args": [...]} or {"url": ...}}}'
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parsed_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as exc:
         raise DataError(f"{path}: expected a JSON file of MCP servers, got {exc}") from exc
     servers = found.get("mcpServers") if isinstance(found, Mapping) else None
@@ -149,16 +152,23 @@ class FrontedServer:
     async def _listed(self, client: Client) -> dict[str, types.Tool]:
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
-        while True:
+        for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor, cache_mode="refresh")
             tools |= {f"{self.name}.{tool.name}": tool for tool in page.tools}
             cursor = page.next_cursor
-            if not cursor:
-                return tools
+            if not cursor or len(tools) > _MOST_TOOLS:
+                break
+        else:
+            raise ValueError(f"expected at most {_PAGES} pages of tools, got more")
+        if len(tools) > _MOST_TOOLS:
+            raise ValueError(f"expected at most {_MOST_TOOLS} tools, got more")
+        return tools
 
 
 class Front:
     """The server that an MCP client sees.
+
+    The source of a call is that of its header ``X-TTT-Source``, else that of the caller's `scope`.
 
     Args:
         search: The search; the tools of the servers behind are added to it.
@@ -206,10 +216,11 @@ class Front:
 
         async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
             given = params.arguments or {}
-            if params.name == _SEARCH:
-                return await self._find(_key(ctx), given.get("query"))
-            if params.name == _CALL:
-                return await self._call(_key(ctx), given.get("name"), given.get("arguments"))
+            with sent_by({} if ctx.request is None else ctx.request.headers):
+                if params.name == _SEARCH:
+                    return await self._find(_key(ctx), given.get("query"))
+                if params.name == _CALL:
+                    return await self._call(_key(ctx), given.get("name"), given.get("arguments"))
             return _error(f"expected {_SEARCH} or {_CALL}, got {params.name!r}")
 
         return Server("tttembed-tools", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
@@ -287,7 +298,9 @@ def serve_http(host: str, port: int) -> Callable[[Server[Any]], Any]:
     async def serve(server: Server[Any]) -> None:
         import uvicorn
 
-        config = uvicorn.Config(server.streamable_http_app(host=host), host=host, port=port, log_level="warning")
+        app = server.streamable_http_app(host=host)
+        # h11 reads heads of 64 KiB at most; uvicorn's faster parser has no limit.
+        config = uvicorn.Config(app, host=host, port=port, http="h11", log_level="warning")
         await uvicorn.Server(config).serve()
 
     return serve

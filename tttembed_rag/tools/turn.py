@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Protocol
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.context import current_scope, current_source, current_tenant, scope
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
@@ -109,8 +109,8 @@ class Turns:
         self._search = search
         self._task = task
         self._sessions = sessions
-        # By tenant and key, the turn and when it searched last; the newest last.
-        self._turns: OrderedDict[tuple[str, str], tuple[Turn, float]] = OrderedDict()
+        # By tenant, source and key, the turn and when it searched last; the newest last.
+        self._turns: OrderedDict[tuple[str, str, str], tuple[Turn, float]] = OrderedDict()
         self._lock = Lock()
         self._known: int | None = None
 
@@ -143,7 +143,7 @@ class Turns:
 
     def _searching(self, key: str) -> Turn:
         """The turn of a key, which searches now."""
-        place = (current_tenant(), key)
+        place = (current_tenant(), current_source(), key)
         with self._lock:
             turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
             self._turns[place] = turn, time.monotonic()
@@ -154,14 +154,14 @@ class Turns:
 
     def _turn_of(self, key: str, tool: str) -> Turn | None:
         """The turn that a call belongs to; None where no search listed the tool."""
-        tenant, now = current_tenant(), time.monotonic()
+        caller, now = (current_tenant(), current_source()), time.monotonic()
         with self._lock:
-            own = self._turns.get((tenant, key))
+            own = self._turns.get((*caller, key))
             if own is not None and (self._sessions or own[0].listed(tool)):
                 return own[0]
             others: Iterable[Any] = () if self._sessions else reversed(self._turns.items())
-            for (whose, _), (turn, at) in others:
-                if whose == tenant and turn.listed(tool) and now - at < _FRESH:
+            for (*whose, _), (turn, at) in others:
+                if tuple(whose) == caller and turn.listed(tool) and now - at < _FRESH:
                     found: Turn = turn
                     return found
         return None
@@ -178,6 +178,15 @@ class Turns:
             _log.error("new tools are not found yet: %s", exc)
         except Exception:  # noqa: BLE001 - the caller's embedding model may raise anything
             _log.exception("new tools are not found yet")
+
+
+def sent_by(headers: Mapping[str, str]) -> scope:
+    """The caller's `scope` with the source that the header ``X-TTT-Source`` of a request names.
+
+    Args:
+        headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
+    """
+    return scope(current_scope(), source=headers.get("x-ttt-source") or None)
 
 
 def is_outage(error: BaseException) -> bool:

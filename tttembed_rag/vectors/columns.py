@@ -13,7 +13,7 @@ from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked
 
 # Products of float32 vectors with norms between these neither overflow nor vanish.
 _SAFE_NORMS = (1e-15, 1e15)
-# Rows of memory-mapped vectors checked at a time.
+# Rows of queries, or of memory-mapped vectors, checked at a time.
 _CHECK_ROWS = 65_536
 
 
@@ -196,13 +196,15 @@ def check_candidates(candidates: IntArray, starts: IntArray, documents: int) -> 
         )
     if (np.diff(candidates) > 0).all():
         return
-    owner = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    pairs, counts = np.unique(owner * documents + candidates, return_counts=True)
-    if (counts > 1).any():
-        query, doc = divmod(int(pairs[np.argmax(counts > 1)]), documents)
-        raise InputError(
-            f"candidates: expected each document once per query, got document {doc} twice in query {query}"
-        )
+    for first in range(0, len(starts) - 1, _CHECK_ROWS):
+        some = starts[first : first + _CHECK_ROWS + 1]
+        owner = np.repeat(np.arange(first, first + len(some) - 1), np.diff(some))
+        pairs, counts = np.unique(owner * documents + candidates[some[0] : some[-1]], return_counts=True)
+        if (counts > 1).any():
+            query, doc = divmod(int(pairs[np.argmax(counts > 1)]), documents)
+            raise InputError(
+                f"candidates: expected each document once per query, got document {doc} twice in query {query}"
+            )
 
 
 def names(

@@ -38,6 +38,7 @@ from tttembed_rag.errors import DataError, InputError, JudgeError, StoreError, T
 from tttembed_rag.judges.batchservice import BatchService, ServiceBatch
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
+from tttembed_rag.judges.geminibatches import GeminiBatches
 from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judging.byfile import answered, read_batch, write_batch
 from tttembed_rag.judging.outstanding import Outstanding
@@ -84,7 +85,14 @@ class BatchAsking:
     """
 
     def __init__(
-        self, store: Store, judge: Judge, service: BatchService, *, budget: Budget, price: Price, seconds: float
+        self,
+        store: Store,
+        judge: Judge,
+        service: BatchService | GeminiBatches,
+        *,
+        budget: Budget,
+        price: Price,
+        seconds: float,
     ) -> None:
         Plan([], budget=budget, price=price)  # refuses a cap on money without a price
         judge.scale.check_calibrated()

@@ -24,6 +24,8 @@ from tttembed_rag.worker.trial import Trial
 
 # Comparisons of traffic that are kept for reports.
 _DRIFTS = 200
+# Rewarded queries, the last ones: the judge and the embedding model of most of them are learned from.
+PREVAILING = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Notes:
 
     def memory(self) -> Memory:
         """How far the worker is."""
-        return Memory.from_json(self._get(MEMORY) or "{}")
+        return read_memory(self._store, self._tenant)
 
     def set_memory(self, memory: Memory) -> None:
         """Write how far the worker is."""
@@ -196,6 +198,27 @@ class Notes:
 
     def _set(self, state: str, text: str) -> None:
         self._store.states.set(state, text, tenant=self._tenant, lease=self._holding.lease)
+
+
+def read_memory(store: Store, tenant: str) -> Memory:
+    """How far the worker is with *tenant*."""
+    return Memory.from_json(store.states.get(MEMORY, tenant=tenant) or "{}")
+
+
+def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREVAILING) -> str:
+    """The judge that *tenant* is learned from where none is named; an empty name where none gave a reward.
+
+    Args:
+        store: The store.
+
+        tenant: The tenant.
+
+        memory: How far the worker is with it.
+
+        last: Rewarded queries that are looked at, at most `PREVAILING`.
+    """
+    last, since = min(last, PREVAILING), memory.since or None
+    return store.judge(tenant=tenant, last=last, since=since) or memory.judge
 
 
 def read_trial(store: Store, tenant: str) -> Trial:

@@ -19,6 +19,7 @@ from uuid import uuid4
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
 from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.geminibatches import GeminiBatches
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
@@ -52,7 +53,7 @@ class Worker:
 
     Any number of workers share a store, side by side: one works for a tenant at a time, and what it was killed at
     goes to the next one once its lease ends. It may be killed at any moment: every reward and version is there or not.
-    A round costs nothing for tenants with nothing to do.
+    A round costs nothing for tenants with nothing to do. Workers with different judges each see what is new of theirs.
 
     Args:
         store: The store that it works on.
@@ -111,7 +112,7 @@ class Worker:
         last: int = 10_000,
         embedder: str | None = None,
         probe: Callable[[], Probe] | None = None,
-        batches: BatchService | None = None,
+        batches: BatchService | GeminiBatches | None = None,
         concurrency: int = 8,
         judge_seconds: float = 600.0,
         lease_seconds: float = 30.0,
@@ -228,7 +229,7 @@ class Worker:
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
                 return
         self._look_anew(probe)
-        for tenant in self._ours(self._store.due.tenants()):
+        for tenant in self._ours(self._store.due.tenants(self._habits.judge)):
             if stop.is_set():
                 return
             if tenant in self._elsewhere or self._is_troubled("learning", tenant):
@@ -262,7 +263,7 @@ class Worker:
             before, changed = probe, True
         basis = {"judge": self._habits.judge or "", "probe": "" if before is None else before.to_json()}
         if changed:
-            self._store.due.restart(json.dumps(basis))
+            self._store.due.restart(json.dumps(basis), self._habits.judge)
         self._basis = json.dumps(basis)
 
     def _ours(self, tenants: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.memory import Notes
+from tttembed_rag.worker.memory import PREVAILING, Notes, prevailing_judge
 from tttembed_rag.worker.steps import Action, Step
 
 _log = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ BY = "worker"
 # The share by which rewards must have grown before something is learned again: every fit may take chance for a gain,
 # so there should be few.
 _GROWTH = 0.1
-# Rewarded queries, the last ones: the judge and the embedding model of most of them are learned from.
-_PREVAILING = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ class Tenant:
     def __init__(self, store: Store, name: str, habits: Habits, holding: Holding) -> None:
         self.store, self.name, self.habits = store, name, habits
         self._holding = holding
-        self._marks = store.due.marks(name)  # before anything else is read: what comes later stays due
+        self._marks = store.due.marks(name, habits.judge)  # before anything else is read: what comes later stays due
         self.notes = Notes(store, name, holding)
         self.memory = self.notes.memory()
         self.live = store.registry.version("live", tenant=name)
@@ -98,13 +96,14 @@ class Tenant:
         """The judge that is learned from, and how many rewards it has given."""
         judge = self.habits.judge
         if judge is None:
-            judge = self.store.judge(tenant=self.name, last=self._prevailing, since=self._since) or self.memory.judge
+            judge = prevailing_judge(self.store, self.name, self.memory, self.habits.last)
         return judge, dict(self.store.judges(tenant=self.name)).get(judge, 0)
 
     def find_embedder(self, judge: str) -> None:
         """Decide which embedding model is learned from, where none is named: that of most of the last queries."""
         if self.embedder is None:
-            self.embedder = self.store.embedder(judge, tenant=self.name, last=self._prevailing, since=self._since)
+            last = min(self.habits.last, PREVAILING)
+            self.embedder = self.store.embedder(judge, tenant=self.name, last=last, since=self._since)
 
     def needed(self, judge: str) -> int:
         """How many rewards must be new: a share of those learned from before, but of no more than are read."""
@@ -145,10 +144,6 @@ class Tenant:
         except StoreError as exc:
             _log.error("tenant %r: %s", self.name, exc)
             return None
-
-    @property
-    def _prevailing(self) -> int:
-        return min(self.habits.last, _PREVAILING)
 
     @property
     def _since(self) -> float | None:

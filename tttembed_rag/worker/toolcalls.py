@@ -19,9 +19,8 @@ def is_of_tools(store: Store, tenant: str) -> bool:
     judges = {judge for judge, _ in store.judges(tenant=tenant)} - {AUDIT}
     if judges == {TOOL_CALLS}:
         return True
-    live = store.registry.version("live", tenant=tenant)
     try:
-        return live is not None and KEYWORD_WEIGHT in live.offsets.settings
+        return KEYWORD_WEIGHT in store.registry.settings(tenant=tenant)
     except StoreUnavailable:
         raise
     except StoreError:  # told of by who serves it, or guards it

@@ -37,14 +37,20 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         log: Keeps its scores; made for its fingerprint and scale.
 
         scope: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
+
+        source: Who gives the scores: empty is the judge itself, None the source of the caller's
+            ``with tttembed_rag.scope(..., source=...)``, for scores that are users' or agents' own.
     """
 
-    def __init__(self, cross_encoder: BaseCrossEncoder, log: Log, *, scope: ScopeSource = None) -> None:
+    def __init__(
+        self, cross_encoder: BaseCrossEncoder, log: Log, *, scope: ScopeSource = None, source: str | None = ""
+    ) -> None:
         if not isinstance(cross_encoder, BaseCrossEncoder):
             raise InputError(f"cross_encoder: expected a BaseCrossEncoder, got {type(cross_encoder).__name__}")
         self._cross_encoder = cross_encoder
         self._log = log
         self._scope = checked_scope(scope)
+        self._source = source
         self._failures = FailureLog(logger)
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
@@ -56,7 +62,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
                 pairs.setdefault(query, []).append((text, float(score)))
             for query, scored in pairs.items():
                 texts, numbers = zip(*scored, strict=True)
-                self._log.record(query, texts, numbers, task=resolve_scope(self._scope, query))
+                self._log.record(query, texts, numbers, task=resolve_scope(self._scope, query), source=self._source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d scored pairs were not recorded", len(text_pairs))
         return scores
@@ -66,7 +72,7 @@ class RecordingCompressor(BaseDocumentCompressor):
     """The wrapped compressor; documents it leaves with a ``relevance_score`` go to the log.
 
     Compressors that keep the best few show nothing of the others: where there is a cross encoder,
-    wrap that instead.
+    wrap that instead. *source* is that of `RecordingCrossEncoder`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -74,6 +80,7 @@ class RecordingCompressor(BaseDocumentCompressor):
     compressor: BaseDocumentCompressor
     log: Log
     scope: Annotated[ScopeSource, PlainValidator(checked_scope)] = None
+    source: str | None = ""
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def compress_documents(
@@ -93,7 +100,7 @@ class RecordingCompressor(BaseDocumentCompressor):
             scored = [one for one in documents if one.metadata.get("relevance_score") is not None]
             texts = [one.page_content for one in scored]
             scores = [float(one.metadata["relevance_score"]) for one in scored]
-            self.log.record(query, texts, scores, task=resolve_scope(self.scope, query))
+            self.log.record(query, texts, scores, task=resolve_scope(self.scope, query), source=self.source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d compressed documents were not recorded", len(documents))
         return documents

@@ -53,7 +53,7 @@ class TTTEmbeddings(Embeddings):
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
-            ``Offsets``, or *scope* is something else.
+            ``Offsets`` or of another width than the model says, or *scope* is something else.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TTTEmbeddings(Embeddings):
         if not isinstance(embeddings, Embeddings):
             raise InputError(f"embeddings: expected langchain_core Embeddings, got {type(embeddings).__name__}")
         self._embeddings = embeddings
-        self._steering = Steering(offsets, scope)
+        self._steering = Steering(offsets, scope, model=embeddings)
         self._vectors = vectors or TextVectors()
 
     @property

@@ -55,6 +55,9 @@ class RewardRetriever(BaseRetriever):
         second_pass: Whether to search again.
 
         search_kwargs: Passed to both searches, such as a filter.
+
+        source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
+            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -68,6 +71,7 @@ class RewardRetriever(BaseRetriever):
     depth: int = Field(default=10, ge=1)
     second_pass: bool = True
     search_kwargs: dict[str, Any] = Field(default_factory=dict)
+    source: str | None = ""
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     @model_validator(mode="after")
@@ -129,7 +133,7 @@ class RewardRetriever(BaseRetriever):
         if self.log is not None:
             texts = [document.page_content for document in documents]
             task = self.embeddings.task_of(query, base)
-            self.log.record(query, texts, scores, task=task, known=Known(base))
+            self.log.record(query, texts, scores, task=task, known=Known(base), source=self.source)
 
 
 def _scope_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ import logging
 from uuid import uuid4
 
 import pytest
+from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -112,6 +113,18 @@ class TestRecordingCrossEncoder:
         tap.score([("r", TEXTS[0])])
 
         assert by_task(log, wrapped) == {"billing": 3, "default": 1}
+
+    @pytest.mark.parametrize("source", ["", None])
+    async def test_the_callers_scope_names_the_source(self, log, wrapped, source):
+        """Scores are the judge's own, and the caller's where a tap is told so: in LangChain's threads too."""
+        reranker = CrossEncoderReranker(model=RecordingCrossEncoder(Lengths(), log, source=source), top_n=2)
+        compressor = RecordingCompressor(compressor=BestOnly(), log=log, source=source)
+        documents = [Document(text) for text in TEXTS[:3]]
+        with scope(None, source="ann"):
+            await reranker.acompress_documents(documents, "q")
+            await compressor.acompress_documents(documents, "r")
+
+        assert wrapped.rewards(log).sources.tolist() == ["" if source == "" else "ann"] * 2
 
     def test_what_it_logs_serves_the_wrapper_it_belongs_to(self, log):
         """Scores recorded with the wrapper as the scope are learned for the task that the wrapper asks for."""

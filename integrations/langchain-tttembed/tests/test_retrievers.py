@@ -136,6 +136,18 @@ def test_verdicts_are_kept_with_their_task():
     assert rewards.query_vectors.tolist() == [QUERY.tolist()]
 
 
+@pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
+async def test_the_callers_scope_names_the_source(source, kept):
+    """What the judge said is its own, and the caller's where the retriever is told so, sync and async."""
+    log = RewardLog.of(knowing())
+    retriever = make(log=log, source=source)
+    with scope(None, source="ann"):
+        retriever.invoke("q")
+        await retriever.ainvoke("r")
+
+    assert retriever.embeddings.rewards(log).sources.tolist() == [kept, kept]
+
+
 async def test_metadata_names_the_task():
     """The task in a call's metadata is served and recorded, sync and async."""
     log = FakeLog("knowing")

@@ -187,6 +187,16 @@ class TestRewardPostprocessor:
 
         assert judged(log) == [("billing", 6)]
 
+    @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
+    async def test_the_callers_scope_names_the_source(self, log, nodes, source, kept):
+        """Scores are the judge's own, and the caller's where it is told so, sync and async."""
+        postprocessor = RewardPostprocessor(log, knowing(), source=source)
+        with scope(None, source="ann"):
+            postprocessor.postprocess_nodes(nodes, query_str="q")
+            await postprocessor.apostprocess_nodes(nodes, query_bundle=QueryBundle("r"))
+
+        assert [call.source for call in log.calls] == [kept, kept]
+
     def test_the_wrapper_names_the_task(self, log, nodes):
         """Scores recorded with the wrapper as the scope belong to the task that the wrapper asks for."""
         model = TTTEmbedding(Hashing(), offsets=Offsets([], width=WIDTH), scope="scifact")
@@ -278,6 +288,16 @@ class TestRewardRetriever:
         assert wanted(found) > wanted(first)
         assert texts(await twice.aretrieve("q")) == texts(found)
         assert judged(log) == [(None, 10)] * 2
+
+    @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
+    async def test_the_callers_scope_names_the_source(self, index, wrapped, log, source, kept):
+        """Scores are the judge's own, and the caller's where it is told so, sync and async."""
+        retriever = self.make(index, wrapped, log=log, source=source)
+        with scope(None, source="ann"):
+            retriever.retrieve("q")
+            await retriever.aretrieve("r")
+
+        assert [call.source for call in log.calls] == [kept, kept]
 
     def test_the_bundle_of_the_caller_is_untouched(self, index, wrapped):
         """No vector is left in a bundle for the next request to find."""

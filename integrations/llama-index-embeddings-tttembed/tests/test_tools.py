@@ -12,6 +12,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.retrievers.tttembed.tools import LearnedToolRetriever
 from pydantic import Field
 
+from tttembed_rag import scope
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 
@@ -141,3 +142,19 @@ def test_a_tool_is_given_by_its_name():
 
     assert [found.metadata.name for found in retriever.retrieve("acme_redmail")] == ["acme_redmail"]
     assert len(retriever.retrieve(QueryBundle(ask("redmail")))) == 4
+
+
+def test_calls_carry_their_source():
+    """The scope around a run that is watched names who the agent works for."""
+    search, retriever, _, agent = world()
+
+    async def of(name):
+        with scope(None, source=name):
+            await retriever.watch(agent.run(ask(LEARNED[0])), ask(LEARNED[0]))
+
+    async def both():
+        await asyncio.gather(of("ann"), of("eve"))
+
+    asyncio.run(both())
+
+    assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve"}

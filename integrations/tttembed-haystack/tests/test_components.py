@@ -152,7 +152,8 @@ def test_who_rated_documents_is_kept(url):
     recorder = TTTRecorder(url, judge="user feedback", fingerprint="e")
     for user, score in (("ann", 1.0), ("eve", 0.0)):
         rated = [Document(content=TEXTS[0], score=score, embedding=base_of(TEXTS[0]))]
-        recorder.run("wool", rated, embedding=base_of("wool"), source=user)
+        with scope(None, source=user):
+            recorder.run("wool", rated, embedding=base_of("wool"), source=None)
     assert recorder.log.flush()
 
     with open_store(url) as store:

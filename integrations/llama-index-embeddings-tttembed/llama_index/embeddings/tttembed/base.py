@@ -53,7 +53,8 @@ class TTTEmbedding(BaseEmbedding):
 
     Raises:
         InputError: *embed_model* is no ``BaseEmbedding``, is multi-modal or already wrapped,
-            *offsets* are no ``Offsets``, or *scope* is neither string nor function nor router.
+            *offsets* are no ``Offsets`` or of another width than the model says, or *scope* is neither
+            string nor function nor router.
     """
 
     _embed_model: BaseEmbedding = PrivateAttr()
@@ -70,7 +71,7 @@ class TTTEmbedding(BaseEmbedding):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         _check_model(embed_model)
-        steering = Steering(offsets, scope)
+        steering = Steering(offsets, scope, model=embed_model)
         super().__init__(
             model_name=embed_model.model_name,
             embed_batch_size=embed_model.embed_batch_size,

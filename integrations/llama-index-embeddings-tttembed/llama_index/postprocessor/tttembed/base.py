@@ -38,6 +38,9 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
 
+        source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
+            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
+
     Raises:
         InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
     """
@@ -47,6 +50,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
     _scope: ScopeSource = PrivateAttr()
     _top_n: int | None = PrivateAttr()
     _vectors: TextVectors | None = PrivateAttr()
+    _source: str | None = PrivateAttr()
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
     def __init__(
@@ -57,6 +61,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         top_n: int | None = None,
         scope: ScopeSource = None,
         vectors: TextVectors | None = None,
+        source: str | None = "",
     ) -> None:
         if judge is not None:
             log.check_is_for(checked_judge(judge))
@@ -68,6 +73,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         self._judge = judge
         self._scope = checked_scope(scope)
         self._vectors = vectors
+        self._source = source
 
     @classmethod
     def class_name(cls) -> str:
@@ -115,7 +121,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
             self._log.observe(query, texts, task=task)
             return nodes[: self._top_n]
         rewards = rewards_of(self._judge, scores)
-        self._log.record(query, texts, scores, task=task)
+        self._log.record(query, texts, scores, task=task, source=self._source)
         return rewarded(nodes, rewards.tolist())[: self._top_n]
 
 

@@ -48,6 +48,9 @@ class RewardRetriever(BaseRetriever):
 
         top_n: Nodes returned, >= 1.
 
+        source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
+            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
+
         callback_manager: LlamaIndex's callbacks.
 
     Raises:
@@ -63,6 +66,7 @@ class RewardRetriever(BaseRetriever):
         log: Log | None = None,
         vectors: TextVectors | None = None,
         top_n: int = 4,
+        source: str | None = "",
         callback_manager: CallbackManager | None = None,
     ) -> None:
         checked_judge(judge)
@@ -76,6 +80,7 @@ class RewardRetriever(BaseRetriever):
         self._judge = judge
         self._log = log
         self._top_n = top_n
+        self._source = source
         self._failures = FailureLog(logger)
         self.vectors = vectors or TextVectors(stored=_stored_by(retriever))
 
@@ -116,7 +121,8 @@ class RewardRetriever(BaseRetriever):
         self.vectors.note(ids_of(nodes))
         if self._log is not None:
             task = self._embed_model.task_of(query, base)
-            self._log.record(query, [read_text(node) for node in nodes], scores, task=task, known=Known(base))
+            texts, known = [read_text(node) for node in nodes], Known(base)
+            self._log.record(query, texts, scores, task=task, known=known, source=self._source)
 
 
 def _bundle(query: str, vector: list[float]) -> QueryBundle:

@@ -59,7 +59,7 @@ class TTTRecorder:
         scope: str | None = None,
         tenant: str | None = None,
         embedding: list[float] | None = None,
-        source: str = "",
+        source: str | None = "",
     ) -> dict[str, Any]:
         """The *documents*, as they came.
 
@@ -74,7 +74,8 @@ class TTTRecorder:
 
             embedding: Its *base* vector, from the embedder without offsets; None leaves it to whoever knows the model.
 
-            source: Who gave the scores, such as a user who rated the documents; empty is the judge itself.
+            source: Who gave the scores, such as a user who rated the documents; empty is the judge itself, None the
+                source of the caller's ``with tttembed_rag.scope(..., source=...)``.
         """
         self._note(query, documents, scope or self.scope or current_scope(), tenant, embedding, source)
         return {"documents": documents}
@@ -104,7 +105,7 @@ class TTTRecorder:
         task: str | None,
         tenant: str | None,
         embedding: list[float] | None,
-        source: str,
+        source: str | None,
     ) -> None:
         shown = [one for one in documents if one.content and (not self.judge or one.score is not None)]
         texts = [one.content or "" for one in shown]

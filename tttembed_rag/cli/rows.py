@@ -1,0 +1,138 @@
+"""A file of the user's own, feedback or a judged log, read and embedded: for `tttembed fit`, `eval` and `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+
+from tttembed_rag.cli.embedding import cached_embedder
+from tttembed_rag.errors import DataError
+from tttembed_rag.scales import Scale
+from tttembed_rag.system.jsontext import parsed_json
+from tttembed_rag.vectors.checks import FloatArray
+
+if TYPE_CHECKING:
+    from tttembed_rag.judges.feedbackrows import TextReward
+
+# Vectors of texts that were embedded before, beside what is written or read.
+_CACHE = ".known-vectors.sqlite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddedRows:
+    """The rows of a file with the vectors of their texts.
+
+    Attributes:
+        rows: What was said of which document, for which query.
+
+        queries: Vector by text of a query.
+
+        documents: Vector by text of a document.
+
+        judge: Name of who gave the rewards.
+
+        embedder: Fingerprint of the model.
+    """
+
+    rows: Sequence[TextReward]
+    queries: Mapping[str, FloatArray]
+    documents: Mapping[str, FloatArray]
+    judge: str
+    embedder: str
+
+
+def read_embedded(
+    file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
+) -> EmbeddedRows:
+    """The rows of *file*, each text embedded once.
+
+    Args:
+        file: Feedback as `read_rows` takes it, or a log of served queries.
+
+        embed: The embedding model.
+
+        rewards: Of a log: the name of its scores.
+
+        scale: What rewards mean.
+
+        task: Task key of rows of feedback that name none.
+
+        beside: The folder where vectors are kept for the next command.
+
+    Raises:
+        click.UsageError: No model, or no scores of a log, are named.
+    """
+    from tttembed_rag.judges.feedbackrows import read_rows
+
+    parsed = Scale.parse(scale)
+    rows = _judged_log(file, rewards, parsed) if _is_log(file) else read_rows(file, scale=parsed, task=task)
+    if embed is None:
+        raise click.UsageError(
+            f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
+            "(`tttembed data --help` lists them; minilm is one to try it with)"
+        )
+    if doubt := parsed.doubt(np.array([row.reward for row in rows])):
+        click.echo(f"warning: {doubt}", err=True)
+    queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*(row[:2] for row in rows), strict=True))
+    with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
+        return EmbeddedRows(
+            rows=rows,
+            queries=dict(zip(queries, model.embed_queries(queries), strict=True)),
+            documents=dict(zip(documents, model.embed_documents(documents), strict=True)),
+            judge=rewards or file.name,
+            embedder=model.fingerprint,
+        )
+
+
+def is_file_of_rows(path: Path) -> bool:
+    """Whether *path* is a file, or is named like one that is not there."""
+    return path.is_file() or path.suffix.lower() in (".csv", ".tsv", ".jsonl")
+
+
+def refuse_embed(folder: Path, embed: str | None) -> None:
+    """Refuse a model for the texts of a BEIR *folder*, which has stored vectors.
+
+    Raises:
+        click.UsageError: One was named.
+    """
+    if embed is not None:
+        raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {embed}")
+
+
+def _is_log(file: Path) -> bool:
+    """Whether the first line of *file* is that of a log of served queries."""
+    if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
+        return False
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        first = next((line for line in lines if line.strip()), "")
+    try:
+        return "candidates" in parsed_json(first)
+    except (TypeError, ValueError):
+        return False
+
+
+def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextReward]:
+    """The judged pairs of a log."""
+    from tttembed_rag.evaluate.files import load_scores
+    from tttembed_rag.judges.feedbackrows import TextReward
+    from tttembed_rag.judging.files import read_log
+
+    if rewards is None:
+        raise click.UsageError(
+            f"--rewards: expected scores/NAME.tsv beside {file} by its NAME (`tttembed judge {file} ...` writes it)"
+        )
+    scores = load_scores(file.parent, rewards)
+    rows = [
+        TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
+        for one in read_log(file)
+        for name, text in one.candidates
+        if name in scores.get(one.query_id, {})
+    ]
+    if not rows:
+        raise DataError(f"{file}: expected pairs with a score of scores/{rewards}.tsv, found none")
+    return rows

@@ -1,0 +1,55 @@
+"""Vectors from a function of the user's own: the error says what was called, what was expected and what came."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from tttembed_rag.errors import EmbedderError, TTTEmbedError, VectorError
+from tttembed_rag.vectors.checks import FloatArray, as_floats
+
+
+def vectors_from(name: str, function: Callable[[Any], Any], given: str | list[str]) -> FloatArray:
+    """The vectors that *function* gives: (d,) for one text, (len(given), d) for a list of texts.
+
+    Args:
+        name: What the function is called, for errors.
+
+        function: The user's own.
+
+        given: A text, or texts.
+
+    Raises:
+        EmbedderError: It fails, or gives something else.
+    """
+    count = None if isinstance(given, str) else len(given)
+    asked = "one vector (d,) for a text" if count is None else f"vectors ({count}, d) for a list of {count} texts"
+    try:
+        came = function(given)
+    except TTTEmbedError:
+        raise
+    except Exception as exc:
+        raise EmbedderError(f"{name}: expected {asked}, got {_described(exc)}") from exc
+    if inspect.iscoroutine(came):
+        came.close()
+        raise EmbedderError(f"{name}: expected {asked}, got a coroutine (an async function is not awaited here)")
+    if came is None or isinstance(came, str):
+        raise EmbedderError(f"{name}: expected {asked}, got {'a text' if isinstance(came, str) else None}")
+    try:
+        vectors = as_floats(name, came)
+    except (VectorError, TypeError, ValueError) as exc:
+        reason = str(exc).removeprefix(f"{name}: ").rpartition("got ")[2] or type(exc).__name__
+        raise EmbedderError(f"{name}: expected {asked}, got {reason}") from exc
+    if vectors.shape[:-1] != (() if count is None else (count,)) or not vectors.size:
+        raise EmbedderError(f"{name}: expected {asked}, got shape {vectors.shape}")
+    return vectors
+
+
+def _described(error: Exception) -> str:
+    """An error in one line, with the line of code that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}{place}"
