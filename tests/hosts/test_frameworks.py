@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
-from tttembed_rag.hosts.saved import checked_store, steering_of
+from tttembed_rag.hosts.saved import checked_store, steering_of, steering_or_base
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
@@ -46,7 +46,10 @@ def published(sqlite_url):
 class TestSaved:
     """Names of stores that hosts may save."""
 
-    @pytest.mark.parametrize("store", ["", "env:", None, "postgresql://me:secret@host/name"])
+    @pytest.mark.parametrize(
+        "store",
+        ["", "env:", None, "postgresql://me:secret@host/name", "postgresql://host/name?user=me&password=secret"],
+    )
     def test_secrets_and_nonsense_are_refused(self, store):
         """A password never gets into a table or a collection, and the message does not repeat it."""
         with pytest.raises(InputError, match="store: expected") as caught:
@@ -67,6 +70,17 @@ class TestSaved:
 
         with pytest.raises(InputError, match="environment variable MY_STORE, got none"):
             steering_of("env:MY_STORE")
+
+    @pytest.mark.parametrize("store", ["env:MY_STORE", "gone.safetensors"])
+    def test_a_query_is_answered_without_its_store(self, store, monkeypatch, tmp_path, caplog):
+        """A variable that is not set, or a file that is not there, costs the offsets alone, and is logged."""
+        monkeypatch.delenv("MY_STORE", raising=False)
+        monkeypatch.chdir(tmp_path)
+
+        served = steering_or_base(store, scope="billing").apply(vector_of("wool").tolist(), "wool")
+
+        assert served == vector_of("wool").tolist()
+        assert "base vectors are served" in caplog.text
 
     def test_a_file_of_another_model_is_not_served(self, tmp_path):
         """The model that a file was learned for is compared."""

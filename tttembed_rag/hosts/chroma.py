@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.hosts.saved import checked_store, steered_each, steering_of
+from tttembed_rag.hosts.saved import checked_store, steered_each, steering_or_base
 from tttembed_rag.serving.steering import Steering
 
 require("chromadb", "chroma")
@@ -67,7 +67,7 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
         """Vectors of queries with their offset."""
         vectors = self.inner.embed_query(input)
         if self._steering is None:
-            self._steering = steering_of(**self._saved)  # type: ignore[arg-type]  # by its own names
+            self._steering = steering_or_base(**self._saved)  # type: ignore[arg-type]  # by its own names
         turned = steered_each(self._steering, vectors, [one if isinstance(one, str) else "" for one in input])
         return [
             base if vector == list(base) else np.asarray(vector, dtype=np.float32)

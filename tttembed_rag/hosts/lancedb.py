@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.hosts.saved import checked_store, steered_each, steering_of
+from tttembed_rag.hosts.saved import checked_store, steered_each, steering_or_base
 from tttembed_rag.serving.steering import Steering
 
 require("lancedb.embeddings", "lancedb")
@@ -73,7 +73,8 @@ class LanceEmbeddingFunction(EmbeddingFunction):
     def compute_query_embeddings(self, query: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Vectors of queries with their offset."""
         if self._steering is None:
-            self._steering = steering_of(self.store, scope=self.scope, tenant=self.tenant, embedder=self.embedder)
+            named = {"scope": self.scope, "tenant": self.tenant, "embedder": self.embedder}
+            self._steering = steering_or_base(self.store, **named)
         vectors = self._function.compute_query_embeddings(query, *args, **kwargs)
         text = query if isinstance(query, str) else ""
         return steered_each(self._steering, vectors, [text] * len(vectors))

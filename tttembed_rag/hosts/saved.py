@@ -6,19 +6,21 @@ A URL with a password is refused, since a host writes its configuration into tab
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, TTTEmbedError
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
 from tttembed_rag.serving.steering import Steering
 
-__all__ = ["checked_store", "steered_each", "steering_of", "url_of"]
+__all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "url_of"]
 
+_log = logging.getLogger(__name__)
 _ENV = "env:"
 
 
@@ -30,7 +32,7 @@ def checked_store(store: str) -> str:
     """
     if not isinstance(store, str) or not store or store == _ENV:
         raise InputError(f"store: expected a URL, env:NAME or an offsets file, got {store!r}")
-    if "://" in store and urlsplit(store).password:
+    if "://" in store and (urlsplit(store).password or "password" in parse_qs(urlsplit(store).query)):
         raise InputError("store: expected no password in what a host saves: put the URL in a variable, env:NAME")
     return store
 
@@ -71,6 +73,15 @@ def steering_of(store: str, *, scope: str | None = None, tenant: str | None = No
     offsets = Offsets.load(url)
     snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
     return Steering(LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder), scope)
+
+
+def steering_or_base(store: str, **named: Any) -> Steering:
+    """`steering_of` for a query that waits: what keeps it from being had is logged, and base vectors are served."""
+    try:
+        return steering_of(store, **named)
+    except TTTEmbedError as error:
+        _log.error("base vectors are served until this process starts again: %s", error)
+        return Steering(LiveOffsets())
 
 
 def steered_each(steering: Steering, vectors: Iterable[Any], texts: list[str]) -> list[Any]:

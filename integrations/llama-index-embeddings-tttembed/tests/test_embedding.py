@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core import MockEmbedding, StorageContext, VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload, LlamaDebugHandler
@@ -20,6 +20,7 @@ from llama_index.core.embeddings import MultiModalEmbedding
 from llama_index.core.ingestion.pipeline import get_transformation_hash
 from llama_index.core.schema import QueryBundle, TextNode
 from llama_index.core.storage.kvstore import SimpleKVStore
+from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQueryResult
 from llama_index.embeddings import tttembed
 from llama_index.embeddings.tttembed import TTTEmbedding
 
@@ -394,3 +395,40 @@ def test_wrong_argument_is_refused_by_name(offsets, argument, wrong):
 
     with pytest.raises(InputError, match=f"^{argument}: expected .*, got {type(wrong).__name__}$"):
         TTTEmbedding(**arguments)
+
+
+@pytest.mark.filterwarnings("ignore")  # the index of this retriever is deprecated, the retriever is not
+def test_a_retriever_that_embeds_its_query_as_a_text_is_not_steered(model, wrapped):
+    """KGTableRetriever asks for the vector of a text: it finds what it found before, with the base vector."""
+    from llama_index.core import KnowledgeGraphIndex
+    from llama_index.core.indices.knowledge_graph.retrievers import KGTableRetriever
+    from llama_index.core.llms import MockLLM
+
+    index = KnowledgeGraphIndex([], llm=MockLLM(), embed_model=wrapped, include_embeddings=True)
+    for thing in ("wool", "silk", "kettle"):
+        node = TextNode(text=thing, id_=thing)
+        index.upsert_triplet_and_node((thing, "needs", "care"), node, include_embeddings=True)
+    retriever = KGTableRetriever(index, llm=MockLLM(), embed_model=wrapped, retriever_mode="embedding")
+    before = model.calls
+    retriever.retrieve("how do I wash wool?")
+
+    assert {name: count - before.get(name, 0) for name, count in model.calls.items()} == {"text": 1}
+
+
+def test_a_text_search_asks_for_no_vector(model, wrapped):
+    """A store that searches by text is given none, and nothing is steered."""
+    asked = []
+
+    class Texts(SimpleVectorStore):
+        """A store that notes its queries."""
+
+        def query(self, query, **settings):
+            asked.append((query.query_str, query.query_embedding, query.mode))
+            return VectorStoreQueryResult(nodes=[], similarities=[], ids=[])
+
+    storage = StorageContext.from_defaults(vector_store=Texts())
+    index = VectorStoreIndex([TextNode(text="wool")], embed_model=wrapped, storage_context=storage)
+    index.as_retriever(vector_store_query_mode="text_search").retrieve("how do I wash wool?")
+
+    assert asked == [("how do I wash wool?", None, "text_search")]
+    assert "query" not in model.calls
