@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag.judges import Patience, Price, open_batch_service, open_judge
-from tttembed_rag.judges.batchservice import BatchService
+from tttembed_rag.judges.openaibatches import OpenAIBatches
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
@@ -37,7 +37,7 @@ def process(batch_server, spec, store_url):
 
     def work():
         judge = open_judge(spec, queries={}, documents={})
-        service = BatchService(
+        service = OpenAIBatches(
             open_batch_service(spec).judge,
             batch_server.url,
             "/v1/chat/completions",

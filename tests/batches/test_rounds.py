@@ -18,7 +18,7 @@ from sqlalchemy import text
 from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import Budget, Patience, Price, open_batch_service, open_judge
-from tttembed_rag.judges.batchservice import BatchService
+from tttembed_rag.judges.openaibatches import OpenAIBatches
 from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
@@ -39,7 +39,7 @@ class Bench:
 
     def worker(self, *, settling=600.0, **options):
         """A new worker, which learns nothing."""
-        service = BatchService(
+        service = OpenAIBatches(
             self.lines,
             self.server.url,
             "/v1/chat/completions",

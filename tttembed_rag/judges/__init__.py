@@ -1,6 +1,7 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
-from tttembed_rag.judges.batchservice import BatchService, open_batch_service
+from tttembed_rag.judges.batchservice import BatchService
+from tttembed_rag.judges.batchspecs import open_batch_service
 from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat

@@ -1,4 +1,4 @@
-"""Gemini's batches through google-genai, in the steps of `BatchService`: a file goes up, a batch is made, results come.
+"""Gemini's batches through google-genai, in the steps of a `BatchService`: upload a file, make a batch, read results.
 
 A batch carries the caller's key as its display name. Google deletes uploaded files, and the batches themselves, after
 two days.
@@ -32,7 +32,7 @@ _PAGE, _MOST = 100, 20_000
 
 
 class GeminiBatches:
-    """Gemini, asked a file of requests at a time; the methods are those of `BatchService`.
+    """Gemini, asked a file of requests at a time; a `BatchService`.
 
     Args:
         judge: The judge, which makes the requests and reads the results.

@@ -38,7 +38,6 @@ from tttembed_rag.errors import DataError, InputError, JudgeError, StoreError, T
 from tttembed_rag.judges.batchservice import BatchService, ServiceBatch
 from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
-from tttembed_rag.judges.geminibatches import GeminiBatches
 from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judging.byfile import answered, read_batch, write_batch
 from tttembed_rag.judging.outstanding import Outstanding
@@ -88,7 +87,7 @@ class BatchAsking:
         self,
         store: Store,
         judge: Judge,
-        service: BatchService | GeminiBatches,
+        service: BatchService,
         *,
         budget: Budget,
         price: Price,

@@ -19,7 +19,6 @@ from uuid import uuid4
 from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
 from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
-from tttembed_rag.judges.geminibatches import GeminiBatches
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
@@ -113,7 +112,7 @@ class Worker:
         last: int = 10_000,
         embedder: str | None = None,
         probe: Callable[[], Probe] | None = None,
-        batches: BatchService | GeminiBatches | None = None,
+        batches: BatchService | None = None,
         concurrency: int = 8,
         judge_seconds: float = 600.0,
         lease_seconds: float = 30.0,
