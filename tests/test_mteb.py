@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import DataError, Evidence, InputError, JudgeError, Offset, Offsets
 from tttembed_rag.cli import main
@@ -398,7 +398,8 @@ class TestCommand:
             "    def embed_documents(self, texts):\n"
             "        import numpy as np\n"
             "        self.asked += texts\n"
-            "        return np.array([[1.0, len(text)] for text in texts], dtype=np.float32)\n"
+            "        vectors = np.array([[1.0, len(text)] for text in texts])\n"
+            "        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)\n"
             "    embed_queries = embed_documents\n"
             "letters = Letters()\n"
         )
@@ -420,8 +421,9 @@ class TestCommand:
         assert done.output == again.output
         dataset = load_beir(tmp_path / "set")
         documents, queries = load_vectors(tmp_path / "set", "letters-of-test-letters", dataset)
-        assert documents.tolist() == [[1.0, len(text)] for text in dataset.documents.values()]
-        assert queries.tolist() == [[1.0, len("clean my jumper")]]
+        lengths = [len(text) for text in (*dataset.documents.values(), "clean my jumper")]
+        ratios = [vector[1] / vector[0] for vector in (*documents, *queries)]
+        assert_allclose(ratios, lengths, rtol=1e-5)
         import letters_of_test
 
         assert len(letters_of_test.letters.asked) == 3
@@ -435,7 +437,8 @@ class TestCommand:
         done = run(tmp_path / "mine", "--embedder", "python:letters_of_test:letters", "--vectors", "mine")
 
         assert done.exit_code == 0, done.output
-        assert load_vectors(tmp_path / "mine", "mine", load_beir(tmp_path / "mine"))[0].tolist() == [[1.0, 3.0]]
+        documents, _ = load_vectors(tmp_path / "mine", "mine", load_beir(tmp_path / "mine"))
+        assert_allclose(documents[0, 1] / documents[0, 0], 3.0, rtol=1e-5)
 
     def test_other_choices_need_another_folder(self, run, skillret, tmp_path):
         """A folder made for one split is not taken for another's."""

@@ -188,7 +188,10 @@ class TestWhenToLearn:
         assert steps(worker) == [("learned nothing", "nothing is new")]
 
     def test_changes_are_added_up(self, traffic, store):
-        """However many transactions there were, what is new is read from a few rows; nothing is lost on the way."""
+        """However many transactions there were, what is new is read from two rows; nothing is lost on the way.
+
+        One is of the judge, the other of workers without a judge, such as this one.
+        """
         for one in traffic.next(40):
             store.observe([one], judge="j")
         before = store.changes("j")
@@ -204,7 +207,7 @@ class TestWhenToLearn:
         with store._database.read() as connection:
             rows = connection.execute(text("SELECT count(*) FROM changes")).scalar_one()
 
-        assert (before, store.changes("j"), rows) == (320, 360, 1)
+        assert (before, store.changes("j"), rows) == (320, 360, 2)
 
     def test_expiry_brings_nothing_new(self, traffic, store):
         """Whenever old queries go, what is live stays as it is."""

@@ -98,9 +98,9 @@ def serve(
         search.close()
         os._exit(0)  # a thread that waits for stdin cannot be ended otherwise
 
-    if http is None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, end)
+    # uvicorn takes a signal first, ends what is under way, and raises it once more.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
     with search, scope(None, tenant=tenant, source=source):
         asyncio.run(Front(search, servers, k=top, every=every).run(way))
 
