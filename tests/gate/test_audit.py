@@ -84,6 +84,27 @@ class TestAudited:
         assert (found.labels, found.claimed) == (0, 0.0)
         assert not found.confirms(0.2)
 
+    @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
+    def test_equal_labels_tell_nothing(self, label):
+        """Rounding decides nothing: the changes of a query's places sum to zero."""
+        rewards, labels = world(20)
+        for seed in range(20):
+            offsets = 0.3 * np.random.default_rng(seed).standard_normal((20, 16))
+            found = audited(rewards, np.ones(20), offsets, dict.fromkeys(sorted(labels)[:60], label))
+
+            assert not found.confirms(0.2)
+
+    def test_few_labels_confirm_nothing(self):
+        """However well nine of them fit the judge: they may do so by chance."""
+        rewards, labels = world(20)
+        plain = fit(rewards, gate=False, scope="query")
+        offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
+        told = [pair for pair in sorted(labels) if audited(rewards, np.ones(20), offsets, {pair: 1.0}).labels]
+        few, enough = (audited(rewards, np.ones(20), offsets, some(labels, told[:count])) for count in (9, 40))
+
+        assert (few.labels, few.confirms(0.2)) == (9, False)
+        assert enough.confirms(0.05)
+
 
 class TestConfirmedOrder:
     """How far labels confirm a judge's order."""

@@ -29,8 +29,13 @@ from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Trusted labels in [0, 1] by (query id, document id).
 Labels: TypeAlias = Mapping[tuple[str, str], float]
-# Labels that tell, at least: two slopes are taken from them, and the rest is an error.
-_LEAST = 4
+# Labels that tell, at least. Two slopes are taken from them and the rest is an error: fewer labels, good or bad, of a
+# yes/no judge that is half right lie on a line by chance all too often, and the error is zero.
+_LEAST = 10
+# A change below this is rounding.
+_ROUNDING = 1e-12
+# Numbers that are fitted to the labels: a and b.
+_SLOPES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class Audited:
 
         found: That mean, corrected by the labels.
 
-        error: The standard error of *found*, by what is not labelled; infinite where too few labels tell.
+        error: The standard error of *found*, by what is not labelled; infinite where too few labels tell, or all are
+            equal.
 
         labels: Labelled pairs whose place the offset changes.
     """
@@ -54,10 +60,16 @@ class Audited:
 
     def confirms(self, level: float) -> bool:
         """Whether the corrected change is above zero at a one-sided *level*."""
-        return self.found - _normal(level) * self.error > 0
+        return self.found - self._half_width(level) > _ROUNDING
+
+    def _half_width(self, level: float) -> float:
+        """Student's t quantile of a one-sided *level*, times the error."""
+        from scipy.special import stdtrit
+
+        return float(-stdtrit(max(self.labels, _LEAST) - _SLOPES, level)) * self.error
 
     def __str__(self) -> str:
-        half = _normal(LEVEL) * self.error
+        half = self._half_width(LEVEL)
         return (
             f"the judge claims {self.claimed:+.3f} on what it judged, {self.labels} trusted labels say "
             f"{self.found:+.3f} [{self.found - half:+.3f}, {self.found + half:+.3f}]"
@@ -95,13 +107,13 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
     told = np.isfinite(known) & (change != 0)
     total = np.array([change.sum(), (change * grid.rewards).sum()])
     claimed, n, m = float(total[1]), np.count_nonzero(change), int(told.sum())
-    if m < _LEAST:
+    if m < _LEAST or np.ptp(known[told]) == 0:
         return Audited(claimed, claimed, math.inf, m)
     predictors = change[told][:, None] * np.stack([np.ones(m), grid.rewards[told]], axis=1)
     slopes = np.linalg.lstsq(predictors, change[told] * known[told], rcond=None)[0]
     rest = change[told] * known[told] - predictors @ slopes
     found = float(total @ slopes + n * rest.mean())
-    error = n * math.sqrt(float(rest.var(ddof=predictors.shape[1])) / m * (1.0 - m / n))
+    error = n * math.sqrt(float(rest.var(ddof=_SLOPES)) / m * (1.0 - m / n))
     return Audited(claimed, found, error, m)
 
 
@@ -183,9 +195,3 @@ def _on_grid(rewards: Rewards, grid: Grid, labels: Labels) -> Float64:
             if label is not None:
                 known[row, column] = label
     return known
-
-
-def _normal(level: float) -> float:
-    from scipy.special import ndtri
-
-    return float(-ndtri(level))

@@ -47,8 +47,8 @@ class Evidence:
 
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
 
-        trust: The factor in [0, 1] on the dose: how far the trusted labels of an audit confirm the judge's order; 1
-            where nobody audits.
+        trust: The factor in [0, 1] on what is served: how far the trusted labels of an audit confirm the judge's order;
+            1 without an audit. It is part of *alpha*, or of the vectors of a local or private offset.
     """
 
     n: int
@@ -110,7 +110,7 @@ class Offset:
 
         vector: (d,) the offset v; zero where the gate abstained, and for a local offset.
 
-        alpha: Dose in [0, 1], n / (n + kappa); 0 where the gate abstained.
+        alpha: Dose in [0, 1], n / (n + kappa) times the evidence's trust; 0 where the gate abstained.
 
         n: Rewarded queries it was learned from.
 
