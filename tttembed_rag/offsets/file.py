@@ -21,8 +21,9 @@ from tttembed_rag.vectors.checks import FloatArray
 ItemT = TypeVar("ItemT")
 Settings: TypeAlias = Mapping[str, str | float]
 
-# Files without a local offset are written as version 1, which older packages read.
-FORMAT_VERSION = 2
+# A file is written as the oldest version that can say what it holds, for older packages: 2 knows local offsets, 3 knows
+# how far an audit trusts the judge.
+FORMAT_VERSION = 3
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
@@ -60,7 +61,9 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
         tensors |= {
             name: np.ascontiguousarray(np.concatenate([getattr(map_, name) for map_ in maps])) for name in _OF_MAPS
         }
-        version = FORMAT_VERSION
+        version = 2
+    if any(offset.evidence.trust < 1.0 for offset in offsets):
+        version = 3
     header = {"format": _FORMAT, "format_version": str(version), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
@@ -240,7 +243,7 @@ def _record(offset: Offset) -> dict[str, Any]:
 
 
 def _evidence(evidence: Evidence) -> dict[str, Any]:
-    """Its fields; earlier releases know no trust, and read files of offsets that nobody audited."""
+    """Its fields; versions before 3 know no trust."""
     facts = asdict(evidence)
     return facts if evidence.trust < 1.0 else {name: value for name, value in facts.items() if name != "trust"}
 
