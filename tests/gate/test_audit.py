@@ -7,8 +7,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.fitting.scopes import of_task
 from tttembed_rag.gate.audit import audit_sample, audited, confirmed_order
 from tttembed_rag.gate.thresholds import AUDITED
+from tttembed_rag.gate.voices import heard
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0):
@@ -225,6 +227,82 @@ class TestGate:
             fit(planted(4), audit=labels)
 
         assert str(error.value) == message
+
+
+def rated_twice(rewards, tasks, names):
+    """The rewards by two sources: each was shown the documents under the first or the second name of a text.
+
+    Args:
+        rewards: Judged candidates.
+
+        tasks: Of each query.
+
+        names: By source, (n,) which of the names each query was shown.
+    """
+    n = len(rewards)
+    documents = np.concatenate([rewards.doc_vectors] * 2)
+    shown = [rewards.candidates.reshape(n, -1) + name[:, None] * len(rewards.doc_vectors) for name in names]
+    return Rewards.from_indexed(
+        np.concatenate([rewards.query_vectors] * 2),
+        documents,
+        np.concatenate(shown),
+        np.tile(rewards.values.reshape(n, -1), (2, 1)),
+        tasks * 2,
+        rewards.query_ids.tolist() * 2,
+        doc_ids=[f"{manual}{row}" for manual in "AB" for row in range(len(rewards.doc_vectors))],
+        sources=["ann"] * n + ["eve"] * n,
+    )
+
+
+class TestCopies:
+    """A text under several ids, of which each task knows its own."""
+
+    def test_a_pair_is_drawn_under_the_id_that_was_judged(self):
+        """And `fit`, which takes each task by itself, finds every label."""
+        rewards, _ = world(40)
+        manual = np.repeat([0, 1], 20)
+        twice = rated_twice(rewards, ["a"] * 20 + ["b"] * 20, [manual, manual])
+        offsets = fit(twice, gate=False, scope="query")
+        pairs = audit_sample(twice, offsets, 100)
+        moves = [
+            audited(
+                mine := heard(of_task(twice, task), 1.0).rewards,
+                np.ones(len(mine)),
+                offsets.apply(mine.queries.unit, task=mine.tasks.tolist(), query_id=mine.query_ids.tolist())
+                - mine.queries.unit,
+                dict.fromkeys(pairs, 0.5),
+            )
+            for task in "ab"
+        ]
+
+        assert set(pairs) <= labels_of(twice).keys()
+        assert sum(found.labels for found in moves) == len(pairs) == 100
+
+    def test_a_label_of_a_copy_counts(self):
+        """Where one user was shown the copy A and another B, a label of either counts; that of A comes first."""
+        rewards, labels = world(20)
+        each = heard(rated_twice(rewards, ["t"] * 20, [np.zeros(20, int), np.ones(20, int)]), 1.0).rewards
+        noisy = replace(each, values=(each.values + np.random.default_rng(1).random(each.budget)) / 2)
+        of = {manual: {(q, manual + d[1:]): label for (q, d), label in labels.items()} for manual in "AB"}
+        orders = {name: confirmed_order(noisy, wanted) for name, wanted in of.items()}
+        orders["AB"] = confirmed_order(noisy, of["A"] | dict.fromkeys(of["B"], 0.0))
+
+        assert 0 < orders["A"] < 1
+        assert orders == dict.fromkeys(orders, orders["A"])
+
+    def test_a_label_is_counted_once(self):
+        """Where a query was shown both copies, the label of one is that of no other: each was drawn by itself."""
+        rewards, labels = world(20)
+        both = Rewards.from_indexed(
+            rewards.query_vectors,
+            np.concatenate([rewards.doc_vectors] * 2),
+            np.concatenate([rewards.candidates.reshape(20, -1) + shift for shift in (0, 200)], axis=1),
+            np.tile(rewards.values.reshape(20, -1), 2),
+            doc_ids=[f"{copy}{row}" for copy in "de" for row in range(200)],
+        )
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
+
+        assert max(audited(both, np.ones(20), offsets, {pair: 0.5}).labels for pair in labels) == 1
 
 
 class TestSample:

@@ -74,6 +74,22 @@ class TestAgreement:
         assert (upside_down.agrees, upside_down.contradicts) == (False, True)
         assert_allclose(found.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
 
+    def test_copies_of_a_document_are_one(self):
+        """A judge that never looks at the query is the same where half of the queries were shown copies."""
+        rewards = shared_documents()
+        rewards = by_document(rewards, np.random.default_rng(1).random(len(rewards.doc_vectors)))
+        shift = np.repeat(np.arange(60) % 2, 10).reshape(60, 10) * len(rewards.doc_vectors)
+        copied = Rewards.from_indexed(
+            rewards.query_vectors,
+            np.concatenate([rewards.doc_vectors] * 2),
+            rewards.candidates.reshape(60, 10) + shift,
+            rewards.values.reshape(60, 10),
+        )
+        found, expected = signal_of(copied), signal_of(rewards)
+
+        assert found.recurring == expected.recurring > 0
+        assert_allclose(found.reads_query_p, expected.reads_query_p, rtol=1e-6)
+
     def test_constant_rewards_say_nothing(self):
         """Every permutation of equal rewards is the one that was observed."""
         found = signal_of(replace(shared_documents(), values=np.full(600, 0.3)))

@@ -356,11 +356,13 @@ def test_forget_takes_back_what_a_source_said(url: str) -> None:
         one = replace(traffic(1)[0], source="ann")
         store.observe([one], judge=JUDGE)
     options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
-    found, missed, unseen, both = (run("forget", *options, *more) for more in ([], [], ["--unseen"], ["--query", "q3"]))
+    asks = ([], [], ["--source", "eve"], ["--source", "eve", "--unseen"], ["--query", "q3"])
+    found, again, missed, unseen, both = (run("forget", *options, *more) for more in asks)
 
     assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
     assert "left of tenant '': 20 queries, 80 rewards" in found.output
-    refused = "Error: source: expected one that has rewarded queries of tenant '', got 'ann'; nothing was deleted; "
+    assert (again.exit_code, again.output[:46]) == (0, "forgotten: 0 queries, 0 documents, 0 pairs, 0 ")
+    refused = "Error: source: expected one that has rewarded queries of tenant '', got 'eve'; nothing was deleted; "
     assert (missed.exit_code, missed.stderr.count("\n"), missed.stderr[: len(refused)]) == (2, 1, refused)
     assert (unseen.exit_code, unseen.output[:34]) == (0, "forgotten: 0 queries, 0 documents,")
     assert (both.exit_code, "expected a query or a source, got both" in both.output) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -90,22 +91,24 @@ def test_what_expired_is_overwritten(sqlite_url: str) -> None:
     assert b"question 27 of" in everything(sqlite_url)
 
 
-def test_a_reader_that_holds_the_log_is_told(sqlite_url: str) -> None:
-    """The rows are deleted, and the caller learns that bytes of them are still there."""
+@pytest.mark.parametrize(("source", "left", "trace"), [(None, 0, b"question 2"), ("annabel", 3, b"annabel")])
+def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, source: str | None, left: int, trace: bytes) -> None:
+    """The rows are deleted, and the caller learns that bytes of them are still there; a second call overwrites them."""
     open_store(sqlite_url).close()
     with Store(Database(sqlite_url, busy_seconds=0.1)) as store:
-        store.observe(traffic(3), judge=JUDGE)
+        store.observe([replace(served, source=source or "") for served in traffic(3)], judge=JUDGE)
         reader = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM queries").fetchall()
 
         with pytest.raises(StoreUnavailable, match="try again"):
-            store.forget(tenant="", by="me")
+            store.forget(tenant="", source=source, by="me")
         reader.close()
 
-        assert store.counts().queries == 0
-        store.forget(tenant="", by="me")
-    assert b"question 2" not in everything(sqlite_url)
+        assert store.counts().queries == left
+        assert trace in everything(sqlite_url)
+        store.forget(tenant="", source=source, by="me")
+    assert trace not in everything(sqlite_url)
 
 
 def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url: str) -> None:

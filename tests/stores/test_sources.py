@@ -114,6 +114,18 @@ def test_a_source_is_forgotten(store: Store) -> None:
     assert store.budget(JUDGE) == 1
 
 
+def test_a_source_that_was_forgotten_is_forgotten_again(store: Store) -> None:
+    """The second call finds nothing to delete, and leaves the versions that were learned since."""
+    store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
+    store.forget(tenant="", source="ann", by="ann")
+    live = store.publish(Offsets([], width=2), by="worker")
+
+    gone = store.forget(tenant="", source="ann", by="ann")
+
+    assert (gone.rewards, gone.versions) == (0, 0)
+    assert store.registry.version("live") == live
+
+
 def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> None:
     """What was learned from them before goes too, although no reward tells of the source any more."""
     store.observe([asked("ann", 1.0)], judge=JUDGE)

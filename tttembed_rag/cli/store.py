@@ -175,7 +175,8 @@ def forget(
     """Delete a query, or all of a tenant, and every version that may have learned from it.
 
     A query that was captured without an id is found by its text. With --source, the queries stay, and the rewards that
-    it gave go; a source without rewards is refused, unless --unseen. Exit code 1: no query is called so.
+    it gave go; a source without rewards is refused, unless it was forgotten before or with --unseen. Exit code 1: no
+    query is called so.
     """
     if query_id is not None and source is not None:
         raise click.UsageError("--source: expected a query or a source, got both")

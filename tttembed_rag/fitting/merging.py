@@ -19,8 +19,8 @@ def one_row_each(rewards: Rewards) -> Rewards:
 def merged(rewards: Rewards, groups: IntArray) -> Rewards:
     """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
 
-    The order depends on nothing but the vectors. Without this a question that was logged again, or a text under two
-    ids, would pass for agreement.
+    Of copies of a text it has the one that its queries were shown first. The order depends on nothing but the vectors.
+    Without this a question that was logged again, or a text under two ids, would pass for agreement.
     """
     query = np.repeat(groups, rewards.depths)
     document = rewards.same_documents
@@ -34,7 +34,7 @@ def merged(rewards: Rewards, groups: IntArray) -> Rewards:
         query_vectors=rewards.query_vectors[queries],
         query_norms=rewards.query_norms[queries],
         starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
-        candidates=rewards.candidates[np.unique(document, return_index=True)[1]][document[first]],
+        candidates=rewards.candidates[first],
         values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],

@@ -11,6 +11,7 @@ held-out rewards; here the judged queries are the population, so that the error 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,6 +26,7 @@ from tttembed_rag.gate.thresholds import LEVEL, LISTED
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.copies import same_text
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Trusted labels in [0, 1] by (query id, document id).
@@ -185,13 +187,21 @@ def _mean_ideal(grid: Grid, voices: Float64) -> float:
 
 
 def _on_grid(rewards: Rewards, grid: Grid, labels: Labels) -> Float64:
-    """(n, k) the label of each candidate; NaN where there is none."""
+    """(n, k) the label of each candidate, or of a copy of its text that is no candidate; NaN where there is none."""
     known = np.full(grid.slots.shape, np.nan)
-    names, queries = rewards.doc_ids, rewards.query_ids.tolist()
-    wanted = {query for query, _ in labels}
-    for row in (row for row, query in enumerate(queries) if query in wanted):
-        for column in np.flatnonzero(grid.present[row]).tolist():
-            label = labels.get((queries[row], str(names[grid.slots[row, column]])))
-            if label is not None:
-                known[row, column] = label
+    numbers = {name: number for number, name in enumerate(rewards.doc_ids.tolist())}
+    given: dict[str, dict[int, float]] = defaultdict(dict)
+    for (query, name), label in labels.items():
+        if name in numbers:
+            given[query][numbers[name]] = label
+    asked = [(row, given[query]) for row, query in enumerate(rewards.query_ids.tolist()) if query in given]
+    if not asked:
+        return known
+    shown = {row: grid.slots[row, grid.present[row]].tolist() for row, _ in asked}
+    used = np.array(sorted({number for row, own in asked for number in (*shown[row], *own)}))
+    text = dict(zip(used.tolist(), same_text(rewards.documents.rows(used)).tolist(), strict=True))
+    for row, own in asked:
+        of_copies = {text[number]: label for number, label in own.items() if number not in shown[row]}
+        found = [own.get(number, of_copies.get(text[number], np.nan)) for number in shown[row]]
+        known[row, grid.present[row]] = found
     return known

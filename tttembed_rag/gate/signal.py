@@ -97,17 +97,17 @@ def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
     groups = rewards.near_queries
     rewards = merged(rewards, groups)
     weights = np.ones(len(rewards)) if voices is None else np.bincount(groups, voices)
-    query = np.repeat(np.arange(len(rewards)), rewards.depths)
+    query, document = np.repeat(np.arange(len(rewards)), rewards.depths), rewards.same_documents
     grid = Grid.of(rewards)
     similarity = grid.base[grid.present] * weights[query]
     above_query = similarity - (np.bincount(query, similarity) / rewards.depths)[query]
     opinion = _in_base_order(rewards, similarity, query)
-    recurring, varies = _varies(rewards.values, rewards.candidates)
+    recurring, varies = _varies(rewards.values, document)
     return Signal(
         agrees_p=agreement_p(rewards.values, similarity, query),
         contradicts_p=agreement_p(-rewards.values, similarity, query),
-        reads_query_p=agreement_p(rewards.values, above_query, rewards.candidates),
-        power_p=agreement_p(opinion, above_query, rewards.candidates),
+        reads_query_p=agreement_p(rewards.values, above_query, document),
+        power_p=agreement_p(opinion, above_query, document),
         recurring=recurring,
         varies=varies,
     )

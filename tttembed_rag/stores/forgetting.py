@@ -60,13 +60,15 @@ def forget_source(
     What it said until *now* and is written later is left out: see `observing.write_batch`.
 
     Raises:
-        InputError: There is no reward of it, and it is not allowed to be *unseen*; nothing was deleted.
+        InputError: There is no reward of it, it was not forgotten before, and it is not allowed to be *unseen*; nothing
+            was deleted.
     """
     owner = id_of(connection, schema.tenants, tenant)
     q, s = schema.queries, schema.source_rewards
     mine = select(s.c.query, s.c.judge, s.c.document).join(q, q.c.id == s.c.query)
     rows = connection.execute(mine.where(q.c.tenant == owner, s.c.source.in_(names))).all()
-    if not (rows or unseen):
+    ids = [source_id(name) for name in names]
+    if not (rows or unseen or _forgotten_before(connection, salt, owner, ids)):
         near = _near(connection, owner, names[0])
         raise InputError(
             f"source: expected one that has rewarded queries of tenant {tenant!r}, got {names[0]!r}{near}; nothing was "
@@ -78,11 +80,18 @@ def forget_source(
     for judge, pairs in sorted(by_judge.items()):
         take_back(connection, judge, pairs, names, now)
     update_progress(connection, sorted({query for query, _, _ in rows}))
-    # Versions may have learned from rewards of the source that were dropped since: nothing tells of these any more.
-    versions = _unlearned(connection, salt, tenant, [source_id(name) for name in names], now, gone=True)
+    # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
+    versions = _unlearned(connection, salt, tenant, ids, now, gone=bool(rows) or unseen)
     gone = Forgotten(rewards=len(rows), versions=versions)
     write_line(connection, by, "forget", f"a source: {gone.rewards} rewards, {gone.versions} versions", tenant)
     return gone
+
+
+def _forgotten_before(connection: Connection, salt: bytes, owner: int | None, names: Sequence[str]) -> bool:
+    """Whether one of the ids *names* of a tenant was forgotten already."""
+    f = schema.forgotten.c
+    before = exists().where(f.tenant == owner, f.query.in_([forgotten_id(salt, name) for name in names]))
+    return bool(connection.execute(select(before)).scalar())
 
 
 def _near(connection: Connection, owner: int | None, name: str) -> str:

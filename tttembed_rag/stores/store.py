@@ -382,7 +382,8 @@ class Store(AbstractContextManager["Store"]):
             by: The name of the one who asks for it.
 
         Raises:
-            InputError: A query and a source are named, or the store holds no reward of the source; nothing was deleted.
+            InputError: A query and a source are named, or the store holds no reward of the source, which was not
+                forgotten before; nothing was deleted.
 
             StoreUnavailable: It is deleted, but a reader keeps its bytes from being overwritten; call again.
         """
