@@ -214,6 +214,16 @@ def test_samples_take_small_tasks_whole(rewards, tmp_path, verdicts):
     assert {key: one.n for key, one in found.items()} == {"task:task0": 100, "task:task1": 20}
 
 
+@pytest.mark.parametrize(("most", "drawn"), [(59, 56), (60, 60), (1, 4)])
+def test_a_sample_counts_a_query_once_for_each_of_its_sources(tmp_path, made, verdicts, most, drawn):
+    """Each comes with all of its rows, so that the gate holds no more of them than asked, save one query a task."""
+    mean = made(120, 2)
+    of_sources(mean, "F").to_parquet(tmp_path / "set", shards=3)
+    found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=most))
+
+    assert all(f"; asked of a sample of {drawn} of 240 rewarded" in one.reason for one in found.values())
+
+
 def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
     """A document that the gate takes as unjudged is so in every shard, under each of its names."""
     rng = np.random.default_rng(0)
