@@ -10,6 +10,7 @@ the queries that fits into the memory of the driver.
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -36,6 +37,8 @@ from tttembed_rag.scale.shards import Census, NamedQueries, Shard, ShardGroup, S
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
+
+_log = logging.getLogger(__name__)
 
 # Rewarded queries that the gate is asked on, at most. Up to this many, queries that ask nearly the same are found by
 # comparing all with all (`vectors.copies`); with ten candidates of width 384 the gate of as many takes about 1 GB.
@@ -115,7 +118,10 @@ def fit_sharded(
     with opened_engine(engine, shards) as each:
         census = each("census")
         queries = _queries(census)
-        width, dtype, judge, embedder, _ = census[0]
+        width, dtype, judge, embedder, *_ = census[0]
+        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        if doubt := declared.doubt(np.concatenate([one.telling for one in census])):
+            _log.warning("rewards: %s", doubt)
         plan = ShardPlan(replace(recipe, warm_start=None))
         if gate:
             sample = _sampled(each, queries, gate_queries, sorted({query for query, _ in audit or ()}))

@@ -54,13 +54,14 @@ class NamedQueries(NamedTuple):
 
 
 class Census(NamedTuple):
-    """What is in a shard: what must be the same in all, and the queries of each task."""
+    """What is in a shard: what must be the same in all, the queries of each task, and what the scale is doubted by."""
 
     width: int
     dtype: str
     judge: str
     embedder: str
     queries: Mapping[str, NamedQueries]
+    telling: NDArray[np.float64]
 
 
 class Shard:
@@ -86,7 +87,9 @@ class Shard:
             task: NamedQueries(*np.unique(self._names[rewards.tasks == task], return_counts=True))
             for task in np.unique(rewards.tasks).tolist()
         }
-        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries)
+        scale = self._given[2]
+        telling = (Scale.parse(scale) if isinstance(scale, str) else scale).telling(rewards.values)
+        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries, telling)
 
     def drawn(self, last: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
         """The rewards of queries whose hash is at most the *last* of their task, and of *labelled* ones, if any."""
