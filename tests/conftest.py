@@ -146,7 +146,7 @@ def serve():
     def start(answer):
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "null")
                 with lock:
                     endpoint.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     number = len(endpoint.asked)
@@ -158,6 +158,9 @@ def serve():
                 self.send_header("content-length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
+
+            def do_GET(self):
+                self.do_POST()
 
             def log_message(self, *_):
                 """Say nothing."""

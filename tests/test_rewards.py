@@ -175,6 +175,24 @@ class TestScale:
         assert_allclose(as_text.values, expected)
         assert_allclose(as_object.values, expected)
 
+    @pytest.mark.parametrize(
+        ("scale", "scores", "doubted"),
+        [
+            ("rubric:0,3", [0, 1, 1, 0], False),
+            ("rubric:-1,6", [-1, 0, 1], False),
+            ("rubric:0,3", [0, 0, 0], False),
+            ("rubric:0,3", [0, 0.5, 1.5], False),
+            ("rubric:0,3", [0, 0.5, 1], True),
+            ("rubric:0,3", [0.2, 0.9], True),
+            ("probability", [0.2, 0.9], False),
+        ],
+    )
+    def test_is_doubted_where_scores_look_like_probabilities(self, scale, scores, doubted):
+        """None lies above 1 and one lies between 0 and 1: low grades alone are no reason."""
+        declared = Scale.parse(scale)
+
+        assert bool(declared.doubt(declared.to_unit(np.array(scores, dtype=np.float64)))) == doubted
+
     def test_forgives_rounding_at_the_bounds(self):
         """A float32 probability a hair above one is one."""
         rewards = Scale().to_unit(np.array([1.0 + 5e-7, -5e-7]))

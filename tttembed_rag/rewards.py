@@ -128,7 +128,7 @@ class Rewards:
         candidates = np.arange(len(scores), dtype=np.intp)
         names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "judge": judge}
         vectors = (query_vectors, docs, candidates, starts, "candidate_vectors")
-        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, **names)
+        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, whole=True, **names)
 
     @classmethod
     def from_indexed(
@@ -182,7 +182,7 @@ class Rewards:
             )
         names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "doc_ids": doc_ids, "judge": judge}
         vectors = (query_vectors, doc_vectors, rows, starts, "doc_vectors")
-        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, **names)
+        return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, whole=True, **names)
 
     @classmethod
     def from_texts(
@@ -272,7 +272,8 @@ class Rewards:
             "doc_ids": of.doc_ids,
         }
         vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.starts, "documents")
-        return cls._checked(*vectors, scale=scale, scores=of.rewards, embedder=of.embedder, **names, judge=of.judge)
+        named: dict[str, Any] = {"embedder": of.embedder, "judge": of.judge, "whole": part is None}
+        return cls._checked(*vectors, scale=scale, scores=of.rewards, **named, **names)
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
         """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
@@ -300,13 +301,19 @@ class Rewards:
 
     @classmethod
     def _checked(
-        cls, *columns: Any, scale: Scale | str, scores: NDArray[np.float64], embedder: str = "", **named: Any
+        cls,
+        *columns: Any,
+        scale: Scale | str,
+        scores: NDArray[np.float64],
+        embedder: str,
+        whole: bool,
+        **named: Any,
     ) -> Rewards:
-        """The rewards of columns as `checked_columns` takes them, *scores* on *scale*."""
+        """The rewards of columns as `checked_columns` takes them; *scale* is doubted where *scores* are *whole*."""
         checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
         declared = Scale.parse(scale) if isinstance(scale, str) else scale
         values = declared.to_unit(scores)
-        if doubt := declared.doubt(values):
+        if whole and (doubt := declared.doubt(values)):
             _log.warning("rewards: %s", doubt)
         return cls(**checked, values=values, embedder=embedder)
 

@@ -222,6 +222,23 @@ def test_a_batch_without_results_is_set_aside(gemini, worker, store, served, sta
     assert (store.counts().rewards, store.open_batches.of("")) == (0, [])
 
 
+def test_a_failed_batch_says_why(gemini):
+    """In one short line, where google-genai hands on what the service said."""
+    from google.genai.types import BatchJob, JobError
+
+    service = open_batch_service(f"gemini:tiny?url={gemini.url}")
+    said = JobError(code=8, message="quota of\nbatch tokens\x1b exceeded" + "!" * 999)
+    whys = [
+        service._read(BatchJob(name="batches/1", state="JOB_STATE_FAILED", error=error)).why
+        for error in (said, JobError(code=8), None)
+    ]
+
+    assert whys[0].startswith("quota of batch tokens")
+    assert len(whys[0]) <= 120
+    assert whys[0].isprintable()
+    assert whys[1:] == ["8", ""]
+
+
 def test_errors_are_one_line(gemini, tmp_path):
     """A refusal, and an answer of another shape."""
     service = open_batch_service(f"gemini:tiny?url={gemini.url}")

@@ -11,6 +11,7 @@ import threading
 import time
 import tracemalloc
 import zlib
+from hashlib import sha256
 
 import pytest
 
@@ -446,6 +447,47 @@ def test_an_answer_that_is_compressed_unasked_is_read(serve, encoding):
     scores = [HttpJudge(one.url, "cohere", patience=QUICK).score("q", DOCUMENTS) for one in (server, plain)]
 
     assert scores[0] == scores[1]
+
+
+class TestCompressedFiles:
+    """Files of results that a server sends compressed: a line that is lost was paid for."""
+
+    LINES = tuple(b'{"custom_id": "%d"}\n' % number for number in range(5_000))
+
+    @pytest.fixture
+    def downloaded(self, serve, tmp_path):
+        """A function that gives the hash of a file that is downloaded from a server with some answers in turn."""
+
+        def download(*answers):
+            server = serve(
+                lambda *_: (200, {"content-encoding": "gzip"}, answers[min(len(server.asked), len(answers)) - 1])
+            )
+            Endpoint(server.url, patience=QUICK).download("/content", tmp_path / "results", most=2**20)
+            return sha256((tmp_path / "results").read_bytes()).hexdigest()
+
+        return download
+
+    @pytest.mark.parametrize("members", [1, 2, 5_000])
+    def test_every_member_is_read(self, downloaded, members):
+        """A server or proxy may compress piece by piece, in members one behind the other."""
+        size = len(self.LINES) // members
+        pieces = [b"".join(self.LINES[at : at + size]) for at in range(0, len(self.LINES), size)]
+
+        assert downloaded(b"".join(map(gzip.compress, pieces))) == sha256(b"".join(self.LINES)).hexdigest()
+
+    def test_an_empty_file_is_whole(self, downloaded):
+        """It has no member at all."""
+        assert downloaded(b"") == sha256().hexdigest()
+
+    @pytest.mark.parametrize("lost", [1, 8, 9, 5_000])
+    def test_one_that_is_cut_off_is_asked_for_again(self, downloaded, lost):
+        """Within the trailer or before it, in the first member or a later one: a part never passes for the whole."""
+        whole = b"".join(self.LINES)
+        packed = gzip.compress(b"first\n") + gzip.compress(whole)
+
+        assert downloaded(packed[:-lost], packed) == sha256(b"first\n" + whole).hexdigest()
+        with pytest.raises(JudgeError, match="expected a whole answer, got a compressed one that is cut off"):
+            downloaded(packed[:-lost])
 
 
 def test_an_answer_in_another_encoding_is_an_error(serve):

@@ -18,6 +18,7 @@ from tttembed_rag.scale import fit_sharded
 from tttembed_rag.scale.shards import Shard, ShardGroup, ShardPlan
 from tttembed_rag.vectors import columns
 
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
 
 
@@ -214,6 +215,16 @@ def test_samples_take_small_tasks_whole(rewards, tmp_path, verdicts):
     assert {key: one.n for key, one in found.items()} == {"task:task0": 100, "task:task1": 20}
 
 
+@pytest.mark.parametrize(("most", "drawn"), [(59, 56), (60, 60), (1, 4)])
+def test_a_sample_counts_a_query_once_for_each_of_its_sources(tmp_path, made, verdicts, most, drawn):
+    """Each comes with all of its rows, so that the gate holds no more of them than asked, save one query a task."""
+    mean = made(120, 2)
+    of_sources(mean, "F").to_parquet(tmp_path / "set", shards=3)
+    found = verdicts(fit_sharded(tmp_path / "set", scope="task", gate_queries=most))
+
+    assert all(f"; asked of a sample of {drawn} of 240 rewarded" in one.reason for one in found.values())
+
+
 def test_withheld_documents_and_their_copies_teach_nothing(tmp_path):
     """A document that the gate takes as unjudged is so in every shard, under each of its names."""
     rng = np.random.default_rng(0)
@@ -245,6 +256,25 @@ def test_local_offsets_are_of_a_sample_and_need_its_gate(folder):
     )
     with pytest.raises(InputError, match="gate: expected True with scope='local' and more than 100 rewarded queries"):
         fit_sharded(folder(3), scope="local", gate=False, gate_queries=100)
+
+
+@pytest.mark.parametrize(("most", "gate"), [(600, True), (100, True), (100, False)])
+def test_a_scale_is_doubted_once(rewards, tmp_path, caplog, most, gate):
+    """By the rewards of all shards together: one of them may hold low grades alone."""
+    for name, highest in (("low", 0.2), ("whole", 1.0)):
+        values = np.where(np.arange(len(rewards.values)) < 2400, 0.2, highest) * rewards.values
+        replace(rewards, values=values).to_parquet(tmp_path / name, shards=3)
+        for file in (tmp_path / name / "queries").iterdir():
+            table = pq.read_table(file)
+            place = table.schema.get_field_index("rewards")
+            lists = [[5 * value for value in row] for row in table.column(place).to_pylist()]
+            column = pa.array(lists, table.schema.field(place).type)
+            pq.write_table(table.set_column(place, table.schema.field(place), column), file)
+        fit_sharded(tmp_path / name, scope="task", gate=gate, gate_queries=most, scale="rubric:0,5")
+
+    doubts = [record.message for record in caplog.records if "no score lies above" in record.message]
+    assert len(doubts) == 1
+    assert doubts[0].startswith("rewards: on scale rubric:0,5 no score lies above")
 
 
 # What is refused

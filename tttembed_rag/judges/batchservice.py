@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.lines import LineJudge
 
 # States of a batch that does not change any more.
 _ENDED = ("completed", "failed", "expired", "cancelled")
+# Characters of a service's own words for an error that are shown.
+_SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,12 @@ class ServiceBatch:
     def ended(self) -> bool:
         """Whether there will be no further results."""
         return self.state in _ENDED
+
+
+def words_of(error: Any) -> str:
+    """The words of a service's *error*, as JSON has it: one short line that can be shown."""
+    said = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
+    return readable(str(said), _SHOWN).replace("\n", " ").strip()
 
 
 class BatchService(Protocol):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.batchservice import ServiceBatch
+from tttembed_rag.judges.batchservice import ServiceBatch, words_of
 from tttembed_rag.judges.lines import LineJudge
 from tttembed_rag.models.gemini import client_of, failures_of
 from tttembed_rag.models.retrying import Patience
@@ -137,6 +137,7 @@ class GeminiBatches:
             key=job.display_name or "",
             results=(results,) if results else (),
             created_at=job.create_time.timestamp() if job.create_time is not None else float("inf"),
+            why=words_of(job.error.model_dump()) if job.error is not None else "",
         )
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.batchservice import ServiceBatch
-from tttembed_rag.judges.documents import readable
+from tttembed_rag.judges.batchservice import ServiceBatch, words_of
 from tttembed_rag.judges.lines import LineJudge
 from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.retrying import Patience
@@ -22,7 +21,7 @@ from tttembed_rag.models.retrying import Patience
 # The name of the caller's key among the metadata of a batch.
 _KEY = "tttembed"
 # Characters of the name of a batch or a file, and of a service's own words that are shown.
-_LONGEST_NAME, _SHOWN = 2000, 120
+_LONGEST_NAME, _SHOWN = 2000, 240
 # Bytes of a file of results.
 _LONGEST_FILE = 2**30
 # Batches of a page of the list, and pages that are read at most.
@@ -157,7 +156,7 @@ def _batch(answer: Any) -> ServiceBatch:
         requests=_text(answer.get("input_file_id")),
         results=tuple(filter(None, (_text(answer.get(f"{kind}_file_id")) for kind in ("output", "error")))),
         created_at=float(created) if is_time else float("inf"),
-        why="; ".join(_words(error) for error in (errors or {}).get("data") or [])[: 2 * _SHOWN],
+        why="; ".join(words_of(error) for error in (errors or {}).get("data") or [])[:_SHOWN],
     )
 
 
@@ -177,8 +176,3 @@ def _text(said: Any) -> str:
     if said is not None and not isinstance(said, str):
         raise TypeError("expected a text")
     return (said or "")[:_LONGEST_NAME]
-
-
-def _words(error: Any) -> str:
-    said = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
-    return readable(str(said), _SHOWN).replace("\n", " ").strip()

@@ -207,6 +207,10 @@ class Endpoint:
         for part in response.iter_raw():
             packed = part
             while packed:
+                if unpacker.eof:  # a gzip stream may have several members, one behind the other
+                    unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
                 yield unpacker.decompress(packed, _STEP)
-                packed = unpacker.unconsumed_tail
+                packed = unpacker.unused_data or unpacker.unconsumed_tail
         yield unpacker.flush()
+        if response.num_bytes_downloaded and not unpacker.eof:
+            raise BusyError(f"{self.name}: expected a whole answer, got a compressed one that is cut off")

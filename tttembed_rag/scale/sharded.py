@@ -10,6 +10,7 @@ the queries that fits into the memory of the driver.
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_right
 from collections import Counter
@@ -17,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
@@ -33,10 +33,12 @@ from tttembed_rag.offsets.values import AnyScope, Evidence, Offset
 from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scale.engines import Each, check_engine, opened_engine
-from tttembed_rag.scale.shards import Census, Shard, ShardGroup, ShardPlan
+from tttembed_rag.scale.shards import Census, NamedQueries, Shard, ShardGroup, ShardPlan
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
+
+_log = logging.getLogger(__name__)
 
 # Rewarded queries that the gate is asked on, at most. Up to this many, queries that ask nearly the same are found by
 # comparing all with all (`vectors.copies`); with ten candidates of width 384 the gate of as many takes about 1 GB.
@@ -79,7 +81,8 @@ def fit_sharded(
 
         scale: The scale of the rewards.
 
-        gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1.
+        gate_queries: Rewarded queries that the gate and local offsets see at most, beside those of *audit*; >= 1. A
+            query counts once for each source that rewarded it, and is seen with all of them or not at all.
 
         scratch: Whether query vectors are kept in unnamed temporary files instead of memory, where a shard is held.
 
@@ -114,11 +117,14 @@ def fit_sharded(
     shards = [Shard(os.fspath(folder), part, scale, scratch) for part, count in rows.items() if count]
     with opened_engine(engine, shards) as each:
         census = each("census")
-        names = _names(census)
-        width, dtype, judge, embedder, _ = census[0]
+        queries = _queries(census)
+        width, dtype, judge, embedder, *_ = census[0]
+        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        if doubt := declared.doubt(np.concatenate([one.telling for one in census])):
+            _log.warning("rewards: %s", doubt)
         plan = ShardPlan(replace(recipe, warm_start=None))
         if gate:
-            sample = _sampled(each, names, gate_queries, sorted({query for query, _ in audit or ()}))
+            sample = _sampled(each, queries, gate_queries, sorted({query for query, _ in audit or ()}))
             note = f"; asked of a sample of {len(sample):,} of {n:,} rewarded queries"
             decided = [
                 replace(one, evidence=replace(one.evidence, reason=one.evidence.reason + note))
@@ -130,15 +136,15 @@ def fit_sharded(
         elif scope == "query":
             offsets = _private(each, plan, ShardGroup(None))
         else:
-            tasks = [None] if scope == "global" else sorted(names)
+            tasks = [None] if scope == "global" else sorted(queries)
             keys = ["global" if task is None else f"task:{task}" for task in tasks]
             start = np.concatenate([recipe.start(key, width) for key in keys])
             offsets = _shared(each, plan._replace(groups=tuple(map(ShardGroup, tasks))), start, dtype)
         return recorded(offsets, judge, width, recipe, scope, embedder)
 
 
-def _names(census: Sequence[Census]) -> dict[str, NDArray[np.uint64]]:
-    """The hashes of the names of each task's queries, ascending, of shards that fit together.
+def _queries(census: Sequence[Census]) -> dict[str, NamedQueries]:
+    """The queries of each task, of shards that fit together.
 
     Raises:
         VectorError, RewardError: They do not.
@@ -147,25 +153,38 @@ def _names(census: Sequence[Census]) -> dict[str, NDArray[np.uint64]]:
     for name, error in (("width", VectorError), ("judge", RewardError), ("embedder", VectorError)):
         if len(got := sorted({getattr(one, name) or "no name" for one in census})) > 1:
             raise error(f"shards: expected one {name}, got {', '.join(map(str, got))}")
-    tasks = sorted({task for one in census for task in one.names})
-    names = {task: np.sort(np.concatenate([one.names[task] for one in census if task in one.names])) for task in tasks}
-    if several := sum(np.count_nonzero(some[1:] == some[:-1]) for some in names.values()):
+    queries = {}
+    for task in sorted({task for one in census for task in one.queries}):
+        of_shards = [one.queries[task] for one in census if task in one.queries]
+        hashes, rows = (np.concatenate(column) for column in zip(*of_shards, strict=True))
+        order = np.argsort(hashes)
+        queries[task] = NamedQueries(hashes[order], rows[order])
+    if several := sum(np.count_nonzero(some.hashes[1:] == some.hashes[:-1]) for some in queries.values()):
         raise DataError(
             f"queries/: expected all rows of a query in one file, got {several:,} queries whose rows are in several"
             " (write the files sorted by query_id, or with Rewards.to_parquet)"
         )
-    return names
+    return queries
 
 
-def _sampled(each: Each, names: Mapping[str, NDArray[np.uint64]], most: int, labelled: Sequence[str]) -> Rewards:
-    """At most *most* rewarded queries, as many of each task as of any other as far as there are; and *labelled* ones.
+def _sampled(each: Each, queries: Mapping[str, NamedQueries], most: int, labelled: Sequence[str]) -> Rewards:
+    """At most *most* rows, as many of each task as of any other as far as there are; and those of *labelled* queries.
 
-    Of each task there is one at least.
+    A query comes with the rows of all its sources. Of each task there is one query at least.
     """
-    sizes = np.array([len(some) for some in names.values()])
-    of_task = max(1, bisect_right(range(1, most + 1), most, key=lambda cap: int(np.minimum(sizes, cap).sum())))
-    last = {task: int(some[:of_task][-1]) for task, some in names.items()}
+    sums = {task: np.cumsum(some.rows) for task, some in queries.items()}
+
+    def rows(of_task: int) -> int:
+        return sum(int(some[_within(some, of_task)]) for some in sums.values())
+
+    of_task = bisect_right(range(1, most + 1), most, key=rows)
+    last = {task: int(some.hashes[_within(sums[task], of_task)]) for task, some in queries.items()}
     return Rewards.joined([part for part in each("drawn", last, labelled) if part is not None])
+
+
+def _within(sums: IntArray, most: int) -> int:
+    """The place of the last of the ascending *sums* that is at most *most*; that of the first where none is."""
+    return max(0, int(np.searchsorted(sums, most, "right")) - 1)
 
 
 def _of_all(each: Each, plan: ShardPlan, decided: Sequence[Offset], dtype: str) -> list[Offset]:

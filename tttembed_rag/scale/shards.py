@@ -23,6 +23,7 @@ from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.values import Evidence, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
+from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 
@@ -45,14 +46,22 @@ class ShardPlan(NamedTuple):
     source_voices: float | None = None
 
 
+class NamedQueries(NamedTuple):
+    """Queries of a task: a hash of the name of each, ascending, and its rows, one for each source that rewarded it."""
+
+    hashes: NDArray[np.uint64]
+    rows: IntArray
+
+
 class Census(NamedTuple):
-    """What is in a shard: what must be the same in all, and a hash of the name of each query, ascending, by task."""
+    """What is in a shard: what must be the same in all, the queries of each task, and what the scale is doubted by."""
 
     width: int
     dtype: str
     judge: str
     embedder: str
-    names: Mapping[str, NDArray[np.uint64]]
+    queries: Mapping[str, NamedQueries]
+    telling: NDArray[np.float64]
 
 
 class Shard:
@@ -74,8 +83,13 @@ class Shard:
     def census(self) -> Census:
         """What is here."""
         rewards = self._rewards
-        names = {task: np.unique(self._names[rewards.tasks == task]) for task in np.unique(rewards.tasks).tolist()}
-        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, names)
+        queries = {
+            task: NamedQueries(*np.unique(self._names[rewards.tasks == task], return_counts=True))
+            for task in np.unique(rewards.tasks).tolist()
+        }
+        scale = self._given[2]
+        telling = (Scale.parse(scale) if isinstance(scale, str) else scale).telling(rewards.values)
+        return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries, telling)
 
     def drawn(self, last: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:
         """The rewards of queries whose hash is at most the *last* of their task, and of *labelled* ones, if any."""
