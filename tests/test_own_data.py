@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from tttembed_rag import Evidence, Offset, Offsets, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
+from tttembed_rag.evaluate.ownrows import tasks_of
 from tttembed_rag.judges.feedbackrows import read_rows
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
@@ -248,6 +249,39 @@ class TestMeasured:
         assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
         assert "auto helps queries that nobody judged" in result.output
         assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+
+    @pytest.mark.parametrize(("sources", "published"), [(1, False), (20, True)])
+    def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, published: bool) -> None:
+        """What one source alone said is not published, neither by `fit` nor by `eval`; of twenty it is."""
+        rows = [
+            f"{query},{text},{1 if liked else -1},u{TOPICS.index(query.split()[2]) % sources}"
+            for query, text, liked in ROWS
+        ]
+        (here / "votes.csv").write_text("\n".join(["query,document,thumb,source", *rows]), encoding="utf-8")
+
+        run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "task")
+        few = ("--rewarded", 59, "--seeds", 0, "--scopes", "task", "--gate", "on", "--holdout", 0.01, "--json", "o")
+        run("eval", "votes.csv", "--embed", EMBED, *few)
+        task = Offsets.load("o.safetensors")["task:default"]
+        measured = [row for row in json.loads(Path("o").read_text()) if row["scope"] == "task"]
+
+        assert task.served is published
+        assert {row["published"] for row in measured} == {published}
+        assert published or all("TTT-G11" in row["reason"] for row in measured)
+
+    def test_rows_become_labels(self, here: Path) -> None:
+        """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""
+        lines = ["query,document,reward,task,source"]
+        lines += ["q,a,1,one,u", "q,a,0,one,u", "q,a,1,one,v", "q,b,0.5,one,u", "q,a,0,two,u", "q,c,1,two,"]
+        (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
+
+        one, two = tasks_of(read_rows(here / "scores.csv", scale=Scale(), task="rest"))
+
+        assert (one.dataset.name, two.dataset.name) == ("one", "two")
+        assert list(one.dataset.documents) == list(two.dataset.documents) == ["a", "b", "c"]
+        assert (one.scores, two.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert one.dataset.qrels == {"q": {"a": 1.0, "b": 0.0}}
+        assert one.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
 
     def test_a_judged_log_is_measured(self, here: Path) -> None:
         """By its scores; without their name it says how to get some."""

@@ -127,7 +127,7 @@ def _of_rows(
 ) -> Explanation:
     """The effect of *offsets* on a *query* of the user's own *file*."""
     from tttembed_rag.evaluate.explaining import explain_in, task_of
-    from tttembed_rag.evaluate.ownrows import datasets_of
+    from tttembed_rag.evaluate.ownrows import tasks_of
 
     read = read_embedded(
         file, embed=embed, rewards=rewards, scale=scale, task=task or task_of(offsets, DEFAULT_TASK), beside=beside
@@ -135,7 +135,7 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    found = [(dataset, scores) for dataset, scores in datasets_of(read.rows) if task in (None, dataset.name)]
+    found = [(dataset, scores) for dataset, scores, _ in tasks_of(read.rows) if task in (None, dataset.name)]
     dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
     if dataset is None or scores is None:
         raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
