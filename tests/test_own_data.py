@@ -68,13 +68,13 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def write_log(path: Path) -> None:
+def write_log(path: Path, task: str | None = "docs") -> None:
     """A log of searches: six documents a query, in the order of the retriever."""
     lines = [
         {
             "query_id": topic,
             "query": f"how does {topic} work",
-            "task": "docs",
+            **({} if task is None else {"task": task}),
             "candidates": [{"id": text.replace(" ", "-"), "text": text} for text in shown(topic)[::-1]],
         }
         for topic in TOPICS
@@ -268,6 +268,18 @@ class TestMeasured:
         assert task.served is published
         assert {row["published"] for row in measured} == {published}
         assert published or all("TTT-G11" in row["reason"] for row in measured)
+
+    def test_several_files_are_several_tasks(self, here: Path) -> None:
+        """Rows and lines that name no task are of one that is called like their file."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        write_log(here / "log.jsonl", task=None)
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        files = ("votes.csv", "log.jsonl", "--rewards", "mine", "--embed", EMBED)
+
+        result = run("eval", *files, "--rewarded", 9, "--seeds", 0, "--scopes", "task", "--gate", "off", "--json", "o")
+
+        assert result.exit_code == 0, result.output
+        assert {row["dataset"] for row in json.loads(Path("o").read_text())} == {"votes", "log"}
 
     def test_rows_become_labels(self, here: Path) -> None:
         """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
-@click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none.")
+@click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
@@ -57,7 +57,7 @@ def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
     embed: str | None,
-    task: str,
+    task: str | None,
     rewards: str,
     scale: str,
     gate: str,
@@ -113,17 +113,20 @@ def _collections(
     scale: str,
     index: Literal["flat", "hnsw"],
     embed: str | None,
-    task: str,
+    task: str | None,
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
     from tttembed_rag.evaluate.ownrows import collections_of
 
     found = []
+    several = sum(map(is_file_of_rows, paths)) > 1
     for path in paths:
         if is_file_of_rows(path):
-            named = None if rewards == QRELS else rewards
-            read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task, beside=path.parent)
+            named, unnamed = None if rewards == QRELS else rewards, path.stem if several else DEFAULT_TASK
+            read = read_embedded(
+                path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
+            )
             found += collections_of(
                 read.rows, read.queries, read.documents, judge=read.judge, embedder=read.embedder, index=index
             )

@@ -60,7 +60,7 @@ def read_embedded(
 
         scale: What rewards mean.
 
-        task: Task key of rows of feedback that name none.
+        task: Task key of rows that name none.
 
         beside: The folder where vectors are kept for the next command.
 
@@ -70,7 +70,7 @@ def read_embedded(
     from tttembed_rag.judges.feedbackrows import read_rows
 
     parsed = Scale.parse(scale)
-    rows = _judged_log(file, rewards, parsed) if _is_log(file) else read_rows(file, scale=parsed, task=task)
+    rows = _judged_log(file, rewards, parsed, task) if _is_log(file) else read_rows(file, scale=parsed, task=task)
     if embed is None:
         raise click.UsageError(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
@@ -116,7 +116,7 @@ def _is_log(file: Path) -> bool:
         return False
 
 
-def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextReward]:
+def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[TextReward]:
     """The judged pairs of a log."""
     from tttembed_rag.evaluate.files import load_scores
     from tttembed_rag.judges.feedbackrows import TextReward
@@ -129,7 +129,7 @@ def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextRewar
     scores = load_scores(file.parent, rewards)
     rows = [
         TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
-        for one in read_log(file)
+        for one in read_log(file, task=task)
         for name, text in one.candidates
         if name in scores.get(one.query_id, {})
     ]
