@@ -279,7 +279,8 @@ class TestMeasured:
         result = run("eval", *files, "--rewarded", 9, "--seeds", 0, "--scopes", "task", "--gate", "off", "--json", "o")
 
         assert result.exit_code == 0, result.output
-        assert {row["dataset"] for row in json.loads(Path("o").read_text())} == {"votes", "log"}
+        named = {(row["dataset"], row["rewards"]) for row in json.loads(Path("o").read_text())}
+        assert named == {("votes", "votes.csv"), ("log", "mine")}
 
     def test_rows_become_labels(self, here: Path) -> None:
         """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""
@@ -350,6 +351,27 @@ class TestMeasured:
 
         assert result.exit_code == 2
         assert reason in result.output
+
+    @pytest.mark.parametrize(
+        ("command", "option", "expected"),
+        [
+            *((command, "--vectors", "a BEIR folder") for command in ("fit", "eval", "explain")),
+            ("fit", "--depth", "a BEIR folder"),
+            *((command, "--rewards", "a BEIR folder or a judged log") for command in ("fit", "eval", "explain")),
+        ],
+    )
+    def test_an_option_that_says_nothing_of_votes_is_refused(
+        self, here: Path, command: str, option: str, expected: str
+    ) -> None:
+        """In one line; it is not taken and ignored."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        Offsets([], width=64).save("o")
+        rest = {"fit": ("--out", "new"), "eval": (), "explain": (ROWS[0][0], "--offsets", "o")}[command]
+
+        result = run(command, "votes.csv", *rest, "--embed", EMBED, option, 3)
+
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1] == f"Error: {option}: expected {expected}, got votes.csv"
 
     @pytest.mark.parametrize("command", ["fit", "eval"])
     def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:

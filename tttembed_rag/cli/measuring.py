@@ -19,7 +19,7 @@ from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
 from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 
@@ -76,6 +76,7 @@ def evaluate(
     """
     from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 
+    refuse_of_folder(folders, "vectors")
     check_target(json_path)
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     Scale.parse(scale)

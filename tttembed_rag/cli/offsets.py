@@ -14,7 +14,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
 from tttembed_rag.cli.options import PathOrURL, opened
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -77,6 +77,7 @@ def explain(
     """
     offsets = Offsets.load(file)
     if is_file_of_rows(folder):
+        refuse_of_folder([folder], "vectors")
         explanation = _of_rows(folder, query_id, offsets, embed, scale, file.parent, **options)
     else:
         from tttembed_rag.evaluate.explaining import explain
