@@ -333,6 +333,14 @@ class TestMeasured:
             ),
             (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
             (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+            *(
+                ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")
+                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            ),
+            *(
+                ((command, "sqlite:///t.db", *rest), "expected a folder or a file, got a URL: stores are not taken")
+                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            ),
         ],
     )
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:

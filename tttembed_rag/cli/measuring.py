@@ -17,6 +17,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.options import PathAlone
 from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @main.command("eval")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=PathAlone())
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
 @click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")

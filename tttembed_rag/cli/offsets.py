@@ -13,7 +13,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
-from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.options import PathAlone, PathOrURL, opened
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
@@ -54,7 +54,7 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 
 
 @main.command()
-@click.argument("folder", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR|FILE", type=PathAlone())
 @click.argument("query_id", metavar="QUERY")
 @click.option(
     "--offsets", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Saved offsets."

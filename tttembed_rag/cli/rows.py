@@ -129,8 +129,11 @@ def refuse_embed(folder: Path, embed: str | None) -> None:
 
     Raises:
         click.UsageError: One was named.
+        DataError: One was named, and nothing is there.
     """
     if embed is not None:
+        if not folder.exists():
+            raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found no such file or folder")
         raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {embed}")
 
 
