@@ -322,6 +322,21 @@ def test_an_approximate_index_can_be_searched(folder: Path) -> None:
     assert [row["ndcg10"] for row in flat] == [row["ndcg10"] for row in hnsw]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "scale", "doubted"),
+    [("judge", "rubric:0,5", True), ("judge", "rubric:0,1", False), ("qrels", "rubric:0,5", False)],
+)
+def test_scores_of_a_folder_are_doubted_on_a_rubric_up_to_more(
+    folder: Path, rewards: str, scale: str, doubted: bool
+) -> None:
+    """Scores that all lie in [0, 1] are doubted in one line that names the folder; labels have a scale of their own."""
+    result = tttembed("eval", folder, *SMALL, "--scopes", "task", "--rewards", rewards, "--scale", scale)
+
+    warned = [line for line in result.stderr.splitlines() if line.startswith(f"warning: {folder}: on scale rubric:0,5")]
+    assert result.exit_code == 0
+    assert len(warned) == doubted
+
+
 def test_grades_need_their_rubric(folder: Path) -> None:
     """Grades from 0 to 3 are accepted on the scale rubric:0,3."""
     result = tttembed("eval", folder, *SMALL, "--rewards", "grades", "--scale", "rubric:0,3", "--json", "-")

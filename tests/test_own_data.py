@@ -321,6 +321,19 @@ class TestMeasured:
         assert "-> 1 " in official
         assert "reward 0.9 " in official
 
+    def test_a_query_of_two_tasks_is_explained_in_one(self, here: Path) -> None:
+        """What is told was said of a document in the task that is named."""
+        lines = ["query,document,reward,task", "q,a,0.9,one", "q,b,0.2,one", "q,a,0.3,two", "q,b,0.8,two"]
+        (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
+        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+        Offsets([Offset("global", vector, 0.9, 9, evidence)], width=64).save("o")
+
+        for task, of_a, of_b in (("one", 0.9, 0.2), ("two", 0.3, 0.8)):
+            result = run("explain", "scores.csv", "q", "--offsets", "o", "--embed", EMBED, "--task", task, "--json")
+            facts = json.loads(result.output)
+            moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
+            assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
+
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
