@@ -329,7 +329,9 @@ def test_an_approximate_index_can_be_searched(folder: Path) -> None:
 def test_scores_of_a_folder_are_doubted_on_a_rubric_up_to_more(
     folder: Path, rewards: str, scale: str, doubted: bool
 ) -> None:
-    """Scores that all lie in [0, 1] are doubted in one line that names the folder; labels have a scale of their own."""
+    """Scores in [0, 1] alone are doubted in a line that names the folder; labels, which may be below 0, are not."""
+    with (folder / "qrels" / "test.tsv").open("a", encoding="utf-8") as labels:
+        labels.write("q0\td1\t-1\n")
     result = tttembed("eval", folder, *SMALL, "--scopes", "task", "--rewards", rewards, "--scale", scale)
 
     warned = [line for line in result.stderr.splitlines() if line.startswith(f"warning: {folder}: on scale rubric:0,5")]
