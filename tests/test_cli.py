@@ -135,6 +135,12 @@ def test_help_lists_every_option(command: str) -> None:
     assert [option for option in options if option not in printed] == []
 
 
+@pytest.mark.parametrize("command", ["eval", "tables"])
+def test_help_shows_workers_as_they_are_typed(command: str) -> None:
+    """In small letters: capitals are refused."""
+    assert "--workers N|ray|ray://HOST" in tttembed(command, "--help").output
+
+
 def test_eval_has_the_options_of_the_contract() -> None:
     """The options that other programs call eval with are there."""
     contract = ["vectors", "rewards", "depth", "rewarded", "seeds", "holdout", "scopes", "baselines", "json"]
@@ -314,6 +320,23 @@ def test_an_approximate_index_can_be_searched(folder: Path) -> None:
     flat, hnsw = (json.loads(tttembed(*fixed, "--index", kind).stdout) for kind in ("flat", "hnsw"))
 
     assert [row["ndcg10"] for row in flat] == [row["ndcg10"] for row in hnsw]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "scale", "doubted"),
+    [("judge", "rubric:0,5", True), ("judge", "rubric:0,1", False), ("qrels", "rubric:0,5", False)],
+)
+def test_scores_of_a_folder_are_doubted_on_a_rubric_up_to_more(
+    folder: Path, rewards: str, scale: str, doubted: bool
+) -> None:
+    """Scores in [0, 1] alone are doubted in a line that names the folder; labels, which may be below 0, are not."""
+    with (folder / "qrels" / "test.tsv").open("a", encoding="utf-8") as labels:
+        labels.write("q0\td1\t-1\n")
+    result = tttembed("eval", folder, *SMALL, "--scopes", "task", "--rewards", rewards, "--scale", scale)
+
+    warned = [line for line in result.stderr.splitlines() if line.startswith(f"warning: {folder}: on scale rubric:0,5")]
+    assert result.exit_code == 0
+    assert len(warned) == doubted
 
 
 def test_grades_need_their_rubric(folder: Path) -> None:

@@ -590,6 +590,28 @@ class TestSpecs:
         for name in ("instance", "make", "Mine"):
             assert_allclose(open_embedder(f"python:mine_of_test:{name}").embed_queries(["a"]), [[0.6, 0.8]])
 
+    def test_what_can_be_called_with_texts_is_found_by_name(self, monkeypatch, tmp_path):
+        """A function, a part of one, a method of an object, and an object that is called; anything else is refused."""
+        (tmp_path / "called_of_test.py").write_text(
+            "from functools import partial\n"
+            "def function(texts, first=3.0):\n    return [[first, 4.0] for _ in texts]\n"
+            "class Model:\n"
+            "    def encode(self, texts):\n        return function(texts)\n"
+            "    __call__ = encode\n"
+            "part = partial(function, first=3.0)\n"
+            "method = Model().encode\n"
+            "model = Model()\n"
+            "number = 3\n"
+        )
+        monkeypatch.syspath_prepend(tmp_path)
+
+        for name in ("function", "part", "method", "model", "Model"):
+            embedder = open_embedder(f"python:called_of_test:{name}")
+            assert embedder.fingerprint == f"python:called_of_test:{name}"
+            assert_allclose(embedder.embed_queries(["a"]), [[0.6, 0.8]])
+        with pytest.raises(InputError, match=r"called_of_test:number to be a function from texts .* got int"):
+            open_embedder("python:called_of_test:number")
+
     @pytest.mark.parametrize(
         ("spec", "name"),
         [

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from tttembed_rag import Evidence, Offset, Offsets, Scale
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
+from tttembed_rag.evaluate.ownrows import tasks_of
 from tttembed_rag.judges.feedbackrows import read_rows
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
@@ -67,13 +68,13 @@ def write_votes(path: Path, column: str, good: Any, bad: Any) -> None:
             file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def write_log(path: Path) -> None:
+def write_log(path: Path, task: str | None = "docs") -> None:
     """A log of searches: six documents a query, in the order of the retriever."""
     lines = [
         {
             "query_id": topic,
             "query": f"how does {topic} work",
-            "task": "docs",
+            **({} if task is None else {"task": task}),
             "candidates": [{"id": text.replace(" ", "-"), "text": text} for text in shown(topic)[::-1]],
         }
         for topic in TOPICS
@@ -249,6 +250,52 @@ class TestMeasured:
         assert "auto helps queries that nobody judged" in result.output
         assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
 
+    @pytest.mark.parametrize(("sources", "published"), [(1, False), (20, True)])
+    def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, published: bool) -> None:
+        """What one source alone said is not published, neither by `fit` nor by `eval`; of twenty it is."""
+        rows = [
+            f"{query},{text},{1 if liked else -1},u{TOPICS.index(query.split()[2]) % sources}"
+            for query, text, liked in ROWS
+        ]
+        (here / "votes.csv").write_text("\n".join(["query,document,thumb,source", *rows]), encoding="utf-8")
+
+        run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "task")
+        few = ("--rewarded", 59, "--seeds", 0, "--scopes", "task", "--gate", "on", "--holdout", 0.01, "--json", "o")
+        run("eval", "votes.csv", "--embed", EMBED, *few)
+        task = Offsets.load("o.safetensors")["task:default"]
+        measured = [row for row in json.loads(Path("o").read_text()) if row["scope"] == "task"]
+
+        assert task.served is published
+        assert {row["published"] for row in measured} == {published}
+        assert published or all("TTT-G11" in row["reason"] for row in measured)
+
+    def test_several_files_are_several_tasks(self, here: Path) -> None:
+        """Rows and lines that name no task are of one that is called like their file."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        write_log(here / "log.jsonl", task=None)
+        run("judge", "log.jsonl", "--judge", JUDGE, "--out", "scores/mine.tsv")
+        files = ("votes.csv", "log.jsonl", "--rewards", "mine", "--embed", EMBED)
+
+        result = run("eval", *files, "--rewarded", 9, "--seeds", 0, "--scopes", "task", "--gate", "off", "--json", "o")
+
+        assert result.exit_code == 0, result.output
+        named = {(row["dataset"], row["rewards"]) for row in json.loads(Path("o").read_text())}
+        assert named == {("votes", "votes.csv"), ("log", "mine")}
+
+    def test_rows_become_labels(self, here: Path) -> None:
+        """By task; the mean of a pair, where each source counts once; a vote that was taken back is no relevance."""
+        lines = ["query,document,reward,task,source"]
+        lines += ["q,a,1,one,u", "q,a,0,one,u", "q,a,1,one,v", "q,b,0.5,one,u", "q,a,0,two,u", "q,c,1,two,"]
+        (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
+
+        one, two = tasks_of(read_rows(here / "scores.csv", scale=Scale(), task="rest"))
+
+        assert (one.dataset.name, two.dataset.name) == ("one", "two")
+        assert list(one.dataset.documents) == list(two.dataset.documents) == ["a", "b", "c"]
+        assert (one.scores, two.scores) == ({"q": {"a": 0.75, "b": 0.5}}, {"q": {"a": 0.0, "c": 1.0}})
+        assert one.dataset.qrels == {"q": {"a": 1.0, "b": 0.0}}
+        assert one.sources == {"q": {"u": {"a": 0.5, "b": 0.5}, "v": {"a": 1.0}}}
+
     def test_a_judged_log_is_measured(self, here: Path) -> None:
         """By its scores; without their name it says how to get some."""
         write_log(here / "log.jsonl")
@@ -274,6 +321,19 @@ class TestMeasured:
         assert "-> 1 " in official
         assert "reward 0.9 " in official
 
+    def test_a_query_of_two_tasks_is_explained_in_one(self, here: Path) -> None:
+        """What is told was said of a document in the task that is named."""
+        lines = ["query,document,reward,task", "q,a,0.9,one", "q,b,0.2,one", "q,a,0.3,two", "q,b,0.8,two"]
+        (here / "scores.csv").write_text("\n".join(lines), encoding="utf-8")
+        vector, evidence = np.ones(64), Evidence(9, 0.1, (0.05, 0.15), "published", "steady")
+        Offsets([Offset("global", vector, 0.9, 9, evidence)], width=64).save("o")
+
+        for task, of_a, of_b in (("one", 0.9, 0.2), ("two", 0.3, 0.8)):
+            result = run("explain", "scores.csv", "q", "--offsets", "o", "--embed", EMBED, "--task", task, "--json")
+            facts = json.loads(result.output)
+            moves = [move for kind in ("rose", "fell", "kept") for move in facts[kind]]
+            assert {move["document"]: move["reward"] for move in moves} == {"a": of_a, "b": of_b}
+
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
@@ -286,6 +346,14 @@ class TestMeasured:
             ),
             (("eval", "all-bad.csv", "--embed", EMBED), "expected a reward above 0.5 in task 'default', found none"),
             (("eval", "none.csv", "--embed", EMBED), "expected a file with query"),
+            *(
+                ((command, "none.json", *rest, "--embed", EMBED), "none.json: expected a file of rows or a BEIR folder")
+                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            ),
+            *(
+                ((command, "sqlite:///t.db", *rest), "expected a folder or a file, got a URL: stores are not taken")
+                for command, rest in (("eval", ()), ("explain", ("q0", "--offsets", "o")))
+            ),
         ],
     )
     def test_what_is_missing_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
@@ -304,6 +372,27 @@ class TestMeasured:
 
         assert result.exit_code == 2
         assert reason in result.output
+
+    @pytest.mark.parametrize(
+        ("command", "option", "expected"),
+        [
+            *((command, "--vectors", "a BEIR folder") for command in ("fit", "eval", "explain")),
+            ("fit", "--depth", "a BEIR folder"),
+            *((command, "--rewards", "a BEIR folder or a judged log") for command in ("fit", "eval", "explain")),
+        ],
+    )
+    def test_an_option_that_says_nothing_of_votes_is_refused(
+        self, here: Path, command: str, option: str, expected: str
+    ) -> None:
+        """In one line; it is not taken and ignored."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        Offsets([], width=64).save("o")
+        rest = {"fit": ("--out", "new"), "eval": (), "explain": (ROWS[0][0], "--offsets", "o")}[command]
+
+        result = run(command, "votes.csv", *rest, "--embed", EMBED, option, 3)
+
+        assert result.exit_code == 2
+        assert result.output.splitlines()[-1] == f"Error: {option}: expected {expected}, got votes.csv"
 
     @pytest.mark.parametrize("command", ["fit", "eval"])
     def test_scores_too_low_for_their_scale_are_doubted(self, here: Path, command: str) -> None:

@@ -1,11 +1,13 @@
 """Spans that nobody should write: each is left out or told in one line, and nothing beside it is lost."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
+from tttembed_rag.hosts.phoenix import PhoenixProject
 from tttembed_rag.hosts.reading import Reader, Span, children_first
 from tttembed_rag.hosts.spanfiles import read_spans, retrievals_of
 
@@ -32,6 +34,24 @@ def lines(*attributes):
     """A file of spans of one trace, each below nothing."""
     ids = [{"context": {"span_id": str(number), "trace_id": "t"}} for number in range(len(attributes))]
     return "\n".join(json.dumps(one | {"attributes": fields}) for one, fields in zip(ids, attributes, strict=True))
+
+
+class Spans:
+    """A client of Phoenix with the spans of a project of three."""
+
+    def get_spans(self, *, project_identifier, start_time, limit):
+        """As many as are asked for, where there are."""
+        spans = [{"context": {"span_id": str(number), "trace_id": "t"}} for number in range(3)]
+        return spans[:limit]
+
+
+@pytest.mark.parametrize(("limit", "cut"), [(2, True), (3, True), (4, False)])
+def test_a_project_of_more_spans_than_the_limit_is_told(caplog, limit, cut):
+    """As many spans as the limit may be fewer than there are: one line says so."""
+    project = PhoenixProject(SimpleNamespace(spans=Spans()), "mine")
+
+    assert len(project.spans(limit=limit)) == min(limit, 3)
+    assert (f"project 'mine': only its newest {limit} spans were read" in caplog.text) is cut
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args
 
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
 from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
-from tttembed_rag.cli.rows import read_embedded, refuse_embed
+from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.feedback import id_of_text
 from tttembed_rag.offsets.lookup import Offsets
@@ -151,13 +150,8 @@ def refuse_all_but_scale(folder: Path) -> None:
     Raises:
         click.UsageError: One was given on the command line.
     """
-    context = click.get_current_context()
     names = [field.name for field in fields(RewardSource) if field.name not in ("source", "out", "scale")]
-    for name in names:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError(
-                f"--{name}: expected a store, a file or a BEIR folder, got {folder}, a folder of Parquet files"
-            )
+    refuse_given(names, "a store, a file or a BEIR folder", f"{folder}, a folder of Parquet files")
 
 
 class Found(NamedTuple):
@@ -238,6 +232,7 @@ class RewardSource:
         return Found(pooled, lengths, texts=lambda _: (read.queries, read.documents))
 
     def _of_file(self, file: Path) -> Found:
+        refuse_of_folder([file], "vectors", "depth")
         read = read_embedded(
             file, embed=self.embed, rewards=self.rewards, scale=self.scale, task=self.task, beside=self.out.parent
         )

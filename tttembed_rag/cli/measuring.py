@@ -17,9 +17,10 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
+from tttembed_rag.cli.options import PathAlone
 from tttembed_rag.cli.processes import Workers, worker_processes
 from tttembed_rag.cli.progress import watched
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 
 @main.command("eval")
-@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, metavar="DIR|FILE...", type=PathAlone())
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors of DIR: vectors/NAME.npz.")
 @embedded_by("the texts of FILE")
-@click.option("--task", default=DEFAULT_TASK, show_default=True, help="Task of rows of FILE that name none.")
+@click.option("--task", help="Task of rows of FILE that name none.  [default: default; of several FILEs each its name]")
 @click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv, or qrels (simulated judge).")
 @click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @click.option("--depth", default=10, show_default=True, help="Rewarded candidates per query.")
@@ -57,7 +58,7 @@ def evaluate(
     folders: tuple[Path, ...],
     vectors: str,
     embed: str | None,
-    task: str,
+    task: str | None,
     rewards: str,
     scale: str,
     gate: str,
@@ -76,6 +77,7 @@ def evaluate(
     """
     from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 
+    refuse_of_folder(folders, "vectors")
     check_target(json_path)
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     Scale.parse(scale)
@@ -113,17 +115,20 @@ def _collections(
     scale: str,
     index: Literal["flat", "hnsw"],
     embed: str | None,
-    task: str,
+    task: str | None,
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
     from tttembed_rag.evaluate.ownrows import collections_of
 
     found = []
+    several = sum(map(is_file_of_rows, paths)) > 1
     for path in paths:
         if is_file_of_rows(path):
-            named = None if rewards == QRELS else rewards
-            read = read_embedded(path, embed=embed, rewards=named, scale=scale, task=task, beside=path.parent)
+            named, unnamed = None if rewards == QRELS else rewards, path.stem if several else DEFAULT_TASK
+            read = read_embedded(
+                path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
+            )
             found += collections_of(
                 read.rows, read.queries, read.documents, judge=read.judge, embedder=read.embedder, index=index
             )

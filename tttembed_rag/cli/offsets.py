@@ -13,8 +13,8 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
-from tttembed_rag.cli.options import PathOrURL, opened
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed
+from tttembed_rag.cli.options import PathAlone, PathOrURL, opened
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -54,7 +54,7 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
 
 
 @main.command()
-@click.argument("folder", metavar="DIR|FILE", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR|FILE", type=PathAlone())
 @click.argument("query_id", metavar="QUERY")
 @click.option(
     "--offsets", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Saved offsets."
@@ -77,6 +77,7 @@ def explain(
     """
     offsets = Offsets.load(file)
     if is_file_of_rows(folder):
+        refuse_of_folder([folder], "vectors")
         explanation = _of_rows(folder, query_id, offsets, embed, scale, file.parent, **options)
     else:
         from tttembed_rag.evaluate.explaining import explain
@@ -127,7 +128,7 @@ def _of_rows(
 ) -> Explanation:
     """The effect of *offsets* on a *query* of the user's own *file*."""
     from tttembed_rag.evaluate.explaining import explain_in, task_of
-    from tttembed_rag.evaluate.ownrows import datasets_of
+    from tttembed_rag.evaluate.ownrows import tasks_of
 
     read = read_embedded(
         file, embed=embed, rewards=rewards, scale=scale, task=task or task_of(offsets, DEFAULT_TASK), beside=beside
@@ -135,7 +136,7 @@ def _of_rows(
     learned_for = offsets.settings.get("embedder", read.embedder)
     if learned_for != read.embedder:
         raise click.UsageError(f"--embed: expected the model of the offsets, {learned_for}, got {read.embedder}")
-    found = [(dataset, scores) for dataset, scores in datasets_of(read.rows) if task in (None, dataset.name)]
+    found = [(dataset, scores) for dataset, scores, _ in tasks_of(read.rows) if task in (None, dataset.name)]
     dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
     if dataset is None or scores is None:
         raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")

@@ -24,6 +24,18 @@ class PathOrURL(click.ParamType[Path | str]):
         return value if isinstance(value, Path) or "://" in value else Path(value)
 
 
+class PathAlone(PathOrURL):
+    """A file or folder, as a path, where no store is taken."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """A path; a URL is refused, and not shown, since it may hold a password."""
+        if isinstance(path := super().convert(value, param, ctx), str):
+            self.fail("expected a folder or a file, got a URL: stores are not taken here", param, ctx)
+        return path
+
+
 def user() -> str:
     """The name of the user who runs the command."""
     try:

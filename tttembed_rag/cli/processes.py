@@ -18,7 +18,11 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 class Workers(click.ParamType[int | str]):
     """A number of processes, or a Ray cluster by name."""
 
-    name = "N|ray|ray://HOST"
+    name = "workers"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002
+        """As it is typed: click would show it in capitals, which are refused."""
+        return "N|ray|ray://HOST"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
         """The number, from 1 on, or the name."""

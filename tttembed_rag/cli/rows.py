@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
@@ -60,7 +61,7 @@ def read_embedded(
 
         scale: What rewards mean.
 
-        task: Task key of rows of feedback that name none.
+        task: Task key of rows that name none.
 
         beside: The folder where vectors are kept for the next command.
 
@@ -70,7 +71,8 @@ def read_embedded(
     from tttembed_rag.judges.feedbackrows import read_rows
 
     parsed = Scale.parse(scale)
-    rows = _judged_log(file, rewards, parsed) if _is_log(file) else read_rows(file, scale=parsed, task=task)
+    log = _is_log(file)
+    rows = _judged_log(file, rewards, parsed, task) if log else read_rows(file, scale=parsed, task=task)
     if embed is None:
         raise click.UsageError(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
@@ -84,7 +86,7 @@ def read_embedded(
             rows=rows,
             queries=dict(zip(queries, model.embed_queries(queries), strict=True)),
             documents=dict(zip(documents, model.embed_documents(documents), strict=True)),
-            judge=rewards or file.name,
+            judge=rewards if log and rewards else file.name,
             embedder=model.fingerprint,
         )
 
@@ -94,13 +96,44 @@ def is_file_of_rows(path: Path) -> bool:
     return path.is_file() or path.suffix.lower() in (".csv", ".tsv", ".jsonl")
 
 
+def refuse_given(names: Iterable[str], expected: str, got: object) -> None:
+    """Refuse the options called *names*, which mean nothing for what was *got*.
+
+    Raises:
+        click.UsageError: One was given on the command line.
+    """
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name}: expected {expected}, got {got}")
+
+
+def refuse_of_folder(paths: Sequence[Path], *names: str) -> None:
+    """Refuse the options called *names*, which are about a BEIR folder, where all *paths* are files.
+
+    --rewards is refused too, unless one of the files is a log.
+
+    Raises:
+        click.UsageError: One was given on the command line.
+    """
+    if not all(path.is_file() for path in paths):
+        return
+    got = ", ".join(map(str, paths))
+    refuse_given(names, "a BEIR folder", got)
+    if not any(map(_is_log, paths)):
+        refuse_given(["rewards"], "a BEIR folder or a judged log", got)
+
+
 def refuse_embed(folder: Path, embed: str | None) -> None:
     """Refuse a model for the texts of a BEIR *folder*, which has stored vectors.
 
     Raises:
         click.UsageError: One was named.
+        DataError: One was named, and nothing is there.
     """
     if embed is not None:
+        if not folder.exists():
+            raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found no such file or folder")
         raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {embed}")
 
 
@@ -116,7 +149,7 @@ def _is_log(file: Path) -> bool:
         return False
 
 
-def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextReward]:
+def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[TextReward]:
     """The judged pairs of a log."""
     from tttembed_rag.evaluate.files import load_scores
     from tttembed_rag.judges.feedbackrows import TextReward
@@ -129,7 +162,7 @@ def _judged_log(file: Path, rewards: str | None, scale: Scale) -> list[TextRewar
     scores = load_scores(file.parent, rewards)
     rows = [
         TextReward(one.query, text, float(scale.to_unit(np.array([scores[one.query_id][name]]))[0]), one.task)
-        for one in read_log(file)
+        for one in read_log(file, task=task)
         for name, text in one.candidates
         if name in scores.get(one.query_id, {})
     ]

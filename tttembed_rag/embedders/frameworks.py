@@ -11,6 +11,9 @@ from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.vectors.asked import vectors_from
 from tttembed_rag.vectors.checks import FloatArray
 
+# The methods by which the objects of a framework are recognised.
+_LANGCHAIN = ("embed_query", "embed_documents")
+_LLAMA_INDEX = ("get_query_embedding", "get_text_embedding_batch")
 # Attributes in which embedding classes keep the name of their model.
 _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 
@@ -26,18 +29,23 @@ class FrameworkEmbedder:
     """
 
     def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
-        if _has(model, "embed_query", "embed_documents"):
+        if _has(model, *_LANGCHAIN):
             self._one_query, self._documents = model.embed_query, model.embed_documents
-        elif _has(model, "get_query_embedding", "get_text_embedding_batch"):
+        elif _has(model, *_LLAMA_INDEX):
             self._one_query, self._documents = model.get_query_embedding, model.get_text_embedding_batch
         else:
             raise InputError(
-                "embedder: expected an object with embed_query and embed_documents (LangChain), or with "
-                f"get_query_embedding and get_text_embedding_batch (LlamaIndex), got {type(model).__name__}"
+                f"embedder: expected an object with {' and '.join(_LANGCHAIN)} (LangChain), or with "
+                f"{' and '.join(_LLAMA_INDEX)} (LlamaIndex), got {type(model).__name__}"
             )
         kind = type(model).__name__
         name = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
         self.fingerprint = fingerprint or fingerprint_of(kind, name, dimensions=getattr(model, "dimensions", None))
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        """Whether *model* has the methods of one of the frameworks."""
+        return _has(model, *_LANGCHAIN) or _has(model, *_LLAMA_INDEX)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries, asked for one by one."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from inspect import isfunction
 from typing import Any
 
 from tttembed_rag.embedders.contract import Embedder
@@ -112,12 +110,17 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
 
 
 def _object(spec: str, target: str) -> Embedder:
-    """The embedding object under a name in a module, or one that asks the function from texts to vectors there."""
+    """The embedding object under a name in a module, or one that asks what is called there with texts for vectors."""
     from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder, OwnEmbedder
 
     model = load_named("embedder", spec, target)
-    if isfunction(model) or isinstance(model, partial):
-        return FunctionEmbedder(model, name=target)
-    if not isinstance(model, Embedder):
+    if isinstance(model, Embedder):
+        return model if type(model).__module__.startswith("tttembed_rag.") else OwnEmbedder(model)
+    if FrameworkEmbedder.takes(model):
         return FrameworkEmbedder(model)
-    return model if type(model).__module__.startswith("tttembed_rag.") else OwnEmbedder(model)
+    if not callable(model):
+        raise InputError(
+            f"embedder: expected {target} to be a function from texts to vectors, or an embedding object of "
+            f"LangChain, LlamaIndex or this package, got {type(model).__name__}"
+        )
+    return FunctionEmbedder(model, name=target)

@@ -58,6 +58,9 @@ class Collection:
         raw: (M,) nDCG@10 of the base order.
 
         unjudged: Ids of documents that are no candidates: no reward is about them.
+
+        sources: Scores by query id, source and document id, where *scores* are the means of what several sources said;
+            empty for one judge.
     """
 
     dataset: Dataset
@@ -75,6 +78,7 @@ class Collection:
     base: IntArray
     raw: Float64
     unjudged: frozenset[str] = frozenset()
+    sources: Mapping[str, Judgments] = field(default_factory=dict)
     _candidates: dict[int, tuple[int, IntArray, Float64]] = field(default_factory=dict)
 
     @classmethod
@@ -127,6 +131,20 @@ class Collection:
             self._candidates[query] = (depth, *self._judged(query, depth))
         _, rows, scores = self._candidates[query]
         return rows[:depth], scores[:depth]
+
+    def by_source(self, query: int, depth: int) -> list[tuple[str, IntArray, Float64]]:
+        """The `candidates` of a query with their scores, once for each source; of one judge the source is empty."""
+        rows, scores = self.candidates(query, depth)
+        sources = self.sources.get(str(self.query_ids[query]), {})
+        if not sources:
+            return [("", rows, scores)]
+        ids = self.doc_ids[rows].tolist()
+        heard = {source: np.array([doc in said for doc in ids], dtype=np.bool_) for source, said in sources.items()}
+        return [
+            (source, rows[own], np.array([sources[source][doc] for doc in self.doc_ids[rows[own]]]))
+            for source, own in heard.items()
+            if own.any()
+        ]
 
     def _judged(self, query: int, depth: int) -> tuple[IntArray, Float64]:
         scores = self.scores.get(str(self.query_ids[query]), {})
@@ -241,15 +259,17 @@ def open_collection(
 
 
 def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], depth: int) -> Rewards:
-    """The rewards of the *judged* queries of every collection, its name as their task."""
-    candidates, scores, queries, documents, tasks, ids, names = [], [], [], [], [], [], []
+    """The rewards of the *judged* queries of every collection, its name as their task; a row for each source."""
+    candidates, scores, queries, documents, tasks, ids, sources, names = [], [], [], [], [], [], [], []
     first = 0
-    for collection, rows in zip(workload, judged, strict=True):
-        pairs = [collection.candidates(q, depth) for q in rows.tolist()]
-        used, local = np.unique(np.concatenate([docs for docs, _ in pairs]) if pairs else [], return_inverse=True)
-        ends = np.cumsum([len(docs) for docs, _ in pairs])
-        candidates += np.split(local + first, ends[:-1]) if pairs else []
-        scores += [collection.scale.to_unit(values) for _, values in pairs]
+    for collection, judged_rows in zip(workload, judged, strict=True):
+        said = [(q, *of_source) for q in judged_rows.tolist() for of_source in collection.by_source(q, depth)]
+        rows = np.array([q for q, *_ in said], dtype=np.intp)
+        used, local = np.unique(np.concatenate([docs for *_, docs, _ in said]) if said else [], return_inverse=True)
+        ends = np.cumsum([len(docs) for *_, docs, _ in said])
+        candidates += np.split(local + first, ends[:-1]) if said else []
+        scores += [collection.scale.to_unit(values) for *_, values in said]
+        sources += [source for _, source, *_ in said]
         queries.append(collection.query_vectors[rows])
         documents.append(collection.doc_vectors[used.astype(np.intp)])
         names += collection.doc_ids[used.astype(np.intp)].tolist()
@@ -264,6 +284,7 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         tasks,
         ids,
         judge=" + ".join(sorted({collection.judge_named for collection in workload})),
+        sources=sources,
         doc_ids=names,
     )
 

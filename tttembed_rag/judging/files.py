@@ -9,14 +9,15 @@ from pathlib import Path
 from tttembed_rag.errors import DataError
 from tttembed_rag.judging.plan import Verdicts
 from tttembed_rag.observations import Observation
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
 
 
-def read_log(path: Path) -> list[Observation]:
+def read_log(path: Path, *, task: str = DEFAULT_TASK) -> list[Observation]:
     """Served queries from a log of JSON lines.
 
     A line is ``{"query_id": ..., "query": ..., "task": ..., "candidates": [{"id": ..., "text": ...}, ...]}``,
-    candidates in base order, the task optional.
+    candidates in base order; *task* is the one of lines that name none.
 
     Raises:
         DataError: Not such a file; the message names the line.
@@ -26,7 +27,7 @@ def read_log(path: Path) -> list[Observation]:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    observations.append(_observation(path, number, line))
+                    observations.append(_observation(path, number, line, task))
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a BEIR folder or a log of served queries, found none") from exc
     except UnicodeDecodeError as exc:
@@ -34,11 +35,11 @@ def read_log(path: Path) -> list[Observation]:
     return observations
 
 
-def _observation(path: Path, number: int, line: str) -> Observation:
+def _observation(path: Path, number: int, line: str, task: str) -> Observation:
     try:
         record = json.loads(line)
         candidates = [(candidate["id"], candidate["text"]) for candidate in record["candidates"]]
-        observation = Observation(record["query_id"], record["query"], candidates, record.get("task", "default"))
+        observation = Observation(record["query_id"], record["query"], candidates, record.get("task", task))
     except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise DataError(f"{path}:{number}: expected query_id, query and candidates with id and text") from exc
     texts = (observation.query_id, observation.query, observation.task, *chain.from_iterable(candidates))
