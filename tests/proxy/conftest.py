@@ -19,6 +19,7 @@ from starlette.routing import Route
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.proxy import proxy_app
+from tttembed_rag.proxy.bounded import BoundedProtocol
 
 WIDTH = 16
 MODEL = "small"
@@ -120,10 +121,11 @@ class Service:
 
 
 @contextlib.contextmanager
-def running(app):
-    """The address of an application while it runs in a thread."""
+def running(app, **options):
+    """The address of an application while it runs in a thread, with these options of uvicorn."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1))
+    options = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 1} | options
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -151,7 +153,7 @@ def proxied(service):
         def start(live=None, *, upstream=None, **options):
             live = LiveOffsets(offsets_of()) if live is None else live
             app = proxy_app(upstream or service.url, live, models=options.pop("models", [MODEL]), **options)
-            url = stack.enter_context(running(app))
+            url = stack.enter_context(running(app, http=BoundedProtocol))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))
 
         yield start
