@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -117,7 +118,8 @@ class Service:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/{path:path}", self.echo, methods=["GET", "POST", "PUT", "DELETE"]),
         ]
-        return Starlette(routes=routes)
+        # A caller who leaves is no error of the service, so that what is logged is the proxy's.
+        return Starlette(routes=routes, exception_handlers={ClientDisconnect: lambda *_: Response()})
 
 
 @contextlib.contextmanager
