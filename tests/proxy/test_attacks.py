@@ -184,6 +184,11 @@ def test_the_command_reads_heads_so(service, tools, tmp_path):
         "http://secret@host",
         "http://me:secret@host/v1",
         "http://host?key=secret",
+        "http://host#secret",
+        "me:secret@host",
+        "host?key=secret",
+        "//me:secret@host",
+        "http://me:secret@host:port",
         "x://a:secret@b",
     ],
 )
