@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.proxy import proxy_app
+from tttembed_rag.proxy.bounded import BoundedProtocol
 
 WIDTH = 16
 MODEL = "small"
@@ -116,14 +118,16 @@ class Service:
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/{path:path}", self.echo, methods=["GET", "POST", "PUT", "DELETE"]),
         ]
-        return Starlette(routes=routes)
+        # A caller who leaves is no error of the service, so that what is logged is the proxy's.
+        return Starlette(routes=routes, exception_handlers={ClientDisconnect: lambda *_: Response()})
 
 
 @contextlib.contextmanager
-def running(app):
-    """The address of an application while it runs in a thread."""
+def running(app, **options):
+    """The address of an application while it runs in a thread, with these options of uvicorn."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1))
+    options = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": 1} | options
+    server = uvicorn.Server(uvicorn.Config(app, **options))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -151,7 +155,7 @@ def proxied(service):
         def start(live=None, *, upstream=None, **options):
             live = LiveOffsets(offsets_of()) if live is None else live
             app = proxy_app(upstream or service.url, live, models=options.pop("models", [MODEL]), **options)
-            url = stack.enter_context(running(app))
+            url = stack.enter_context(running(app, http=BoundedProtocol))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))
 
         yield start

@@ -59,7 +59,6 @@ def serve(
     NAME@query. Everything else passes as it came. POST /v1/steer steers vectors that are handed in.
     """
     uvicorn = require("uvicorn", _EXTRA)
-    require("httptools", _EXTRA)
     from tttembed_rag.proxy import Senders, proxy_app
     from tttembed_rag.proxy.bounded import BoundedProtocol
 
@@ -77,6 +76,7 @@ def serve(
         host=host,
         port=port,
         http=BoundedProtocol,
+        h11_max_incomplete_event_size=65_536,
         log_level="warning",
         access_log=False,
         server_header=False,

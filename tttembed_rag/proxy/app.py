@@ -48,7 +48,7 @@ def application(proxy: Proxy) -> Starlette:
         Route("/v1/steer", proxy.status, methods=["GET"]),
         Mount("/", proxy.forward),
     ]
-    return Starlette(routes=routes, lifespan=lifespan)
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={ClientDisconnect: _caller_left})
 
 
 class Proxy:
@@ -73,21 +73,18 @@ class Proxy:
         caller = self._senders.find(request.headers)
         path: str = scope["path"]
         asks = request.method == "POST" and is_embedding_path(path)
-        try:
-            if asks:
-                read, rest = await _read(request.stream(), self._limit)
-                if rest is None:
-                    await _while_connected(receive, self._answer(request, read, caller, send))
-                    return
-                body: AsyncIterator[bytes] | None = rest
-            else:
-                has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-                body = request.stream() if has_body else None
-            async with self._asked(request, body, caller, send) as answer:
-                if answer is not None:
-                    await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)] if asks else [])
-        except ClientDisconnect:
-            _log.debug("%s: the caller left", path)
+        if asks:
+            read, rest = await _read(request.stream(), self._limit)
+            if rest is None:
+                await _while_connected(receive, self._answer(request, read, caller, send))
+                return
+            body: AsyncIterator[bytes] | None = rest
+        else:
+            has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+            body = request.stream() if has_body else None
+        async with self._asked(request, body, caller, send) as answer:
+            if answer is not None:
+                await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)] if asks else [])
 
     async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
         """Answer an embedding request that was read as a whole."""
@@ -245,6 +242,11 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) ->
 async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _caller_left(request: Request, _: Exception) -> Response:
+    _log.debug("%s: the caller left", request.url.path)
+    return Response()  # which goes nowhere
 
 
 def _refusal(status: int, message: str) -> Response:

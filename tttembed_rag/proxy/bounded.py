@@ -1,74 +1,69 @@
-"""How requests are read from a connection: uvicorn's own protocol, with the bounds that it lacks."""
+"""How requests are read from a connection: uvicorn's own protocol on h11, with the bound on time that it lacks."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 __all__ = ["BoundedProtocol"]
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """HTTP of which a head, or anything else between two parts of bodies, is of bounded size, and heads come in time.
+class BoundedProtocol(H11Protocol):
+    """HTTP whose heads are of bounded size, which h11 sees to, and whose requests come in time.
 
-    Without the first, one caller could hold up all others: the parser copies what it has for every part that comes.
-    Without the second, callers that send nothing more could use up all connections.
+    Without the bound on time, callers that send nothing more could use up all connections.
 
     Attributes:
-        most: Bytes of a head.
-
-        seconds: Within which a head must be whole, from when its connection was made or its first byte came.
+        seconds: Within which a head must be whole, from when its connection was made or its first byte came, and
+            within which each further part of a body must come.
     """
 
-    most, seconds = 65_536, 20.0
+    seconds = 20.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._unread = 0
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
         super().connection_made(transport)
-        self._late = self.loop.call_later(self.seconds, transport.close)
+        self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
-        self._in_time()
+        self._wait_no_more()
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Read what came; where it is the endless part of a head, end the connection."""
-        self._unread += len(data)
-        super().data_received(data)
-        if self._unread > self.most and not self.transport.is_closing():
-            self.send_400_response("Expected a head of 65536 bytes at most, got more.")
+    def handle_events(self) -> None:
+        """Read what came, and wait for what the request still lacks."""
+        super().handle_events()
+        state = self.conn.their_state
+        # Between two requests uvicorn waits, with a time of its own.
+        between = self.timeout_keep_alive_task is not None and not self.conn.trailing_data[0]
+        if state is h11.SEND_BODY:
+            self._wait()
+        elif state is not h11.IDLE or between:
+            self._wait_no_more()
+        elif self._late is None:
+            self._wait()
 
-    def on_message_begin(self) -> None:
-        """Wait for the rest of the head."""
-        super().on_message_begin()
-        if self._late is None:
-            self._late = self.loop.call_later(self.seconds, self.transport.close)
+    def _should_upgrade(self) -> bool:
+        return False  # requests that offer another protocol (Java's clients all do) are answered in this one, unlogged
 
-    def on_headers_complete(self) -> None:
-        """The head is whole."""
-        self._in_time()
-        self._unread = 0
-        super().on_headers_complete()
+    def _wait(self) -> None:
+        self._wait_no_more()
+        self._late = self.loop.call_later(self.seconds, self._end)
 
-    def on_body(self, body: bytes) -> None:
-        """A part of a body came, which is bounded elsewhere."""
-        self._unread = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """The request is whole."""
-        self._unread = 0
-        super().on_message_complete()
-
-    def _in_time(self) -> None:
+    def _wait_no_more(self) -> None:
         if self._late is not None:
             self._late.cancel()
             self._late = None
+
+    def _end(self) -> None:
+        if self.flow.read_paused:  # the upstream is what is slow: the caller's bytes wait for it
+            self._wait()
+        else:
+            self.transport.close()

@@ -66,14 +66,17 @@ class Upstream:
     """
 
     def __init__(self, address: str, *, key: str | None = None) -> None:
+        expected = "upstream: expected an address such as https://api.openai.com, got"
         try:
             url = URL(address)
         except ValueError:
-            raise InputError("upstream: expected an address such as https://api.openai.com, got another text") from None
+            raise InputError(f"{expected} another text") from None
         # Callers and logs are told the address: it must hold no secret, and neither must an error about it.
-        shown = str(url.with_user(None).with_query(None)) if url.host else address
-        if url.scheme not in ("http", "https") or not url.host or url.query_string:
-            raise InputError(f"upstream: expected an address such as https://api.openai.com, got {shown!r}")
+        if url.scheme not in ("http", "https") or not url.host:
+            raise InputError(f"{expected} a text without http:// or https:// and the name of a host")
+        shown = str(url.with_user(None).with_query(None).with_fragment(None))
+        if url.query_string or url.fragment:
+            raise InputError(f"{expected} more than {shown!r}")
         if url.user is not None or url.password is not None:
             raise InputError(f"upstream: expected an address without a password, got one for {shown!r}")
         if url.path.rstrip("/").endswith(("/v1", "/v2")):

@@ -299,7 +299,7 @@ def serve_http(host: str, port: int) -> Callable[[Server[Any]], Any]:
         import uvicorn
 
         app = server.streamable_http_app(host=host)
-        # h11 reads heads of 64 KiB at most; uvicorn's faster parser has no limit.
+        # h11 reads heads of 16 KiB, up to one read more; uvicorn's faster parser has no limit.
         config = uvicorn.Config(app, host=host, port=port, http="h11", log_level="warning")
         await uvicorn.Server(config).serve()
 
