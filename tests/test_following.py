@@ -363,6 +363,26 @@ class TestTenants:
 
         live.close()
 
+    def test_a_share_of_queries_keeps_its_base_vectors(self, store):
+        """About as many as asked, the same ones each time, also for another tenant and in another process."""
+        store.publish(offsets_of(1), by="test")
+        texts = [f"question {number}" for number in range(1000)]
+        live = follow(store, base_share=0.3)
+
+        def kept(followed):
+            steering = Steering(followed)
+            return [text for text in texts if steering.apply(BASE, text) == BASE]
+
+        assert 250 < len(kept(live)) < 350
+        assert kept(live) == kept(live.for_tenant("acme"))
+        assert (len(kept(follow(store))), len(kept(follow(store, base_share=1.0)))) == (0, 1000)
+
+    @pytest.mark.parametrize("share", [-0.1, 1.5, float("nan")])
+    def test_what_is_no_share_is_refused(self, store, share):
+        """In one line."""
+        with pytest.raises(InputError, match=r"base_share: expected a share in \[0, 1\], got"):
+            follow(store, base_share=share)
+
     def test_a_tenant_may_be_required(self, store):
         """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
         store.publish(offsets_of(0), by="test")
@@ -514,10 +534,11 @@ class TestLife:
         with scope(None, tenant="unread"):
             assert Steering(live).apply(BASE, "q") == BASE
 
-    def test_a_pickle_follows_by_itself(self, sqlite_url, store):
-        """Another process that unpickles them follows the same store."""
+    @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])
+    def test_a_pickle_follows_by_itself(self, sqlite_url, store, share, served):
+        """Another process that unpickles them follows the same store, and serves as many base vectors."""
         store.publish(offsets_of(1), by="test")
-        pickled = pickle.dumps(Steering(follow(sqlite_url)))
+        pickled = pickle.dumps(Steering(follow(sqlite_url, base_share=share)))
         code = (
             "import pickle, sys\n"
             "steering = pickle.loads(bytes.fromhex(sys.argv[1]))\n"
@@ -525,7 +546,7 @@ class TestLife:
         )
         done = subprocess.run([sys.executable, "-c", code, pickled.hex()], check=True, capture_output=True, text=True)
 
-        assert done.stdout.strip() == str(offsets_of(1).apply(BASE))
+        assert done.stdout.strip() == str(served)
 
     def test_an_open_store_cannot_be_pickled(self, live):
         """Connections stay in their process, and the error says what to do."""

@@ -114,6 +114,7 @@ def follow(
     every: float = 2.0,
     embedder: str = "",
     tenant_required: bool = False,
+    base_share: float = 0.0,
 ) -> LiveOffsets:
     """Live offsets that *store* decides: its live versions, replaced while queries are answered.
 
@@ -139,8 +140,11 @@ def follow(
         tenant_required: Whether a query without a tenant is served its base vector, and counted in
             `LiveOffsets.without_tenant`, instead of the shared offsets.
 
+        base_share: Share of queries, in [0, 1], that are served their base vector, chosen by their text: what they find
+            depends on no offset, for the price of their gain.
+
     Raises:
-        InputError: *every* is not above 0, or longer than a thread can wait.
+        InputError: *every* is not above 0, or longer than a thread can wait, or *base_share* is no share.
         StoreError: It is no store of this package.
     """
     check_url(store)
@@ -149,7 +153,8 @@ def follow(
     if error is not None and not isinstance(error, StoreUnavailable):
         raise error
     follower.start()
-    return LiveOffsets.of(follower, tenant=tenant, embedder=embedder, tenant_required=tenant_required)
+    options: dict[str, Any] = {"tenant_required": tenant_required, "base_share": base_share}
+    return LiveOffsets.of(follower, tenant=tenant, embedder=embedder, **options)
 
 
 class Follower:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import Any, Protocol
+from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
@@ -147,6 +148,7 @@ class LiveOffsets:
         self._source: Source = Published({"": Snapshot.of(offsets)})
         self._tenant: str | None = None
         self._required = False
+        self._base_share = 0.0
         self._without_tenant = telemetry.Tally()
         self._embedder = ""
         self._refused: int | None = None
@@ -154,7 +156,13 @@ class LiveOffsets:
 
     @classmethod
     def of(
-        cls, source: Source, *, tenant: str | None = None, embedder: str = "", tenant_required: bool = False
+        cls,
+        source: Source,
+        *,
+        tenant: str | None = None,
+        embedder: str = "",
+        tenant_required: bool = False,
+        base_share: float = 0.0,
     ) -> LiveOffsets:
         """Live offsets from *source*; `tttembed_rag.serving.follow` makes those of a store.
 
@@ -167,20 +175,32 @@ class LiveOffsets:
                 one are not served; empty does not look.
 
             tenant_required: Whether a query without a tenant is served its base vector, not the shared offsets.
+
+            base_share: Share of queries, in [0, 1], that are served their base vector; a text always or never.
+
+        Raises:
+            InputError: *base_share* is no share, or *tenant* no name.
         """
+        if not 0.0 <= base_share <= 1.0:
+            raise InputError(f"base_share: expected a share in [0, 1], got {base_share!r}")
         live = cls()
         check_tenant(tenant)
         live._source, live._tenant, live._embedder, live._required = source, tenant, embedder, tenant_required
+        live._base_share = base_share
         return live
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
         """The same offsets for one *tenant*, whatever the caller's scope says."""
-        return LiveOffsets.of(self._source, tenant=tenant, embedder=self._embedder, tenant_required=self._required)
+        return self._same(tenant)(self._source)
+
+    def _same(self, tenant: str | None) -> partial[LiveOffsets]:
+        """Makes these live offsets again, for a *tenant*, from their source."""
+        options: dict[str, Any] = {"embedder": self._embedder, "tenant_required": self._required}
+        return partial(LiveOffsets.of, tenant=tenant, base_share=self._base_share, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The same in another process, which counts by itself."""
-        same = partial(LiveOffsets.of, tenant=self._tenant, embedder=self._embedder, tenant_required=self._required)
-        return same, (self._source,)
+        return self._same(self._tenant), (self._source,)
 
     @property
     def without_tenant(self) -> int:
@@ -198,6 +218,8 @@ class LiveOffsets:
         tenant = self._whose()
         if tenant is None:
             self._without_tenant.add()
+            return None, None
+        if self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32:
             return None, None
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.find_id(query, task, tenant)
