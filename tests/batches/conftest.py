@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import threading
+from contextlib import ExitStack
 from email.parser import BytesParser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -162,14 +163,25 @@ class BatchHandler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def batch_server():
+def running():
+    """Runs a server until the test has ended: `running(server)` gives it back."""
+    with ExitStack() as ends:
+
+        def start(server):
+            ends.enter_context(server)
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+            thread.start()
+            ends.callback(thread.join)
+            ends.callback(server.shutdown)
+            return server
+
+        yield start
+
+
+@pytest.fixture
+def batch_server(running):
     """A running `BatchServer`."""
-    with BatchServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    return running(BatchServer())
 
 
 @pytest.fixture

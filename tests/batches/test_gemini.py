@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -127,16 +126,11 @@ class GeminiHandler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def gemini(monkeypatch):
+def gemini(monkeypatch, running):
     """A running server."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
     monkeypatch.setattr(batches, "_LOOK_SHARE", 0.0)
-    with GeminiServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    return running(GeminiServer())
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
 from tttembed_rag.cli.options import PathAlone
-from tttembed_rag.cli.processes import Workers, worker_processes
+from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -47,13 +47,7 @@ if TYPE_CHECKING:
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=Workers(),
-    help="Processes that measure splits side by side, or tasks of a Ray cluster.",
-)
+@side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
     vectors: str,

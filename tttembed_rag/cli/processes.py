@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 # What numerical libraries take the number of their threads from, when they are loaded.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -32,6 +34,12 @@ class Workers(click.ParamType[int | str]):
         if not text.isdecimal() or not int(text):
             self.fail(f"expected a number from 1 on, ray or ray://HOST:PORT, got {text!r}", param, ctx)
         return int(text)
+
+
+def side_by_side(what: str) -> Callable[[CommandT], CommandT]:
+    """The option ``--workers`` of a command that measures *what* side by side."""
+    text = f"Processes that measure {what} side by side, or tasks of a Ray cluster."
+    return click.option("--workers", default=1, show_default=True, type=Workers(), help=text)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.cli.group import Many, main
-from tttembed_rag.cli.processes import Workers, worker_processes
+from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
@@ -75,13 +75,7 @@ NAMES = (
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is already there.")
-@click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=Workers(),
-    help="Processes that measure cells side by side, or tasks of a Ray cluster.",
-)
+@side_by_side("cells")
 def tables(
     name: str,
     folders: tuple[Path, ...],

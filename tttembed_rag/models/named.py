@@ -31,12 +31,9 @@ def load_named(what: str, spec: str, target: str) -> Any:
         sys.path.append(here)
     try:
         named = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as exc:
-        raise InputError(f"{what}: expected an importable MODULE:NAME in {spec!r} ({exc})") from exc
     except Exception as exc:  # the module is the user's own, and may raise anything
-        raise InputError(
-            f"{what}: expected an importable MODULE:NAME in {spec!r} ({type(exc).__name__}: {exc})"
-        ) from exc
+        reason = _reason(exc, ImportError, AttributeError, ValueError)
+        raise InputError(f"{what}: expected an importable MODULE:NAME in {spec!r} ({reason})") from exc
     if inspect.isclass(named) or (inspect.isfunction(named) and not takes(named)):
         try:
             return named()
