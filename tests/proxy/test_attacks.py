@@ -8,13 +8,14 @@ import logging
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import httpx
 import pytest
 from click.testing import CliRunner
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
 from tttembed_rag import LiveOffsets
@@ -26,7 +27,7 @@ from tttembed_rag.proxy.bounded import BoundedProtocol
 class Impatient(BoundedProtocol):
     """Waits for a caller no longer than a test may take."""
 
-    seconds = 0.5
+    seconds = unread_seconds = 0.5
 
 
 @pytest.fixture
@@ -230,3 +231,64 @@ def test_a_caller_who_leaves_is_no_fault(proxied, path, caplog, monkeypatch):
     time.sleep(0.3)
 
     assert not caplog.text
+
+
+def test_all_bodies_at_once_are_bounded(service, tools):
+    """While nothing more fits, requests pass as they came; later they are steered again."""
+    app = proxy_app(service.url, LiveOffsets(tools.offsets_of()), models=[tools.MODEL], limit=1000)
+    head = b"POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-length: 1001\r\n\r\n"
+    asked = {"model": tools.MODEL, "input": "where is my order"}
+    with tools.running(app, http=BoundedProtocol) as url, httpx.Client(base_url=url) as other:
+
+        def versions():
+            answer = other.post("/v1/embeddings", json=asked, headers={"x-ttt-role": "query"})
+            own = other.post("/v1/steer", json={"vectors": []})
+            return answer.status_code, answer.headers["x-ttt-version"], own.status_code
+
+        def crowded():
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))))
+            connection.sendall(head + b"x" * 1000)
+            return versions()
+
+        before = versions()
+        with contextlib.ExitStack() as stack:
+            during = until(crowded, (200, "base", 503))
+        after = until(versions, before)
+
+    assert before == (200, "file", 200)
+    assert during == (200, "base", 503)
+    assert after == before
+
+
+def until(ask, expected):
+    """What *ask* gives, as soon as it is what is *expected*, or after some seconds."""
+    latest = time.monotonic() + 5
+    while (got := ask()) != expected and time.monotonic() < latest:
+        time.sleep(0.01)
+    return got
+
+
+def test_an_answer_that_is_not_read_ends_its_connection(tools):
+    """The service sees that nothing more is wanted."""
+    ended = threading.Event()
+
+    async def endless(_):
+        async def parts():
+            try:
+                while True:
+                    yield b"x" * 100_000
+                    await asyncio.sleep(0)
+            finally:
+                ended.set()
+
+        return StreamingResponse(parts())
+
+    with (
+        tools.running(Starlette(routes=[Route("/other", endless)])) as service,
+        tools.running(proxy_app(service, LiveOffsets(), models=[tools.MODEL]), http=Impatient) as url,
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection,
+    ):
+        connection.sendall(b"GET /other HTTP/1.1\r\nhost: a\r\n\r\n")
+        left = ended.wait(10)
+
+    assert left

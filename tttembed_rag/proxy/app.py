@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from tttembed_rag.proxy.bodies import Bodies, Reading
 from tttembed_rag.proxy.senders import Sender, Senders
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
@@ -62,7 +63,7 @@ class Proxy:
         self._steering = Steering(live)
         self._models = models
         self._senders = senders
-        self._limit = limit
+        self._bodies = Bodies(limit)
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a request to the upstream, and its answer back."""
@@ -73,20 +74,33 @@ class Proxy:
         caller = self._senders.find(request.headers)
         path: str = scope["path"]
         asks = request.method == "POST" and is_embedding_path(path)
-        if asks:
-            read, rest = await _read(request.stream(), self._limit)
-            if rest is None:
-                await _while_connected(receive, self._answer(request, read, caller, send))
-                return
-            body: AsyncIterator[bytes] | None = rest
-        else:
-            has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
-            body = request.stream() if has_body else None
+        sent = asyncio.Event()
+        with self._bodies.reading() as reading:
+            if asks:
+                read, rest = await reading.read(request.stream())
+                if rest is None:
+                    sent.set()
+                    await _while_connected(receive, self._answer(request, read, reading, caller, send), sent)
+                    return
+                _log.info("a request passes as it came: %s", reading.why)
+                body: AsyncIterator[bytes] | None = _noted(rest, sent)
+            elif "content-length" in request.headers or "transfer-encoding" in request.headers:
+                body = _noted(request.stream(), sent)
+            else:
+                body = None
+                sent.set()
+            more = [(_VERSION, _BASE)] if asks else []
+            await _while_connected(receive, self._pass(request, body, caller, send, more), sent)
+
+    async def _pass(
+        self, request: Request, body: AsyncIterator[bytes] | None, caller: Sender, send: Send, more: Headers
+    ) -> None:
+        """Pass a request and its answer on as they come."""
         async with self._asked(request, body, caller, send) as answer:
             if answer is not None:
-                await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)] if asks else [])
+                await _relay(send, answer, answer.parts(), more)
 
-    async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
+    async def _answer(self, request: Request, body: bytes, reading: Reading, caller: Sender, send: Send) -> None:
         """Answer an embedding request that was read as a whole."""
         path: str = request.scope["path"]
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
@@ -101,19 +115,20 @@ class Proxy:
                 await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)])
                 return
             try:
-                read, rest = await _read(answer.parts(), self._limit)
+                read, rest = await reading.read(answer.parts())
             except Exception as error:  # noqa: BLE001 - the upstream broke off: so does its answer
                 _log.warning("the upstream broke off: %s", error)
                 return
             if rest is not None:
-                _log.warning("an answer of more than %d bytes was not steered", self._limit)
+                _log.warning("an answer was not steered: %s", reading.why)
                 await _relay(send, answer, rest, [(_VERSION, _BASE)])
                 return
             steered, version = await self._steered(path, asked, read, caller)
             headers = [(name, value) for name, value in answer.headers if name != b"content-length"]
             headers += [(b"content-length", str(len(steered)).encode()), (_VERSION, version)]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": steered})
+            await send({"type": "http.response.body", "body": steered, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})  # waits until the caller has read most of it
 
     async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
@@ -141,10 +156,14 @@ class Proxy:
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        caller = self._senders.find(request.headers)
-        read, rest = await _read(request.stream(), self._limit)
-        if rest is not None:
-            return _refusal(413, f"expected a body of at most {self._limit} bytes")
+        with self._bodies.reading() as reading:
+            read, rest = await reading.read(request.stream())
+            if rest is None:
+                return await self._steered_here(read, self._senders.find(request.headers))
+            too_long = reading.held > self._bodies.limit
+            return _refusal(413 if too_long else 503, reading.why)
+
+    async def _steered_here(self, read: bytes, caller: Sender) -> Response:
         try:
             fields = orjson.loads(read)
         except orjson.JSONDecodeError as error:
@@ -194,25 +213,6 @@ class Proxy:
             yield None
 
 
-async def _read(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """The whole of *parts* and None; or, where it is longer than *limit*, an iterator over the whole."""
-    read: list[bytes] = []
-    size = 0
-    async for part in parts:
-        read.append(part)
-        size += len(part)
-        if size > limit:
-            return b"", _chained(read, parts)
-    return b"".join(read), None
-
-
-async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    while read:
-        yield read.pop(0)
-    async for part in parts:
-        yield part
-
-
 async def _relay(send: Send, answer: Answer, parts: AsyncIterator[bytes], more: Headers) -> None:
     """Send an answer on, part by part as it comes."""
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers + more})
@@ -225,10 +225,17 @@ async def _relay(send: Send, answer: Answer, parts: AsyncIterator[bytes], more: 
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Do the *work*, and give it up when the caller leaves."""
+async def _noted(parts: AsyncIterator[bytes], sent: asyncio.Event) -> AsyncIterator[bytes]:
+    """The same parts; *sent* is set after the last."""
+    async for part in parts:
+        yield part
+    sent.set()
+
+
+async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None], sent: asyncio.Event) -> None:
+    """Do the *work*, and give it up when the caller leaves after its request was *sent*."""
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(receive))
+    leaving = asyncio.ensure_future(_left(receive, sent))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -239,7 +246,8 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) ->
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-async def _left(receive: Callable[[], Awaitable[Any]]) -> None:
+async def _left(receive: Callable[[], Awaitable[Any]], sent: asyncio.Event) -> None:
+    await sent.wait()
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -12,20 +12,24 @@ __all__ = ["BoundedProtocol"]
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP whose heads are of bounded size, which h11 sees to, and whose requests come in time.
+    """HTTP whose heads are of bounded size, which h11 sees to, whose requests come and whose answers go in time.
 
-    Without the bound on time, callers that send nothing more could use up all connections.
+    Without the bounds on time, callers that send or read nothing more could use up all connections and memory.
 
     Attributes:
         seconds: Within which a head must be whole, from when its connection was made or its first byte came, and
             within which each further part of a body must come.
+
+        unread_seconds: Within which a caller must read some of an answer that waits for it.
     """
 
     seconds = 20.0
+    unread_seconds = 60.0
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._late: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first head."""
@@ -35,7 +39,20 @@ class BoundedProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
         self._wait_no_more()
+        self.resume_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on: the caller reads, or has left."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def handle_events(self) -> None:
         """Read what came, and wait for what the request still lacks."""

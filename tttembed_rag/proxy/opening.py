@@ -37,7 +37,8 @@ def proxy_app(
 
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
 
-        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
+        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came, and so does any body while
+            those of all requests have more than 16 times as many bytes.
 
     Raises:
         InputError: An argument is not what was expected.
