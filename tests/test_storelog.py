@@ -385,6 +385,28 @@ class TestHarm:
         assert (log.counts.written, log.counts.failed) == (197, 3)
         assert counted.made < 25
 
+    def test_queries_that_come_one_by_one_are_written_together(self, store):
+        """Small transactions would take as long as large ones, from the process that serves."""
+        counted = Transactions(store)
+        with StoreLog(counted) as log:
+            for number in range(60):
+                log.observe(f"q{number}", ["a"])
+                time.sleep(0.005)
+
+        assert log.counts.written == 60
+        assert counted.made < 30
+
+    @pytest.mark.parametrize("bounds", [{"capacity": 20}, {"max_bytes": 20_000}], ids=["queries", "bytes"])
+    def test_a_queue_that_fills_is_written_at_once(self, store, monkeypatch, bounds):
+        """However long queries are gathered otherwise."""
+        monkeypatch.setattr("tttembed_rag.capture.writing._PAUSE", 30.0)
+        with StoreLog(store, **bounds) as log:
+            log.observe("first", ["a"])
+            eventually(lambda: log.counts.written == 1)
+            for number in range(11):
+                log.observe(f"q{number}", ["x" * 1000])
+            eventually(lambda: log.counts.written > 1)
+
     def test_a_transaction_that_takes_too_long_is_made_smaller(self):
         """A store that cancels large ones takes all that waits, in smaller ones, and larger ones once it is well."""
         store = Cancelling(50)

@@ -31,7 +31,8 @@ _BATCH_BYTES = 16 * 2**20
 _WELL = 20
 # The same where texts may have to be embedded first: so that some are written every few seconds.
 _EMBEDDED_BATCH = 4
-# Seconds between two looks at an empty queue; the shortest and the longest wait for a store that is away.
+# Seconds for which calls are gathered, unless they fill a batch before (small transactions take as much of a process as
+# large ones); the shortest and the longest wait for a store that is away.
 _PAUSE, _RETRY, _LONGEST_RETRY = 0.2, 0.1, 5.0
 # Seconds without a written query after which a store is given up, when a log is closed.
 _PATIENCE = 30.0
@@ -142,11 +143,12 @@ class Writer:
 
     def put(self, call: Call) -> None:
         """Take a call, or count it as dropped; never waits."""
-        size = call.size
+        size, bytes_enough = call.size, min(_BATCH_BYTES, self._max_bytes // 2)
         with self._weighing:
             fits = not self._closed and len(self._queue) < self._capacity and self._held + size <= self._max_bytes
             if fits:
                 self._held += size
+            fills = self._held - size < bytes_enough <= self._held
         if not fits:
             self.outcomes.dropped.add()
             return
@@ -155,6 +157,8 @@ class Writer:
         if self._loop.asleep:
             _write_at_exit()
             self._loop.start()
+        elif fills or len(self._queue) == min(_BATCH, 1 + self._capacity // 2):
+            self._loop.wake()
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything put so far is written or refused; gives whether it is after *timeout* seconds."""
@@ -200,8 +204,8 @@ class Writer:
         self._queue: deque[tuple[Call, int]] = deque()
         # Bytes of the calls in the queue.
         self._held, self._weighing = 0, Lock()
-        # Calls at its front that are packed.
-        self._packed = 0
+        # Calls at its front that are packed; and whether more waited when a batch was taken than fitted into it.
+        self._packed, self._more = 0, False
         # Queries that are written in one transaction, fewer where these take too long; and how many went well since.
         self._at_once, self._well, self._refusals = _BATCH, 0, 0
         # Served queries that the store has not answered for yet.
@@ -235,7 +239,7 @@ class Writer:
             self._pack()
             return None if self._ending else self._retry
         self._retry = _RETRY
-        if self._queue and not self._given_up:
+        if self._queue and (self._more or self._ending) and not self._given_up:
             return 0.0
         return None if self._ending else _PAUSE
 
@@ -261,6 +265,7 @@ class Writer:
             calls.append(call)
             size += own
             lacking += call.lacks_vectors
+        self._more = bool(self._queue)
         with self._weighing:
             self._held -= size
         self._packed = max(0, self._packed - len(calls))
