@@ -1,6 +1,7 @@
 """What serving and capture cost a request, and how soon a published version is served.
 
     python benchmarks/serve.py [--rows apply,following,lag,...] [--seconds 6] [--postgres URL] [--json OUT.json]
+    python benchmarks/serve.py --rows soak --seconds 15
 
 Applying is measured at width 1024 in 64 threads that wait for something else between two queries, as threads of a
 server do, while another thread wakes every 10 ms: to do nothing and to publish, ten times in turn; the ratio is the
@@ -9,7 +10,9 @@ and at the usual 2 s: the ratio has what reading the versions takes, and what th
 beside it stands the ratio where that process publishes for a tenant that is not followed, which has only the latter.
 `local` is one thread at width 384: microseconds of a query under a local offset of 256 landmarks, alone and in a batch
 of 1000, and its ratios to a constant offset and to the embedding of the same texts by all-MiniLM-L6-v2, where it is
-installed: rounds of all three in turn, medians.
+installed: rounds of all three in turn, medians. `soak` is the memory of this process, for twenty times as long: it
+follows 80 tenants, each with 505 offsets of its own, which another process publishes anew one after the other, and
+tenants that do not exist.
 
 Stores are SQLite in a temporary folder, and PostgreSQL: a server of pgserver's, or any by URL.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -36,7 +40,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, scope
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.offsets import KernelMap
@@ -51,8 +55,8 @@ VECTORS = DRAW.normal(size=(12, WIDTH)) / 30
 EVIDENCE = Evidence(64, None, None, "ungated", "made for a benchmark")
 DOCUMENTS = [f"document {number}: " + "a passage of some length " * 8 for number in range(10)]
 
-# Publishes until its input ends. A line names a store, a tenant and some seconds: a version at once, then one every
-# 10 ms for so long, answered by the last number, its time, and how many they were.
+# Publishes until its input ends. A line names a store, a tenant, some seconds and how many private offsets: a version
+# at once, then one every 10 ms for so long, answered by the last number, its time, and how many they were.
 PUBLISHER = """
 import json, sys, time
 import numpy as np
@@ -62,12 +66,13 @@ from tttembed_rag.stores import open_store
 width, every, stores = int(sys.argv[1]), float(sys.argv[2]), {}
 draw, evidence = np.random.default_rng(1), Evidence(64, None, None, "ungated", "made for a benchmark")
 for line in sys.stdin:
-    url, tenant, seconds = json.loads(line)
+    url, tenant, seconds, private = json.loads(line)
     store = stores[url] = stores.get(url) or open_store(url)
     began, count, at = time.perf_counter(), 0, 0.0
     while not count or time.perf_counter() - began < seconds:
-        vector = draw.normal(size=width).astype(np.float32) / 30
-        offsets = Offsets([Offset("global", vector, 0.9, 64, evidence)], width=width)
+        vectors = draw.normal(size=(1 + private, width)).astype(np.float32) / 30
+        own = [Offset("query", row, 0.9, 1, evidence, None, "t", str(n)) for n, row in enumerate(vectors[1:])]
+        offsets = Offsets([Offset("global", vectors[0], 0.9, 64, evidence), *own], width=width)
         version, count = store.publish(offsets, by="benchmark", tenant=tenant), count + 1
         at = time.time()
         time.sleep(max(0.0, min(every * count, seconds) - (time.perf_counter() - began)))
@@ -309,6 +314,33 @@ def lag(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
             yield Row(f"one look at the store, {kind}", timed(lambda _, s=store: s.generations([""]), 300), "us")
 
 
+def soak(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
+    """Memory of a process that follows many tenants, once each has a version and until the end."""
+    for kind, url in stores.items():
+        live = follow(url, every=0.5)
+        steering, held = Steering(live), list[float]()
+        with Publisher() as publisher:
+            publisher.publish(url)
+            began, number = time.perf_counter(), 0
+            while (passed := time.perf_counter() - began) < 20 * seconds:
+                publisher.publish(url, f"t{number % 80}", private=505)
+                for tenant in [*(f"t{n}" for n in range(80)), *(f"{number} made up {n}" for n in range(20))]:
+                    with scope("t", tenant=tenant):
+                        steering.apply(BASE, "query")
+                number += 1
+                if number > 160 and passed > 5 * seconds:  # all tenants are served, some of them their second version
+                    held.append(resident())
+        live.close()
+        first, last = max(held[: len(held) // 3]), max(held[-(len(held) // 3) :])
+        note = f"from {first:.0f} to {last:.0f} MiB in {15 * seconds:.0f} s, {number} versions of 505 offsets"
+        yield Row(f"memory while 80 tenants are followed, {kind}", last / first, "times", 1.05, note)
+
+
+def resident() -> float:
+    """MiB of memory that this process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 class Publisher:
     """Another process, which publishes."""
 
@@ -321,15 +353,15 @@ class Publisher:
         with self._process as process:
             process.stdin.close()
 
-    def publish(self, url: str) -> tuple[int, float, int]:
-        """One version; gives its number, its time and 1."""
-        self._ask(url, "", 0.0)
+    def publish(self, url: str, tenant: str = "", *, private: int = 0) -> tuple[int, float, int]:
+        """One version with so many *private* offsets; gives its number, its time and 1."""
+        self._ask(url, tenant, 0.0, private)
         return self._answer()
 
     @contextmanager
     def publishing(self, url: str, seconds: float, *, tenant: str) -> Iterator[list[int]]:
         """Publishes every 10 ms; gives how many, known at the end."""
-        self._ask(url, tenant, seconds)
+        self._ask(url, tenant, seconds, 0)
         counted: list[int] = []
         yield counted
         counted.append(self._answer()[2])
@@ -372,6 +404,7 @@ ROWS = {
     "capture": capture,
     "writing": writing,
     "lag": lag,
+    "soak": soak,
 }
 
 
