@@ -378,6 +378,7 @@ class TestMeasured:
         [
             *((command, "--vectors", "a BEIR folder") for command in ("fit", "eval", "explain")),
             ("fit", "--depth", "a BEIR folder"),
+            *(("fit", option, "a store") for option in ("--judge", "--tenant", "--last")),
             *((command, "--rewards", "a BEIR folder or a judged log") for command in ("fit", "eval", "explain")),
         ],
     )

@@ -319,6 +319,15 @@ def test_fit_warns_of_a_judge_that_counts_words(sqlite_url: str, tmp_path: Path)
     assert "warning: rewards repeat how many words documents share with their query" in result.output
 
 
+@pytest.mark.parametrize("option", ["--task", "--vectors", "--rewards", "--scale", "--depth"])
+def test_fit_refuses_what_says_nothing_of_a_store(url: str, tmp_path: Path, option: str) -> None:
+    """The store's address may hold a password: it is not repeated."""
+    result = run("fit", url, "--out", tmp_path / "out", option, 3)
+
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == f"Error: {option}: expected a file or a folder, got a store"
+
+
 def test_fit_asks_which_judge(url: str, tmp_path: Path) -> None:
     """Where there are several, their rewards are not mixed."""
     with open_store(url) as store:

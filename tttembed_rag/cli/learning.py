@@ -180,14 +180,18 @@ class RewardSource:
     depth: int
 
     def read(self) -> Found:
-        """The rewards, and what is known of their texts."""
+        """The rewards, and what is known of their texts.
+
+        Raises:
+            click.UsageError: An option was given that says nothing of this source.
+        """
         if isinstance(self.source, str):
+            refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
             return self._of_store(self.source)
         if is_sharded(self.source):
             refuse_all_but_scale(self.source)
             return Found(Rewards.from_parquet(self.source, scale=self.scale), {})
-        if self.judge is not None:
-            raise click.UsageError(f"--judge: expected a store, whose rewards it names, got {self.source}")
+        refuse_given(("judge", "tenant", "last"), "a store", self.source)
         return self._of_folder(self.source) if self.source.is_dir() else self._of_file(self.source)
 
     def _of_store(self, url: str) -> Found:
@@ -220,6 +224,7 @@ class RewardSource:
         from tttembed_rag.evaluate.files import embedder_of, load_beir
 
         refuse_embed(folder, self.embed)
+        refuse_given(["task"], "a file or a log", folder)
         if self.rewards is None:
             raise click.UsageError("--rewards: expected scores/NAME.tsv of the folder by its NAME, or qrels")
         scale = Scale.parse(self.scale)
