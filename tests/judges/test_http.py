@@ -435,7 +435,7 @@ def test_what_drips_around_an_answer_is_given_up(first, then):
     """Its head, interim answers before it and trailers behind it end in time too."""
     url, end = drip([first, *[then] * 400])
     began = time.monotonic()
-    with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s|timed out"):
+    with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
         Endpoint(url, timeout=0.3, patience=Patience(attempts=1)).ask({}, dict, expected="an object")
     took = time.monotonic() - began
     end()
@@ -449,7 +449,7 @@ def test_a_request_that_is_read_slowly_is_given_up():
         endpoint = Endpoint(
             f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.3, patience=Patience(attempts=1)
         )
-        with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s|timed out"):
+        with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
             endpoint.ask({"text": "x" * 20_000_000}, dict, expected="an object")
 
 
@@ -477,7 +477,7 @@ def test_an_answer_over_tls_ends_in_time(tmp_path, monkeypatch):
             f"https://127.0.0.1:{listening.getsockname()[1]}", key="k", timeout=1.0, patience=Patience(attempts=1)
         )
         first = endpoint.ask({}, lambda answer: answer["z"], expected="z")
-        with pytest.raises(JudgeError, match=r"expected a whole answer within 1 s|timed out"):
+        with pytest.raises(JudgeError, match=r"expected a whole answer within 1 s"):
             endpoint.ask({}, lambda answer: answer["z"], expected="z")
         thread.join(10)
 

@@ -79,7 +79,7 @@ class Endpoint:
             raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
         if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
-        self.url = url if parts.path.strip("/") else url.rstrip("/") + path
+        self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
         self.host = parts.hostname
         self.address = parts.netloc
         self._httpx = require("httpx", EXTRA)
@@ -183,8 +183,9 @@ class Endpoint:
                     if length > most:
                         raise JudgeError(f"{self.name}: expected at most {most} bytes, got more")
                     write(part)
-        except TimeoutError as exc:
-            raise BusyError(f"{self.name}: {exc}") from exc
+        except (TimeoutError, self._httpx.TimeoutException) as exc:
+            reason = f"expected a whole answer within {self._timeout:g} s, got {type(exc).__name__}"
+            raise BusyError(f"{self.name}: {reason}") from exc
         except zlib.error as exc:
             raise BusyError(f"{self.name}: expected an answer that can be unpacked, got {exc}") from exc
         except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret
