@@ -51,6 +51,8 @@ class Endpoint:
 
         timeout: Seconds until an answer must be there, whole.
 
+        longest_answer: Bytes of an answer, uncompressed, that are read at most.
+
     Raises:
         InputError: The address is none, or would send the key in the clear, or the key can stand in no header.
     """
@@ -65,6 +67,7 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
         timeout: float = 60.0,
+        longest_answer: int = _LONGEST_ANSWER,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -82,6 +85,7 @@ class Endpoint:
         self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
         self.host = parts.hostname
         self.address = parts.netloc
+        self._longest_answer = longest_answer
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
@@ -154,7 +158,7 @@ class Endpoint:
         self, method: str, path: str, content: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str
     ) -> ResultT:
         answer = bytearray()
-        status, headers = self._send(method, path, content, answer.extend, _LONGEST_ANSWER)
+        status, headers = self._send(method, path, content, answer.extend, self._longest_answer)
         shown = self._check(status, headers, answer)
         try:
             return read(json.loads(answer))
