@@ -274,3 +274,14 @@ def test_another_answer_of_a_model_is_an_error(serve, monkeypatch, said):
     server = serve(lambda *_: (200, {}, said))
     with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got "):
         Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=1))("hello")
+
+
+@pytest.mark.parametrize("error", ["boom", {"code": 429, "message": "m", "details": 5}])
+def test_an_error_of_another_shape_is_asked_again(serve, monkeypatch, error):
+    """Its status tells that it passes, whatever stands where Gemini says how long to wait."""
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    server = serve(lambda *_: (429, {}, {"error": error}))
+    with pytest.raises(JudgeError, match="tiny: expected an answer, got 429"):
+        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=2, first_wait=0.001))("hello")
+
+    assert len(server.asked) == 2

@@ -70,7 +70,8 @@ def _headers(exc: Any) -> dict[str, str]:
     """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
     delay = (getattr(exc.response, "headers", None) or {}).get("retry-after")
     error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
-    for detail in error.get("details") or ():
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
         if delay is None and isinstance(detail, dict):
             delay = detail.get("retryDelay")
     return {"retry-after": str(delay).removesuffix("s")} if delay else {}
