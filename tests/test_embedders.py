@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -356,6 +358,18 @@ class TestCache:
         CachedEmbedder(other, cache).embed_documents(["a"])
 
         assert other.documents == ["a"]
+
+    def test_a_width_that_changes_is_an_error(self, cache):
+        """The model behind a service may become another one in the middle: nothing of that is kept."""
+        width = itertools.count(3)
+        changing = SimpleNamespace(
+            fingerprint="changing", embed_documents=lambda texts: np.ones((len(texts), next(width)), np.float32)
+        )
+        embedder = CachedEmbedder(changing, cache, at_once=2)
+        with pytest.raises(EmbedderError, match="changing: expected vectors of width 3, got 4"):
+            embedder.embed_documents(["a", "b", "c"])
+
+        assert embedder.embed_documents(["a", "b"]).shape == (2, 3)
 
     def test_goes_on_where_it_broke(self, tmp_path):
         """What was written before a failure is not embedded again, by another process either."""

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError
 from tttembed_rag.embedders import EmbeddingService, name_of, open_embedder
-from tttembed_rag.errors import EmbedderError
+from tttembed_rag.errors import EmbedderError, TTTEmbedError
 from tttembed_rag.models.retrying import Patience
 
 ONCE = Patience(attempts=1)
@@ -95,6 +95,46 @@ def test_an_answer_with_other_vectors_is_an_error(serve):
     server = serve(lambda *_: (200, {}, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))
     with pytest.raises(EmbedderError, match="expected one vector for each of 2 texts"):
         EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        ([[1.0, 2.0], [1.0]], "expected vectors of one width, got several"),
+        ([[], []], r"expected one vector for each of 2 texts, got shape \(2, 0\)"),
+        ([[1e300, 1.0], [1.0, 1.0]], "expected finite, non-zero vectors, got infinity"),
+    ],
+)
+def test_vectors_that_are_none_are_an_error(serve, vectors, message):
+    """One of ours, for whatever a service may send."""
+    said = {"data": [{"index": place, "embedding": vector} for place, vector in enumerate(vectors)]}
+    server = serve(lambda *_: (200, {}, said))
+    with pytest.raises(TTTEmbedError, match=message):
+        EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a", "b"])
+
+
+def test_the_width_must_stay(serve):
+    """That which was asked for, and that of the first request of several."""
+
+    def answer(_, body, number):
+        return 200, {}, {"data": [{"index": place, "embedding": [1.0] * number} for place in range(len(body["input"]))]}
+
+    service, asked = (
+        EmbeddingService("openai", "m", url=serve(answer).url, patience=ONCE, dimensions=wanted) for wanted in (None, 3)
+    )
+    with pytest.raises(EmbedderError, match="expected vectors of width 1, got 2"):
+        service.embed_documents(["a"] * 150)
+    with pytest.raises(EmbedderError, match="expected vectors of width 3, got 1"):
+        asked.embed_documents(["a"])
+
+
+def test_a_hundred_wide_vectors_fit_into_an_answer(serve):
+    """Vectors of 4,096 numbers, printed in full, as models of today have them."""
+    said = {"data": [{"index": place, "embedding": [-0.012345678918063641] * 4096} for place in range(100)]}
+    server = serve(lambda *_: (200, {}, said))
+    vectors = EmbeddingService("openai", "m", url=server.url, patience=ONCE).embed_documents(["a"] * 100)
+
+    assert vectors.shape == (100, 4096)
 
 
 def test_the_namesake_needs_a_key(monkeypatch):

@@ -8,8 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tttembed_rag.errors import JudgeError
+from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, Price, open_batch_service, open_judge
+from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.geminibatches import GeminiBatches
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
@@ -241,5 +242,46 @@ def test_errors_are_one_line(gemini, tmp_path):
         service.get("batches/7")
     gemini.fault = lambda *_: None
     gemini.jobs["batches/1"] = {"name": 7, "metadata": {}}
-    with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini's batches"):
+    with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got ValidationError"):
         service.get("batches/1")
+
+
+def test_a_redirect_does_not_get_the_key(serve, monkeypatch):
+    """google-genai's own client would follow it, with the key in a header of Google's."""
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    other = serve(lambda *_: (200, {}, {}))
+    server = serve(lambda *_: (307, {"location": other.url.replace("127.0.0.1", "localhost")}, {}))
+    with pytest.raises(JudgeError, match="tiny: expected an answer, got 307"):
+        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=1))("hello")
+
+    assert server.asked[0][1]["x-goog-api-key"] == "s3cret"
+    assert other.asked == []
+
+
+def test_the_key_is_not_sent_in_the_clear(monkeypatch):
+    """As for every other service."""
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    with pytest.raises(InputError, match=r"^url: expected https where a key is sent, got http://example\.com$"):
+        Gemini.connect("tiny", base_url="http://example.com/v1?token=t")
+
+
+@pytest.mark.parametrize(
+    "said", [5, b"<html>", b"[" * 100_000, {"candidates": [{"content": {"parts": [{"text": 5}]}}]}]
+)
+def test_another_answer_of_a_model_is_an_error(serve, monkeypatch, said):
+    """google-genai reads it with errors of many kinds; a judge and an embedder raise their own."""
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    server = serve(lambda *_: (200, {}, said))
+    with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got "):
+        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=1))("hello")
+
+
+@pytest.mark.parametrize("error", ["boom", {"code": 429, "message": "m", "details": 5}])
+def test_an_error_of_another_shape_is_asked_again(serve, monkeypatch, error):
+    """Its status tells that it passes, whatever stands where Gemini says how long to wait."""
+    monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
+    server = serve(lambda *_: (429, {}, {"error": error}))
+    with pytest.raises(JudgeError, match="tiny: expected an answer, got 429"):
+        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=2, first_wait=0.001))("hello")
+
+    assert len(server.asked) == 2

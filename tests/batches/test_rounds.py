@@ -187,6 +187,41 @@ class TestSentAndRead:
         assert (bench.rewards, bench.open, len(bench.server.batches)) == (0, [], 1)
         assert spent(bench.store)[0] == 2
 
+    def test_results_without_end_do_not_hold_up_the_worker(self, bench, served, monkeypatch):
+        """Far more lines than requests, as little as they weigh packed, are not all read: that is told."""
+        monkeypatch.setattr(batches, "_MORE_LINES", 10)
+        bench.server.fate = lambda requests: (
+            "completed",
+            [*map(bench.server.result, requests), *[{"custom_id": "ab" * 32}] * 5000],
+            [],
+        )
+        bench.store.observe(served(3))
+        read, of_class = [], bench.lines.read
+        monkeypatch.setattr(bench.lines, "read", lambda line: read.append(line) or of_class(line))
+        bench.rounds(5)
+
+        assert len(read) == 10 * 9 + 10
+        assert (bench.rewards, bench.open) == (9, [])
+
+    @pytest.mark.parametrize("name", ["b\ud800", "b\r\nx: y", "..", "b\0"])
+    def test_a_batch_of_an_impossible_name_is_found_in_the_list(self, bench, served, name):
+        """No address can hold the name that its service gives it at first: it is made once, and read."""
+        answer = bench.server.RequestHandlerClass.answer
+
+        class Renaming(bench.server.RequestHandlerClass):
+            def answer(self, path, content):
+                said = answer(self, path, content)
+                renamed = self.command == "POST" and path == "/batches"
+                return json.dumps(json.loads(said) | {"id": name}).encode() if renamed else said
+
+        bench.server.RequestHandlerClass = Renaming
+        bench.store.observe(served(3))
+        said = bench.rounds(6)
+
+        assert said[0][0] == "not judged"
+        assert "expected a batch, got" in said[0][1]
+        assert (bench.rewards, len(bench.server.paid), len(bench.server.batches), bench.open) == (9, 9, 1, [])
+
     def test_a_judge_that_fails_its_probe_is_sent_nothing(self, bench, served):
         """Two single requests show it, and no file is uploaded."""
         bench.server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}

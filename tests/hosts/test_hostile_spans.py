@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
+from tttembed_rag.errors import DataError
 from tttembed_rag.hosts.phoenix import PhoenixProject
 from tttembed_rag.hosts.reading import Reader, Span, children_first
 from tttembed_rag.hosts.spanfiles import read_spans, retrievals_of
@@ -52,6 +53,14 @@ def test_a_project_of_more_spans_than_the_limit_is_told(caplog, limit, cut):
 
     assert len(project.spans(limit=limit)) == min(limit, 3)
     assert (f"project 'mine': only its newest {limit} spans were read" in caplog.text) is cut
+
+
+@pytest.mark.parametrize("span", [{"a": 1}, 5, None])
+def test_spans_that_are_none_are_one_error(span):
+    """Whatever stands in the list of a project, its command ends with one line."""
+    client = SimpleNamespace(get_spans=lambda **_: [span])
+    with pytest.raises(DataError, match="project 'mine': expected spans of Phoenix"):
+        PhoenixProject(SimpleNamespace(spans=client), "mine").spans()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import pytest
 from click.testing import CliRunner
@@ -619,6 +620,20 @@ def test_the_chat_request_is_one_that_openai_takes(proven):
     assert len(request["custom_id"]) <= 64
     assert request["body"].keys() == {"model", "max_completion_tokens", "messages"}
     assert other["body"].keys() == {"model", "max_tokens", "temperature", "messages"}
+
+
+def test_long_lines_are_read_one_by_one(proven):
+    """A file of lines that hold megabytes each, as a bomb unpacks to, never fills the memory."""
+    one = proven("openai:m")
+    (request, *_) = requests_in(*one.write().files)
+    path = write_lines(one.folder / "long.jsonl", [b"x" * 2**20] * 40 + [result_of(request)])
+    tracemalloc.start()
+    collected = read_batch([path], one.plan, one.judge, one.cache, one.outstanding)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert (collected.answers, dict(collected.failures)) == (1, {"not a line of results": 40})
+    assert peak < 16 * 2**20
 
 
 @given(st.binary(max_size=200))

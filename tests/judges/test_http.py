@@ -7,11 +7,14 @@ import email.utils
 import gzip
 import json
 import socket
+import ssl
 import threading
 import time
 import tracemalloc
 import zlib
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from ipaddress import ip_address
 
 import pytest
 
@@ -417,6 +420,100 @@ def test_an_answer_that_drips_is_given_up(serve):
     end()
 
     assert took < 5
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"x-more: 1\r\n"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x-more: 1\r\n"),
+    ],
+    ids=["head", "interim", "trailers"],
+)
+def test_what_drips_around_an_answer_is_given_up(first, then):
+    """Its head, interim answers before it and trailers behind it end in time too."""
+    url, end = drip([first, *[then] * 400])
+    began = time.monotonic()
+    with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
+        Endpoint(url, timeout=0.3, patience=Patience(attempts=1)).ask({}, dict, expected="an object")
+    took = time.monotonic() - began
+    end()
+
+    assert took < 5
+
+
+def test_a_request_that_is_read_slowly_is_given_up():
+    """A large request to a server that takes none of it ends in time."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        endpoint = Endpoint(
+            f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.3, patience=Patience(attempts=1)
+        )
+        with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
+            endpoint.ask({"text": "x" * 20_000_000}, dict, expected="an object")
+
+
+def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
+    """The environment may name a proxy for all addresses, and it would read the key."""
+    proxy, server = serve(lambda *_: (200, {}, {"from": "proxy"})), serve(lambda *_: (200, {}, {"from": "server"}))
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, proxy.url)
+    endpoint = Endpoint(server.url, key="s3cret", patience=QUICK)
+
+    assert endpoint.ask({}, lambda answer: answer["from"], expected="who answers") == "server"
+    assert proxy.asked == []
+
+
+def test_an_answer_over_tls_ends_in_time(tmp_path, monkeypatch):
+    """An encrypted connection is read and asked again like another, and its head must not drip either."""
+    certificate, key = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer_once_then_drip, args=(listening, context), daemon=True)
+        thread.start()
+        endpoint = Endpoint(
+            f"https://127.0.0.1:{listening.getsockname()[1]}", key="k", timeout=1.0, patience=Patience(attempts=1)
+        )
+        first = endpoint.ask({}, lambda answer: answer["z"], expected="z")
+        with pytest.raises(JudgeError, match=r"expected a whole answer within 1 s"):
+            endpoint.ask({}, lambda answer: answer["z"], expected="z")
+        thread.join(10)
+
+    assert first == 1
+
+
+def self_signed(folder):
+    """A certificate of this machine and its key, as files."""
+    x509 = pytest.importorskip("cryptography.x509", reason="cryptography is not installed")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    now, address = datetime.now(UTC), x509.IPAddress(ip_address("127.0.0.1"))
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+    made = made.add_extension(x509.SubjectAlternativeName([address]), critical=True).sign(key, hashes.SHA256())
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(secret)
+    return folder / "certificate.pem", folder / "key.pem"
+
+
+def answer_once_then_drip(listening, context):
+    """Answer one request on one connection, and send a head without end to the second."""
+    raw, _ = listening.accept()
+    with contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as talking:
+        talking.recv(65536)
+        talking.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{"z":1}')
+        talking.recv(65536)
+        talking.sendall(b"HTTP/1.1 200 OK\r\n")
+        for _ in range(400):
+            talking.sendall(b"x-more: 1\r\n")
+            time.sleep(0.02)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

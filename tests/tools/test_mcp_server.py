@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("mcp")
 
+import anyio
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -206,6 +207,65 @@ def test_a_server_that_lists_without_end_is_given_up(monkeypatch, tools):
                 await behind._listed(client)
 
     asyncio.run(story())
+
+
+def test_tools_that_no_agent_could_read_are_left_out(caplog):
+    """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
+    schemas = {"object": {"type": "object"}, "long": {"type": "object", "x": "y" * 2**20}}
+    tools = [
+        Tool(name="fine", input_schema=schemas["object"]),
+        Tool(name="n" * 2**20, input_schema=schemas["object"]),
+        Tool(name="described", description="d" * 2**20, input_schema=schemas["object"]),
+        Tool(name="schema", input_schema=schemas["long"]),
+    ]
+
+    async def list_tools(_ctx, _params):
+        return ListToolsResult(tools=tools)
+
+    async def story():
+        async with Client(Server("long", on_list_tools=list_tools)) as client:
+            return await FrontedServer("long", None)._listed(client)
+
+    assert list(asyncio.run(story())) == ["long.fine"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "server 'long': 3 tools of more than 262144 bytes are left out"
+    ]
+
+
+def test_a_server_that_stays_silent_is_told_of_and_tried_again(monkeypatch, caplog):
+    """It may hang while it lists, or in a call, which says nothing of the tool: each ends in time, with one line."""
+    monkeypatch.setattr(mcp_server, "_PATIENCE", 0.2)
+    monkeypatch.setattr(mcp_server, "_PAUSE", 0.01)
+    monkeypatch.setattr(mcp_server, "_LONGEST_CALL", 0.2)
+    lists = itertools.count()
+
+    async def list_tools(_ctx, _params):
+        if next(lists) == 0:
+            await anyio.sleep_forever()
+        return ListToolsResult(tools=[Tool(name="slow", input_schema={"type": "object"})])
+
+    async def call_tool(_ctx, _params):
+        await anyio.sleep_forever()
+
+    async def changed(behind):
+        listed.append(list(behind.tools))
+        is_listed.set()
+
+    async def story():
+        behind = FrontedServer("silent", Server("silent", on_list_tools=list_tools, on_call_tool=call_tool))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(behind.keep, changed, 60.0)
+            with anyio.fail_after(30):
+                await is_listed.wait()
+                with pytest.raises(TimeoutError, match=r"server 'silent' has not answered within 0\.2 s"):
+                    await behind.call("silent.slow", {})
+            tasks.cancel_scope.cancel()
+
+    listed, is_listed = [], anyio.Event()
+    asyncio.run(story())
+
+    assert listed == [["silent.slow"]]
+    assert [record.getMessage().startswith("server 'silent': ") for record in caplog.records] == [True]
 
 
 @pytest.mark.parametrize(

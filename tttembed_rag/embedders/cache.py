@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tttembed_rag.embedders.contract import Embedder
+from tttembed_rag.embedders.contract import Embedder, Width
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.checks import FloatArray
@@ -81,6 +81,7 @@ class CachedEmbedder:
         self._seconds = seconds
         self._size = at_once if seconds is None else min(at_once, _FIRST)
         self.fingerprint = embedder.fingerprint
+        self._width = Width(embedder.fingerprint)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries."""
@@ -96,9 +97,9 @@ class CachedEmbedder:
         while start < len(texts):
             part, began = texts[start : start + self._size], time.monotonic()
             keys = [pair_key(self.fingerprint, role, text) for text in part]
-            by_key = self._cache.get(keys)
+            by_key = {key: self._width.checked(vector[None])[0] for key, vector in self._cache.get(keys).items()}
             if missing := {key: text for key, text in zip(keys, part, strict=True) if key not in by_key}:
-                fresh = dict(zip(missing, embed(list(missing.values())), strict=True))
+                fresh = dict(zip(missing, self._width.checked(embed(list(missing.values()))), strict=True))
                 self._cache.put(fresh)
                 by_key |= fresh
             if vectors is None:

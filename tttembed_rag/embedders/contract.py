@@ -38,12 +38,43 @@ def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
         count: Number of texts that the model was given.
 
     Raises:
-        EmbedderError: There are more or fewer vectors than texts.
+        EmbedderError: There are more or fewer vectors than texts, or vectors of several widths.
         VectorError: A vector is NaN, infinite or zero.
     """
     if not count:
         return np.empty((0, 0), dtype=np.float32)
-    floats = as_floats(name, np.asarray(vectors)).astype(np.float32)
-    if floats.ndim != 2 or len(floats) != count:
+    try:
+        given = np.asarray(vectors)
+    except ValueError as exc:
+        raise EmbedderError(f"{name}: expected vectors of one width, got several") from exc
+    with np.errstate(over="ignore"):  # becomes infinite, and is refused below
+        floats = as_floats(name, given).astype(np.float32)
+    if floats.ndim != 2 or len(floats) != count or not floats.shape[1]:
         raise EmbedderError(f"{name}: expected one vector for each of {count} texts, got shape {floats.shape}")
     return floats / checked_norms(name, floats)[:, None]
+
+
+class Width:
+    """The width of a model's vectors: that of the first ones.
+
+    Args:
+        name: The model's name, for errors.
+
+        expected: The width that was asked for; None where the first vectors tell.
+    """
+
+    def __init__(self, name: str, expected: int | None = None) -> None:
+        self._name, self._expected = name, expected
+
+    def checked(self, vectors: FloatArray) -> FloatArray:
+        """The vectors (n, d) as they are.
+
+        Raises:
+            EmbedderError: They have another width than those before.
+        """
+        width = vectors.shape[1]
+        if self._expected is None:
+            self._expected = width
+        if width != self._expected:
+            raise EmbedderError(f"{self._name}: expected vectors of width {self._expected}, got {width}")
+        return vectors

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.embedders.batches import requests
-from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.embedders.contract import Width, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
@@ -121,8 +121,11 @@ class GeminiEmbedder:
             task_type=None if self._by_prefix else prompt, output_dimensionality=self._dimensions
         )
         prefixed = [prompt + text for text in texts] if self._by_prefix else texts
+        width = Width(self._model, self._dimensions)
         try:
-            parts = [self._ask(partial(self._answer, group, config)) for group in requests(prefixed, _AT_ONCE)]
+            parts = [
+                width.checked(self._ask(partial(self._answer, group, config))) for group in requests(prefixed, _AT_ONCE)
+            ]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
             raise EmbedderError(str(exc)) from exc
         return np.concatenate(parts) if parts else unit_vectors(self._model, [], 0)

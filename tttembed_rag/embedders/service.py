@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 
 from tttembed_rag.embedders.batches import requests
-from tttembed_rag.embedders.contract import unit_vectors
+from tttembed_rag.embedders.contract import Width, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError
 from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
+
+# Bytes of an answer: a hundred vectors of 8,192 numbers, each of them printed in full.
+_LONGEST_ANSWER = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +135,14 @@ class EmbeddingService:
             header="api-key" if ".azure.com" in base else "authorization",
             patience=patience,
             timeout=timeout,
+            longest_answer=_LONGEST_ANSWER,
         )
         self._body = {"model": model} | ({} if dimensions is None else {self._protocol.width: dimensions})
         self._prefixes = query_prefix, document_prefix
         self.fingerprint = fingerprint_of(
             protocol, model, url=self._endpoint.url, dimensions=dimensions, prefixes=self._prefixes
         )
+        self._dimensions = dimensions
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of queries.
@@ -156,19 +161,17 @@ class EmbeddingService:
         return self._embed(texts, 1)
 
     def _embed(self, texts: Sequence[str], kind: int) -> FloatArray:
-        said = self._body | self._protocol.kinds[kind]
+        said, width = self._body | self._protocol.kinds[kind], Width(self.fingerprint, self._dimensions)
         prefixed = [self._prefixes[kind] + text for text in texts]
         try:
             parts = [
-                unit_vectors(
-                    self.fingerprint,
-                    self._endpoint.ask(
-                        said | {self._protocol.texts: group}, self._protocol.vectors, expected="a vector for each text"
-                    ),
-                    len(group),
-                )
+                width.checked(unit_vectors(self.fingerprint, self._answer(said, group), len(group)))
                 for group in requests(prefixed, self._protocol.at_once)
             ]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
             raise EmbedderError(str(exc)) from exc
         return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], 0)
+
+    def _answer(self, said: dict[str, Any], texts: list[str]) -> Any:
+        body = said | {self._protocol.texts: texts}
+        return self._endpoint.ask(body, self._protocol.vectors, expected="a vector for each text")

@@ -64,11 +64,13 @@ class PhoenixProject:
         start = None if since is None else datetime.fromtimestamp(since, tz=UTC)
         try:
             found = self._client.spans.get_spans(project_identifier=self.name, start_time=start, limit=limit)
-        except Exception as exc:  # of the client's HTTP library, which it does not wrap
-            raise DataError(f"project {self.name!r}: expected spans of Phoenix ({_line(exc)})") from exc
+            spans = [span_of(one) for one in found]
+        except Exception as exc:  # of the client's HTTP library, which it does not wrap, or of spans that are none
+            reason = f"{type(exc).__name__}: {_line(exc)}"
+            raise DataError(f"project {self.name!r}: expected spans of Phoenix ({reason})") from exc
         if len(found) >= limit:
             _log.warning("project %r: only its newest %d spans were read: raise the limit for more", self.name, limit)
-        return [span_of(one) for one in found]
+        return spans
 
     def annotate(
         self,

@@ -122,11 +122,8 @@ class GeminiBatches:
         return self._ask(lambda: self._once(call))
 
     def _once(self, call: Callable[[], ResultT]) -> ResultT:
-        try:
-            with failures_of(self._model):
-                return call()
-        except (ValueError, TypeError, AttributeError) as exc:  # of google-genai, from an answer of another shape
-            raise JudgeError(f"{self._model}: expected an answer of Gemini's batches, got {exc}") from exc
+        with failures_of(self._model):
+            return call()
 
     def _read(self, job: Any) -> ServiceBatch:
         """A batch as google-genai has it."""

@@ -140,9 +140,14 @@ def _anything(answer: Any) -> None:
 def _name(answer: Any) -> str:
     """The id of a file or a batch."""
     name = answer["id"]
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or _is_odd(name):
         raise TypeError("expected an id")
     return name
+
+
+def _is_odd(name: str) -> bool:
+    """Whether *name* cannot be a part of an address: half of a pair of surrogates cannot be written in one at all."""
+    return not name.isprintable() or name in (".", "..")
 
 
 def _batch(answer: Any) -> ServiceBatch:
@@ -154,7 +159,7 @@ def _batch(answer: Any) -> ServiceBatch:
         _text(answer["status"]),
         key=_text(metadata.get(_KEY)) if isinstance(metadata, Mapping) else "",
         requests=_text(answer.get("input_file_id")),
-        results=tuple(filter(None, (_text(answer.get(f"{kind}_file_id")) for kind in ("output", "error")))),
+        results=tuple(_name({"id": file}) for kind in ("output", "error") if (file := answer.get(f"{kind}_file_id"))),
         created_at=float(created) if is_time else float("inf"),
         why="; ".join(words_of(error) for error in (errors or {}).get("data") or [])[:_SHOWN],
     )

@@ -241,7 +241,13 @@ class _Files:
 
 
 def read_batch(
-    paths: Sequence[Path], plan: Plan, judge: LineJudge, cache: Answers, outstanding: Outstanding
+    paths: Sequence[Path],
+    plan: Plan,
+    judge: LineJudge,
+    cache: Answers,
+    outstanding: Outstanding,
+    *,
+    lines: int | None = None,
 ) -> Collected:
     """Keep the answers in files of results, each as it is read; reading a file twice changes nothing.
 
@@ -256,13 +262,15 @@ def read_batch(
 
         outstanding: Pairs that were asked about; those with an answer or a failure are released.
 
+        lines: Lines of a file that are read at most; None for all.
+
     Raises:
         DataError: A file is not there, or none of its lines is one of results.
         JudgeError: The judge failed its probe.
     """
     reading = _Reading(plan, judge, cache, outstanding)
     for path in paths:
-        reading.file(path)
+        reading.file(path, lines)
     return reading.finish()
 
 
@@ -288,13 +296,15 @@ class _Reading:
         self._answers = self._known = self._strangers = 0
         self._usage, self._usd = Usage(), 0.0
 
-    def file(self, path: Path) -> None:
+    def file(self, path: Path, lines: int | None) -> None:
         """Keep the answers of one file."""
-        read = 0
-        for lines in _in_parts(path):
-            results = [self._judge.read(line) for line in lines]
+        read = seen = 0
+        for results in _in_parts(path, self._judge.read, lines):
+            seen += len(results)
             read += sum(result.pair is not None for result in results)
             self._part(results)
+        if seen == lines:
+            self._failure(f"results of {lines} lines and more, of which the rest is not read")
         if not read and path.stat().st_size:
             raise DataError(f"{path}: expected lines of results, each with the address of a pair, found none")
 
@@ -379,24 +389,24 @@ class _Reading:
             )
 
 
-def _in_parts(path: Path) -> Iterator[list[bytes]]:
-    """The lines of a file, some at a time; a line that is too long cannot be read."""
+def _in_parts(path: Path, read: Callable[[bytes], LineResult], most: int | None) -> Iterator[list[LineResult]]:
+    """What the lines of a file say, some at a time; only one of them, which may be long, is in memory."""
     try:
         with path.open("rb") as file:
-            lines = _lines(file.readline)
-            while part := list(islice(lines, _AT_ONCE)):
+            lines = filter(bytes.strip, islice(_lines(file.readline), most))
+            while part := [read(line) for line in islice(lines, _AT_ONCE)]:
                 yield part
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a file of results, found none") from exc
 
 
 def _lines(readline: Callable[[int], bytes]) -> Iterator[bytes]:
+    """The lines of a file; one that is too long becomes one that cannot be read."""
     while line := readline(_LONGEST_LINE):
         end = line
         while not end.endswith(b"\n") and (end := readline(_LONGEST_LINE)):
             line = _TOO_LONG
-        if line.strip():
-            yield line
+        yield line
 
 
 def answered(plan: Plan, judge: LineJudge, cache: Answers) -> Verdicts:

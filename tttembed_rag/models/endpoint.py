@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +12,11 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.models.client import LOOPBACK, service_client
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, RefusedError, check_status
 
 ResultT = TypeVar("ResultT")
 
-# Hosts that a key may be sent to over plain HTTP.
-_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 # Bytes of an answer, uncompressed, that are read at most.
 _LONGEST_ANSWER = 8 * 2**20
 # A request that is too large for the server, or for a proxy before it.
@@ -53,6 +51,8 @@ class Endpoint:
 
         timeout: Seconds until an answer must be there, whole.
 
+        longest_answer: Bytes of an answer, uncompressed, that are read at most.
+
     Raises:
         InputError: The address is none, or would send the key in the clear, or the key can stand in no header.
     """
@@ -67,6 +67,7 @@ class Endpoint:
         headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
         timeout: float = 60.0,
+        longest_answer: int = _LONGEST_ANSWER,
     ) -> None:
         try:
             parts = urlsplit(url)
@@ -79,15 +80,16 @@ class Endpoint:
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
-        if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
         self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
         self.host = parts.hostname
         self.address = parts.netloc
+        self._longest_answer = longest_answer
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
-        self._client = self._httpx.Client(timeout=timeout, headers=sent, follow_redirects=False)
+        self._client = service_client(timeout=timeout, headers=sent)
         weakref.finalize(self, self._client.close)
         self._patiently = (patience or Patience()).caller()
 
@@ -156,7 +158,7 @@ class Endpoint:
         self, method: str, path: str, content: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str
     ) -> ResultT:
         answer = bytearray()
-        status, headers = self._send(method, path, content, answer.extend, _LONGEST_ANSWER)
+        status, headers = self._send(method, path, content, answer.extend, self._longest_answer)
         shown = self._check(status, headers, answer)
         try:
             return read(json.loads(answer))
@@ -177,16 +179,17 @@ class Endpoint:
         self, method: str, path: str, content: Mapping[str, Any], write: Callable[[bytes], object], most: int
     ) -> tuple[int, Any]:
         """Status and headers of an answer that is whole, not too long, and in time; *write* takes its parts."""
-        ends, length = time.monotonic() + self._timeout, 0
+        length = 0
         try:
             with self._client.stream(method, self.url + path, **content) as response:
                 for part in self._parts(response):
                     length += len(part)
                     if length > most:
                         raise JudgeError(f"{self.name}: expected at most {most} bytes, got more")
-                    if time.monotonic() > ends:
-                        raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
                     write(part)
+        except (TimeoutError, self._httpx.TimeoutException) as exc:
+            reason = f"expected a whole answer within {self._timeout:g} s, got {type(exc).__name__}"
+            raise BusyError(f"{self.name}: {reason}") from exc
         except zlib.error as exc:
             raise BusyError(f"{self.name}: expected an answer that can be unpacked, got {exc}") from exc
         except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
-from tttembed_rag.errors import JudgeError, require
+from tttembed_rag.errors import InputError, JudgeError, require
+from tttembed_rag.models.client import LOOPBACK, service_client
 from tttembed_rag.models.retrying import BusyError, check_status
 
 EXTRA = "gemini"
@@ -20,14 +23,27 @@ def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
 
         base_url: Another server that speaks the protocol.
 
-        timeout: Seconds to wait for an answer.
+        timeout: Seconds until an answer must be there, whole.
+
+    Raises:
+        InputError: The address would send the key in the clear to another machine.
+        JudgeError: There is no key.
     """
+    parts = urlsplit(base_url or "")
+    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
+        raise InputError(f"url: expected https where a key is sent, got http://{parts.hostname}")
     genai = require("google.genai", EXTRA)
-    options = require("google.genai.types", EXTRA).HttpOptions(base_url=base_url, timeout=int(timeout * 1000))
+    # Its own client would follow redirects, and carry the key to wherever they lead.
+    http = service_client(timeout=timeout)
+    options = require("google.genai.types", EXTRA).HttpOptions(
+        base_url=base_url, timeout=int(timeout * 1000), httpx_client=http
+    )
     try:
-        return genai.Client(http_options=options)
+        client = genai.Client(http_options=options)
     except ValueError as exc:
         raise JudgeError(f"{model}: expected an API key in GEMINI_API_KEY ({exc})") from exc
+    weakref.finalize(client, http.close)
+    return client
 
 
 @contextmanager
@@ -40,17 +56,22 @@ def failures_of(model: str) -> Iterator[None]:
         reason = f"{model}: expected an answer, got {exc.code} {exc.message}"
         check_status(exc.code, _headers(exc), reason)
         raise JudgeError(reason) from exc
-    except Exception as exc:
-        if _is_transport(exc):
-            raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+    except JudgeError:
         raise
+    except Exception as exc:
+        if isinstance(exc, TimeoutError) or _is_transport(exc):
+            raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
+        # google-genai reads an answer of another shape with errors of all kinds, of pydantic and of json among them.
+        said = " ".join(str(exc).split())
+        raise JudgeError(f"{model}: expected an answer of Gemini, got {type(exc).__name__}: {said:.200}") from exc
 
 
 def _headers(exc: Any) -> dict[str, str]:
     """Retry-After of an error, from its headers or from the RetryInfo that Gemini sends instead."""
     delay = (getattr(exc.response, "headers", None) or {}).get("retry-after")
     error = exc.details.get("error", exc.details) if isinstance(exc.details, dict) else {}
-    for detail in error.get("details") or ():
+    details = error.get("details") if isinstance(error, dict) else None
+    for detail in details if isinstance(details, list) else ():
         if delay is None and isinstance(detail, dict):
             delay = detail.get("retryDelay")
     return {"retry-after": str(delay).removesuffix("s")} if delay else {}

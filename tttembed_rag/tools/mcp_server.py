@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 _log = logging.getLogger(__name__)
-# Seconds that the servers behind may take to answer at first, and that one that is away is left alone.
+# Seconds that the servers behind may take to answer at first and to list, and that one that is away is left alone.
 _PATIENCE, _PAUSE = 30.0, 5.0
+# Seconds that a tool may take.
+_LONGEST_CALL = 3600.0
 # What a server may list: so many tools, in so many pages.
 _MOST_TOOLS, _PAGES = 20_000, 1_000
+# Bytes of a tool as JSON; agents read those of several tools at once.
+_LONGEST_TOOL = 256 * 1024
 _SEARCH, _CALL = "search_tools", "call_tool"
 _TOOLS: list[dict[str, Any]] = [
     {
@@ -104,6 +108,7 @@ class FrontedServer:
         self._target = target
         self._client: Client | None = None
         self._broken = anyio.Event()
+        self._too_long = 0
 
     async def keep(self, changed: Callable[[FrontedServer], Any], every: float) -> None:
         """Stay connected; what it lists is told to *changed*, every so many seconds."""
@@ -112,7 +117,7 @@ class FrontedServer:
 
         while True:
             try:
-                async with Client(self._target) as client:
+                async with Client(self._target, read_timeout_seconds=_PATIENCE) as client:
                     self._client, self._broken = client, anyio.Event()
                     while not self._broken.is_set():
                         self.tools = await self._listed(client)
@@ -131,6 +136,7 @@ class FrontedServer:
 
         Raises:
             ConnectionError: The server is away.
+            TimeoutError: It has not answered in time.
             MCPError: It refused the call.
         """
         import mcp_types as types
@@ -139,11 +145,15 @@ class FrontedServer:
         if self._client is None:
             raise ConnectionError(f"server {self.name!r} is away")
         try:
-            return await self._client.call_tool(self.tools[tool].name, dict(arguments or {}))
+            return await self._client.call_tool(
+                self.tools[tool].name, dict(arguments or {}), read_timeout_seconds=_LONGEST_CALL
+            )
         except MCPError as exc:
             if exc.code == types.CONNECTION_CLOSED:
                 self._broken.set()
                 raise ConnectionError(f"server {self.name!r} went away") from exc
+            if exc.code == types.REQUEST_TIMEOUT:
+                raise TimeoutError(f"server {self.name!r} has not answered within {_LONGEST_CALL:g} s") from exc
             raise
         except (OSError, RuntimeError) as exc:
             self._broken.set()
@@ -152,9 +162,12 @@ class FrontedServer:
     async def _listed(self, client: Client) -> dict[str, types.Tool]:
         tools: dict[str, types.Tool] = {}
         cursor: str | None = None
+        too_long = 0
         for _ in range(_PAGES):
             page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-            tools |= {f"{self.name}.{tool.name}": tool for tool in page.tools}
+            some = [tool for tool in page.tools if len(tool.model_dump_json()) <= _LONGEST_TOOL]
+            too_long += len(page.tools) - len(some)
+            tools |= {f"{self.name}.{tool.name}": tool for tool in some}
             cursor = page.next_cursor
             if not cursor or len(tools) > _MOST_TOOLS:
                 break
@@ -162,6 +175,9 @@ class FrontedServer:
             raise ValueError(f"expected at most {_PAGES} pages of tools, got more")
         if len(tools) > _MOST_TOOLS:
             raise ValueError(f"expected at most {_MOST_TOOLS} tools, got more")
+        if too_long > self._too_long:
+            _log.warning("server %r: %d tools of more than %d bytes are left out", self.name, too_long, _LONGEST_TOOL)
+        self._too_long = too_long
         return tools
 
 

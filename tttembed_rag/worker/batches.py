@@ -64,6 +64,8 @@ _QUERIES, _REQUESTS, _BYTES = 1000, 10_000, 50_000_000
 _NEXT = 3600.0
 # Seconds between looks at a batch: a share of its age, up to the longest.
 _LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
+# Lines of a file of results that are read at most: so many for each pair, and so many besides.
+_LINES_PER_PAIR, _MORE_LINES = 10, 1000
 
 
 class BatchAsking:
@@ -194,13 +196,14 @@ class BatchAsking:
         answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
         plan = _plan(waiting, price=Price(*batch.price))
         failures: Counter[str] = Counter()
+        lines = _LINES_PER_PAIR * batch.pairs + _MORE_LINES
         answered_now = unkept = 0
         with tempfile.TemporaryDirectory(prefix="tttembed-batch-") as folder:
             for path in self._limited(partial(self._service.download, found, Path(folder)), stop):
                 lease()  # who lost it must write nothing
                 with closing(Outstanding.open(None)) as outstanding:
                     try:
-                        collected = read_batch([path], plan, self._lines, answers, outstanding)
+                        collected = read_batch([path], plan, self._lines, answers, outstanding, lines=lines)
                     except (DataError, JudgeError) as exc:
                         failures[str(exc).replace(str(path), "its results")] += 1
                         continue
