@@ -310,6 +310,26 @@ class TestGenerators:
 
         assert (said, outside) == (["acme", "bob", "", "bob"], "")
 
+    async def test_tasks_and_threads_of_generators_that_take_turns_are_never_taken_for_each_others(self):
+        """What a generator awaits has its tenant; what is started while it waits at a `yield` has none."""
+
+        async def now():
+            await asyncio.sleep(0)
+            return current_tenant()
+
+        async def steps(tenant):
+            with scope("t", tenant=tenant):
+                for _ in range(2):
+                    yield await asyncio.gather(now(), asyncio.to_thread(current_tenant))
+
+        first, second = steps("acme"), steps("bob")
+        said = [await anext(one) for one in (first, second, first, second)]
+        outside = await asyncio.gather(now(), asyncio.to_thread(current_tenant))
+        await first.aclose()
+        await second.aclose()
+
+        assert (said, outside) == ([["acme"] * 2, ["bob"] * 2, [""] * 2, ["bob"] * 2], [""] * 2)
+
     def test_a_context_manager_may_hold_a_block_open(self):
         """Also within a generator that is itself running, and one that an `ExitStack` closes."""
 
