@@ -85,7 +85,7 @@ class Endpoint:
         if key and parts.scheme == "http" and parts.hostname not in _LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
         self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
-        self.host = parts.hostname
+        self.host: str = parts.hostname or ""
         self.address = parts.netloc
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
