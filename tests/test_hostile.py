@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import pickle
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+import zipfile
 
 import numpy as np
 import pytest
@@ -18,8 +21,11 @@ from click.testing import CliRunner
 
 from tttembed_rag import InputError, Offsets, fit, scope
 from tttembed_rag.cli import main
+from tttembed_rag.embedders import open_embedder
+from tttembed_rag.errors import StoreError
 from tttembed_rag.judges.documents import fence_of, readable
 from tttembed_rag.judges.specs import open_judge
+from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.report import gather
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
@@ -101,12 +107,43 @@ class TestJudges:
             "http+cohere://me:secret@host?what=secret",
             "cross-encoder:m?tokens=secret1",
             "x://secret@h?k=secret",
+            "http+cohere://host/path?secret2",
+            "python:nowhere:name?key=secret3",
         ):
             with pytest.raises(InputError) as caught:
                 open_judge(spec, queries={}, documents={})
 
             assert "secret@" not in str(caught.value)
             assert "=secret" not in str(caught.value)
+            assert "secret2" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "address", ["//me:secret/@host", "//host:secret/path", "/me:secret@host", "me:secret@host", r"\\me:secret@host"]
+    )
+    def test_an_address_that_is_none_is_neither_shown_nor_a_judge(self, address):
+        """A password with an oblique stroke, or one stroke too few: the fingerprint would have held the password."""
+        with pytest.raises(InputError) as caught:
+            Endpoint(f"http:{address}")
+
+        assert "secret" not in "".join(traceback.format_exception(caught.value, limit=0))
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:a@secret@host/name", "postgresql://me:secret@host:none/name"])
+def test_a_store_with_a_password_that_cannot_be_read_is_not_shown(url):
+    """An @ as it is makes the rest of a password a part of the host; no cause of the error shows it either."""
+    with pytest.raises(StoreError) as caught:
+        open_store(url)
+
+    assert "secret" not in "".join(traceback.format_exception(caught.value, limit=0))
+
+
+@pytest.mark.parametrize("spec", ["https://me:secret@host/v1", "https://host/v1?key=secret"])
+def test_an_address_is_no_embedder_and_not_shown_whole(spec):
+    """Somebody takes the address of a service for a spec."""
+    with pytest.raises(InputError) as caught:
+        open_embedder(spec)
+
+    assert "secret" not in str(caught.value)
 
 
 class TestFiles:
@@ -115,6 +152,39 @@ class TestFiles:
     DEEP = "[" * 100_000 + "]" * 100_000
 
     SPAN = '{"context": {"span_id": "a", "trace_id": "b"}, "attributes": %s}'
+
+    @pytest.mark.parametrize("claims", ["an array of 29 TiB", "a header that is no Python"])
+    def test_vectors_that_claim_anything_are_refused_in_one_line(self, tmp_path, claims):
+        """A file of vectors with a header from elsewhere."""
+        folder = tmp_path / "set"
+        (folder / "vectors").mkdir(parents=True)
+        for name in ("corpus", "queries"):
+            (folder / f"{name}.jsonl").write_text('{"_id": "1", "text": "a text"}\n', encoding="utf-8")
+        (folder / "qrels").mkdir()
+        (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n", encoding="utf-8")
+        header = io.BytesIO()
+        if claims == "an array of 29 TiB":
+            shape = {"descr": "<f4", "fortran_order": False, "shape": (10**12, 8)}
+            np.lib.format.write_array_header_1_0(header, shape)
+        else:
+            header.write(b"\x93NUMPY\x01\0\x10\0{garbage((((((((")
+        with zipfile.ZipFile(folder / "vectors" / "v.npz", "w") as file:
+            for name in ("doc_ids", "docs", "query_ids", "queries"):
+                file.writestr(f"{name}.npy", header.getvalue())
+        done = run("fit", folder, "--vectors", "v", "--rewards", "qrels", "--out", tmp_path / "out")
+
+        assert (done.exit_code, done.output.splitlines()[-1][:7]) == (2, "Error: "), done.exception
+
+    def test_an_error_quotes_no_whole_file(self, tmp_path):
+        """A line of a megabyte and one that clears the screen are told of in one short line."""
+        path = tmp_path / "\x1b[2J.safetensors"
+        about = json.dumps({"__metadata__": {"format": "x" * 100_000}}).encode()
+        path.write_bytes(len(about).to_bytes(8, "little") + about)
+        done = run("show", path)
+
+        assert done.exit_code == 2
+        assert [len(line) < 1200 and line.isprintable() for line in done.output.splitlines() if line][-1:] == [True]
+        assert "\x1b" not in done.output
 
     @pytest.mark.parametrize(
         ("name", "content", "command"),

@@ -10,14 +10,14 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, Offset, Offsets, scope
-from tttembed_rag.capture import REQUIRED, StoreLog
+from tttembed_rag.capture import REQUIRED, RewardLog, StoreLog
 from tttembed_rag.serving import Steering, current_tenant, follow
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
@@ -245,7 +245,10 @@ class TestGenerators:
     """Blocks that do not end in the order in which they began."""
 
     def test_the_thread_ends_where_it_began(self):
-        """However two generators take turns, each end is that of its own block alone, and nothing is raised."""
+        """However two generators take turns, each end is that of its own block alone, and nothing is raised.
+
+        What runs outside them while a block is open has no tenant.
+        """
 
         def steps(tenant):
             with scope("t", tenant=tenant):
@@ -257,7 +260,96 @@ class TestGenerators:
         after_first = next(first)
         after_second = next(second)
 
-        assert (after_first, after_second, current_tenant()) == ("bob", "", "")
+        assert (after_first, after_second, current_tenant()) == ("", "", "")
+
+    @pytest.mark.parametrize("opened", ["by with", "by a function"])
+    def test_generators_that_take_turns_are_never_taken_for_each_other(self, store, opened):
+        """Nor is their caller: what runs while another's block is the innermost is left out, also of a new store."""
+
+        def steps(tenant):
+            with scope("t", tenant=tenant) if opened == "by with" else opened_block(tenant):
+                for number in range(2):
+                    log.observe(f"{tenant}'s {number}", ["a document"])
+                    memory.observe(f"{tenant}'s {number}", ["a document"])
+                    yield
+
+        def opened_block(tenant):
+            stack = ExitStack()
+            stack.enter_context(scope("t", tenant=tenant))
+            return stack
+
+        memory = RewardLog("j")
+        with StoreLog(store) as log:
+            first, second = steps("acme"), steps("bob")
+            for one in (first, second, first, second):
+                next(one)
+            log.observe("nobody's", ["a document"])
+            memory.observe("nobody's", ["a document"])
+            first.close()
+            second.close()
+        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+        queries = {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
+
+        assert queries == {"acme": ["acme's 0"], "bob": ["bob's 0", "bob's 1"]}
+        assert (log.counts.without_tenant, len(memory)) == (2, 0)
+
+    async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
+        """As plain ones."""
+
+        async def steps(tenant):
+            with scope("t", tenant=tenant):
+                for _ in range(2):
+                    await asyncio.sleep(0)
+                    yield current_tenant()
+
+        first, second = steps("acme"), steps("bob")
+        said = [await anext(one) for one in (first, second, first, second)]
+        outside = current_tenant()
+        await first.aclose()
+        await second.aclose()
+
+        assert (said, outside) == (["acme", "bob", "", "bob"], "")
+
+    async def test_tasks_and_threads_of_generators_that_take_turns_are_never_taken_for_each_others(self):
+        """What a generator awaits has its tenant; what is started while it waits at a `yield` has none."""
+
+        async def now():
+            await asyncio.sleep(0)
+            return current_tenant()
+
+        async def steps(tenant):
+            with scope("t", tenant=tenant):
+                for _ in range(2):
+                    yield await asyncio.gather(now(), asyncio.to_thread(current_tenant))
+
+        first, second = steps("acme"), steps("bob")
+        said = [await anext(one) for one in (first, second, first, second)]
+        outside = await asyncio.gather(now(), asyncio.to_thread(current_tenant))
+        await first.aclose()
+        await second.aclose()
+
+        assert (said, outside) == ([["acme"] * 2, ["bob"] * 2, [""] * 2, ["bob"] * 2], [""] * 2)
+
+    def test_a_context_manager_may_hold_a_block_open(self):
+        """Also within a generator that is itself running, and one that an `ExitStack` closes."""
+
+        @contextmanager
+        def of_tenant(tenant):
+            with scope("t", tenant=tenant):
+                yield
+
+        def steps():
+            with scope("t", tenant="bob"), of_tenant("acme"):
+                yield current_tenant()
+
+        with of_tenant("acme"):
+            seen = [current_tenant()]
+        with ExitStack() as stack:
+            stack.enter_context(of_tenant("acme"))
+            seen.append(current_tenant())
+        seen += steps()
+
+        assert seen == ["acme"] * 3
 
     def test_a_block_may_end_in_another_context(self):
         """A generator that is closed elsewhere raises nothing, and leaves nothing behind."""

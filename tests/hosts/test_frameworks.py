@@ -48,7 +48,15 @@ class TestSaved:
 
     @pytest.mark.parametrize(
         "store",
-        ["", "env:", None, "postgresql://me:secret@host/name", "postgresql://host/name?user=me&password=secret"],
+        [
+            "",
+            "env:",
+            None,
+            "postgresql://me:secret@host/name",
+            "postgresql://me:secret/with#strokes?@host/name",
+            "postgresql://host/name?user=me&password=secret",
+            "postgresql://host/name?sslpassword=secret",
+        ],
     )
     def test_secrets_and_nonsense_are_refused(self, store):
         """A password never gets into a table or a collection, and the message does not repeat it."""

@@ -339,3 +339,21 @@ class TestHarm:
         log.close()
 
         assert (store.counts("acme").queries, store.counts("acme").pairs, store.counts("").queries) == (1, 4, 0)
+
+    def test_a_span_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, sqlite_url):
+        """It ended in a thread that knows no scope, and is left out as any other query without a tenant."""
+        log = StoreLog(sqlite_url)
+        processor, tracer = provided(log)
+
+        def serve():
+            tracer.start_span("retrieve", attributes=retriever()).end()
+
+        with scope("billing", tenant="acme"):
+            serve()
+            thread = threading.Thread(target=serve)
+            thread.start()
+            thread.join()
+        processor.shutdown()
+        log.close()
+
+        assert (store.counts("acme").queries, store.counts("").queries, log.counts.without_tenant) == (1, 0, 1)

@@ -98,7 +98,7 @@ class TestNames:
     """A store without texts."""
 
     def test_ids_that_may_be_words_are_hashed(self, tmp_path) -> None:
-        """Blanks, capitals and foreign letters tell them from ids of programs; the text itself is no task either."""
+        """Blanks, foreign letters and the text tell them from ids of programs; the text is in no task either."""
         text = "My secret  illness"
         served = [
             Served(name, np.ones(4), [Candidate(f"doc {name}", np.ones(4), "a text")], text, task=task)
@@ -107,6 +107,9 @@ class TestNames:
                 ("secret words", "t"),
                 ("geheimnis-ü", "t"),
                 ("q7", "my secret illness"),
+                ("my-secret-illness", "t"),
+                ("user7:My%20secret_illness?", "t"),
+                ("q8", "search/my+secret+illness"),
                 ("0b1f-77:a", "billing"),
             ]
         ]
@@ -116,7 +119,7 @@ class TestNames:
             left = store.counts().queries
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
 
-        assert left == 4
+        assert left == 7
         assert [word in content for word in (b"secret", b"illness", "ü".encode(), b"q7", b"0b1f-77:a", b"billing")] == [
             *[False] * 3,
             *[True] * 3,

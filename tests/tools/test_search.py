@@ -353,6 +353,35 @@ def test_tenants_learn_apart(search):
     assert first(search, UNSEEN) == before
 
 
+def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
+    """A thread of a pool knows no scope, and a generator that waits leaves one open: neither names a tenant."""
+
+    def calls(tenant):
+        with tttembed_rag.scope(None, tenant=tenant):
+            for number in range(2):
+                search.used(f"{tenant}'s {number}", "acme_redmail")
+                yield
+
+    with (
+        open_store(f"sqlite:///{tmp_path}/tools.db") as store,
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search,
+    ):
+        ada, bob = calls("ada"), calls("bob")
+        for one in (ada, bob, ada, bob):
+            next(one)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(search.used, "whose?", "acme_redmail").result()
+        kept = {
+            tenant: search._memory.requests(tenant, search._index.vectors.shape[1]) for tenant in ("", "ada", "bob")
+        }
+
+    assert {tenant: sorted(one.query for one in requests) for tenant, requests in kept.items()} == {
+        "": [],
+        "ada": ["ada's 0"],
+        "bob": ["bob's 0", "bob's 1"],
+    }
+
+
 def test_a_tenant_without_evidence_keeps_what_is_shared(search):
     """Two requests of a tenant support nothing: it goes on being served what the shared tenant learned."""
     teach(search, LEARNED)

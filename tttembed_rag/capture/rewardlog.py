@@ -27,7 +27,7 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_source, current_tenant
+from tttembed_rag.serving.context import current_source, current_tenant, tenant_is_in_doubt
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.jsontext import parsed_json
 
@@ -256,7 +256,7 @@ class RewardLog:
     def _note(
         self, query: str, documents: Iterable[tuple[str, dict[str, float]]], task: str | None, known: Known | None
     ) -> None:
-        if current_tenant() == self.tenant:
+        if current_tenant() == self.tenant and not tenant_is_in_doubt():
             self._add(query, documents, task, known)
 
     def _add(

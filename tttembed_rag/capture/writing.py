@@ -269,6 +269,7 @@ class Writer:
         with self._weighing:
             self._held -= size
         self._packed = max(0, self._packed - len(calls))
+        self._has_tenants = self._has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
         if self._has_tenants:
             kept = [call for call in calls if call.tenant is not None]
             self._leave_out(len(calls) - len(kept))

@@ -18,6 +18,16 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
 
 
+# Characters of an error that are printed: it may quote a line of a file, however long.
+_LONGEST_ERROR = 1000
+
+
+def _short(text: str) -> str:
+    """*text*, its middle left out where it is too long: what is wrong most often stands at an end."""
+    half = _LONGEST_ERROR // 2
+    return text if len(text) <= _LONGEST_ERROR else f"{text[:half]} ... {text[-half:]}"
+
+
 class _Commands(click.Group):
     """Turns the package's own errors, and those of files, into one line and exit code 2."""
 
@@ -27,7 +37,7 @@ class _Commands(click.Group):
         except BrokenPipeError:
             raise  # the reader has seen enough: not bad input
         except (TTTEmbedError, OSError) as exc:
-            raise click.UsageError(str(exc)) from exc
+            raise click.UsageError(_short(printable(str(exc)))) from exc
 
 
 class Many(click.ParamType[tuple[Any, ...]]):

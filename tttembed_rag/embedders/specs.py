@@ -12,7 +12,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.local import short_name
 from tttembed_rag.models.named import load_named
-from tttembed_rag.models.options import Options
+from tttembed_rag.models.options import Options, without_secrets
 
 KINDS = (
     "sentence-transformers:MODEL, qwen3:MODEL, embeddinggemma:MODEL, model2vec:MODEL, openai:MODEL, cohere:MODEL, "
@@ -41,7 +41,7 @@ def open_embedder(spec: str) -> Embedder:
     kind, _, target = address.partition(":")
     options = Options("embedder", spec, query)
     if (kind == "minilm") == bool(target.strip("/")):
-        raise InputError(f"embedder: expected {KINDS}, got {spec!r}")
+        raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     dimensions = options.whole("dimensions", 0) or None
     if kind in PROTOCOLS:
         embedder = _service(kind, target, dimensions, options)
@@ -98,7 +98,7 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
     if kind == "model2vec":
         return local.model2vec(target)
     if kind not in ("sentence-transformers", "qwen3", "embeddinggemma"):
-        raise InputError(f"embedder: expected {KINDS}, got {spec!r}")
+        raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     machine: dict[str, Any] = options.machine(batches=False)
     machine["max_tokens"] = options.whole("tokens", 0) or None
     machine["batch_size"] = options.whole("batch", 32)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
+from tttembed_rag.system.arrays import UNREADABLE, read_arrays
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -115,21 +115,28 @@ def load_vectors(folder: Path, name: str, dataset: Dataset) -> tuple[FloatArray,
     if not path.is_file():
         stored = ", ".join(sorted(p.stem for p in path.parent.glob("*.npz"))) or "none"
         raise DataError(f"{path}: expected stored vectors, found none (here: {stored})")
+    names = ("doc_ids", "docs", "query_ids", "queries")
+    expected = f"arrays {', '.join(names)}"
+    doc_ids, docs, query_ids, queries = read_arrays(path, names, expected)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            documents = _in_order(path, "doc", stored["doc_ids"], stored["docs"], dataset.documents)
-            queries = _in_order(path, "query", stored["query_ids"], stored["queries"], dataset.queries)
-    except (EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as exc:
+        return (
+            _in_order(path, "doc", doc_ids, docs, dataset.documents),
+            _in_order(path, "query", query_ids, queries, dataset.queries),
+        )
+    except (TypeError, ValueError) as exc:
         if isinstance(exc, DataError):
             raise
-        raise DataError(f"{path}: expected arrays doc_ids, docs, query_ids, queries ({exc})") from exc
-    return documents, queries
+        raise DataError(f"{path}: expected {expected} ({exc})") from exc
 
 
 def embedder_of(folder: Path, name: str) -> str:
     """Fingerprint of the model that made stored vectors; their name where the file does not say."""
-    with np.load(folder / "vectors" / f"{name}.npz", allow_pickle=False) as stored:
-        return str(stored["fingerprint"]) if "fingerprint" in stored else name
+    path = folder / "vectors" / f"{name}.npz"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return str(stored["fingerprint"]) if "fingerprint" in stored else name
+    except UNREADABLE as exc:
+        raise DataError(f"{path}: expected the embedding model's fingerprint as a text ({exc})") from exc
 
 
 def load_scores(folder: Path, name: str) -> Judgments:

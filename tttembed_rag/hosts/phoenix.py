@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from tttembed_rag.errors import DataError, InputError, require
 from tttembed_rag.hosts.reading import Retrieval, Span
 from tttembed_rag.hosts.spanfiles import span_of
+from tttembed_rag.models.options import without_secrets
 
 __all__ = ["PhoenixProject"]
 
@@ -49,7 +50,7 @@ class PhoenixProject:
         if "@" in parts.netloc:  # not shown: it may be a password
             raise InputError("project: expected no login in the address of Phoenix; a key is in PHOENIX_API_KEY")
         if parts.scheme not in ("phoenix+http", "phoenix+https") or not parts.hostname or not name:
-            raise InputError(f"project: expected phoenix+http://HOST:6006/PROJECT, got {url!r}")
+            raise InputError(f"project: expected phoenix+http://HOST:6006/PROJECT, got {without_secrets(url)!r}")
         client = require("phoenix.client", "phoenix").Client(
             base_url=f"{parts.scheme[len(_SCHEME) :]}://{parts.netloc}"
         )

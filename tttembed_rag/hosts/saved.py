@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from tttembed_rag.errors import InputError, TTTEmbedError
 from tttembed_rag.offsets.lookup import Offsets
@@ -22,6 +23,8 @@ __all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "
 
 _log = logging.getLogger(__name__)
 _ENV = "env:"
+# A password, as SQLAlchemy reads one: unlike other parsers it takes strokes, question marks and hashes for parts of it.
+_PASSWORD = re.compile("[^:]+://[^:/@]*:[^@]+@")
 
 
 def checked_store(store: str) -> str:
@@ -32,9 +35,13 @@ def checked_store(store: str) -> str:
     """
     if not isinstance(store, str) or not store or store == _ENV:
         raise InputError(f"store: expected a URL, env:NAME or an offsets file, got {store!r}")
-    if "://" in store and (urlsplit(store).password or "password" in parse_qs(urlsplit(store).query)):
+    if "://" in store and (_PASSWORD.match(store) or any("password" in name for name in _options(store))):
         raise InputError("store: expected no password in what a host saves: put the URL in a variable, env:NAME")
     return store
+
+
+def _options(store: str) -> Iterable[str]:
+    return parse_qs(store.partition("?")[2])
 
 
 def url_of(store: str) -> str:

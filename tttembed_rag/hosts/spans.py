@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.hosts.reading import Reader, Span, TextsById
-from tttembed_rag.serving.context import current_query_id, current_scope, current_tenant, scope
+from tttembed_rag.serving.context import current_query_id, current_scope, said_tenant, scope
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 
@@ -66,7 +66,8 @@ class Tapped:
 class _Ended(NamedTuple):
     span: ReadableSpan
     task: str | None
-    tenant: str
+    # None where the caller said none: the log knows what that means.
+    tenant: str | None
     query_id: str
 
 
@@ -133,7 +134,7 @@ class TTTSpanProcessor(SpanProcessor):
         if len(self._queue) >= self._capacity:
             self._dropped.add()
             return
-        self._queue.append(_Ended(span, current_scope(), current_tenant(), current_query_id()))
+        self._queue.append(_Ended(span, current_scope(), said_tenant(), current_query_id()))
         self._accepted.add()
         if self._loop.asleep:
             self._loop.start()

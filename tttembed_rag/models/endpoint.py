@@ -71,11 +71,14 @@ class Endpoint:
     ) -> None:
         try:
             parts = urlsplit(url)
-        except ValueError as exc:
-            raise InputError("url: expected http(s)://HOST, got another text") from exc
+            well_formed = parts.hostname and parts.port != 0
+        except ValueError:  # its message holds what stands where a port should, which may be a password
+            well_formed = False
+        if not well_formed:
+            raise InputError("url: expected http(s)://HOST, got another text")
         # What may hold a secret, before the @ and after the question mark, is in no error and no log.
         self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        if parts.scheme not in ("http", "https") or parts.username is not None:
             raise InputError(f"url: expected http(s)://HOST without a password, got {self.name!r}")
         key = (key or "").strip()
         if not (key.isascii() and key.isprintable()):
@@ -83,7 +86,7 @@ class Endpoint:
         if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
         self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
-        self.host = parts.hostname
+        self.host: str = parts.hostname or ""
         self.address = parts.netloc
         self._longest_answer = longest_answer
         self._httpx = require("httpx", EXTRA)

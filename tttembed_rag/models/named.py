@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.models.options import without_secrets
 
 
 def load_named(what: str, spec: str, target: str) -> Any:
@@ -33,7 +34,7 @@ def load_named(what: str, spec: str, target: str) -> Any:
         named = getattr(import_module(module), name)
     except Exception as exc:  # the module is the user's own, and may raise anything
         reason = _reason(exc, ImportError, AttributeError, ValueError)
-        raise InputError(f"{what}: expected an importable MODULE:NAME in {spec!r} ({reason})") from exc
+        raise InputError(f"{what}: expected an importable MODULE:NAME in {without_secrets(spec)!r} ({reason})") from exc
     if inspect.isclass(named) or (inspect.isfunction(named) and not takes(named)):
         try:
             return named()

@@ -78,4 +78,6 @@ class Options:
         """Refuse options that were not taken."""
         if self._left:
             known = ", ".join(self._known)
-            raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {', '.join(self._left)}")
+            # A name without a value may be a secret that was meant as an address's own.
+            got = ", ".join(name for name, value in self._left.items() if value) or "another text"
+            raise InputError(f"{self._what}: expected options {known} in {self._spec!r}, got {got}")

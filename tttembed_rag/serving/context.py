@@ -3,18 +3,24 @@
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
 elsewhere: there, fix the scope of the wrapper. No generator may `yield` inside a block, as the block would hold for
-whatever runs in between; where one does, the end of its block is still the end of it alone.
+whatever runs in between; where one does, the end of its block is still the end of it alone, and until then the tenant
+of what runs in between is in doubt: none is said.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import ContextDecorator
 from contextvars import ContextVar
+from dis import opmap
 from enum import Enum
+from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from threading import get_ident
+from types import FrameType
 from typing import Final, Literal
 
 from tttembed_rag.errors import InputError
@@ -28,6 +34,10 @@ class Required(Enum):
 
 # Instead of a tenant: each query must come with one, by the caller's `scope`; one without is left out.
 REQUIRED: Final = Required.REQUIRED
+# Calls between a generator and the block that it opens, at most: each costs a request a fraction of a microsecond.
+_FAR = 6
+# The instruction with which a generator goes on, and the part of its argument that says that it has awaited something.
+_RESUME, _AFTER_AWAIT = opmap["RESUME"], 3
 AnyTenant = str | Literal[Required.REQUIRED] | None
 
 
@@ -56,9 +66,11 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         ended: Whether the block has ended.
 
         place: The thread and the asyncio task that it was opened in.
+
+        generator: The generator that opened it, but for those that `contextlib` makes blocks of; None for none.
     """
 
-    __slots__ = ("ended", "outer", "place", "query_id", "source", "task", "tenant")
+    __slots__ = ("ended", "generator", "outer", "place", "query_id", "source", "task", "tenant")
 
     def __init__(
         self, task: str | None, *, tenant: str | None = None, query_id: str | None = None, source: str | None = None
@@ -74,6 +86,7 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         self.outer: scope | None = None
         self.ended = False
         self.place: tuple[int, int] | None = None
+        self.generator: FrameType | None = None
 
     def _recreate_cm(self) -> scope:
         """A block of its own for each call of a decorated function."""
@@ -83,12 +96,21 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         if self.place is not None:
             raise InputError("scope: expected one block, got a second one with the same scope")
         self.outer, self.place = _innermost.get(), _here()
+        self.generator = _generator_around(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
         _innermost.set(self)
 
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
-        self.ended = True
+        self.ended, self.generator = True, None
         _innermost.set(next((one for one in self.around() if one is not self), None))
+
+    @property
+    def is_left_open(self) -> bool:
+        """Whether its generator has handed on to others: what they do, or start elsewhere, may not be meant."""
+        generator = self.generator
+        if generator is None or generator.f_back is not None:  # one that does not run has no caller
+            return False
+        return self.place == _here() or not _awaits(generator)
 
     @staticmethod
     def around() -> Iterator[scope]:
@@ -115,18 +137,54 @@ def _here() -> tuple[int, int]:
     return get_ident(), 0 if task is None else id(task)
 
 
+def _generator_around(frame: FrameType | None) -> FrameType | None:
+    """The generator that runs in *frame* or not far around it, but for those that `contextlib` makes blocks of."""
+    for _ in range(_FAR):
+        if frame is None:
+            break
+        caller = frame.f_back
+        is_generator = frame.f_code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)
+        if is_generator and not (caller is not None and caller.f_code.co_filename == contextlib.__file__):
+            return frame
+        frame = caller
+    return None
+
+
+def _awaits(generator: FrameType) -> bool:
+    """Whether a generator that does not run awaits something itself, such as tasks that it has started.
+
+    CPython tells by the instruction behind that at which a generator has stopped, as `inspect` does by `ag_await`.
+    """
+    if not generator.f_code.co_flags & CO_ASYNC_GENERATOR:
+        return False
+    code = generator.f_code.co_code
+    at = generator.f_lasti if code[generator.f_lasti] == _RESUME else generator.f_lasti + 2
+    return code[at] == _RESUME and code[at + 1] & 3 == _AFTER_AWAIT
+
+
 def current_scope() -> str | None:
     """The task of the innermost `with scope(...)` around the caller; None outside any."""
     return next((one.task for one in scope.around()), None)
 
 
 def said_tenant() -> str | None:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any."""
-    return next((one.tenant for one in scope.around() if one.tenant is not None), None)
+    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any, and in doubt."""
+    block = _names_the_tenant()
+    return None if block is None or block.is_left_open else block.tenant
+
+
+def tenant_is_in_doubt() -> bool:
+    """Whether a generator waits within the block that names the caller's tenant: nobody knows whose the caller is."""
+    block = _names_the_tenant()
+    return block is not None and block.is_left_open
+
+
+def _names_the_tenant() -> scope | None:
+    return next((one for one in scope.around() if one.tenant is not None), None)
 
 
 def current_tenant() -> str:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any."""
+    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any, and in doubt."""
     return said_tenant() or ""
 
 

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.observations import Served
 from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
-from tttembed_rag.stores.schema import MAX_DEPTH
+from tttembed_rag.stores.schema import MAX_DEPTH, MAX_NAME
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ QueryKey = tuple[str, str, str]
 DocumentKey = tuple[str, str]
 # A vector that is still to be checked: its argument's name, the vector, and where its bytes go under which embedder.
 _Unchecked = tuple[str, ArrayLike, dict[str, bytes], str]
+
+# Letters and digits of a text that an id is taken to hold, at least; and characters of a text that an id may hold.
+_TELLING, _LONGEST = 8, 16 * MAX_NAME
 
 
 @dataclass(slots=True)
@@ -152,8 +156,15 @@ def tells(name: str, text: str | None) -> bool:
 
 
 def _alike(name: str, text: str | None) -> bool:
-    """Whether a name is a text, but for blanks and capitals."""
-    return text is not None and name.casefold().split() == text.casefold().split()
+    """Whether a name is a text, or holds it, as addresses do: but for capitals and all that is no letter or digit."""
+    if text is None or len(text) > _LONGEST:
+        return False
+    said, words = _letters(unquote(name)), _letters(text)
+    return said == words if len(words) < _TELLING else words in said
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
 
 
 def with_text_ids(

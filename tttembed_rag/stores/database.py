@@ -234,8 +234,10 @@ def checked_url(url: str | URL) -> URL:
     """
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError) as exc:  # its message would show a password
-        raise StoreError("url: expected sqlite:///FILE or postgresql+psycopg://..., got another text") from exc
+    except (ArgumentError, ValueError):  # its message would show a password
+        raise StoreError("url: expected sqlite:///FILE or postgresql+psycopg://..., got another text") from None
+    if "@" in (parsed.host or ""):  # what stands before it is the rest of a password, which errors would show
+        raise StoreError("url: expected %40 for each @ in a password, got one as it is (not shown)")
     driver = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}.get(parsed.get_backend_name())
     if driver is None or parsed.drivername not in (driver, parsed.get_backend_name(), "sqlite+pysqlite"):
         raise StoreError(f"url: expected sqlite:///FILE or postgresql+psycopg://..., got {parsed.drivername}://...")

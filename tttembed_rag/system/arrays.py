@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Mapping, Sequence
+from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
@@ -12,6 +14,24 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.system.files import whole_file
+
+# What reading a damaged or foreign ``.npz`` file raises; its arrays may claim any size.
+UNREADABLE = (
+    AttributeError,
+    BadZipFile,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    SyntaxError,
+    TokenError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
 
 
 def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -36,5 +56,5 @@ def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: st
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:  # noqa: PTH123 - any path
             return [stored[name] for name in names]
-    except (EOFError, KeyError, OSError, TypeError, ValueError, BadZipFile) as exc:
+    except UNREADABLE as exc:
         raise DataError(f"{path}: expected {expected} ({exc})") from exc

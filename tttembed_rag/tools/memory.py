@@ -99,8 +99,8 @@ class CallMemory(Protocol):
         """What is served."""
         ...
 
-    def note(self, outcome: Outcome, tenant: str) -> None:
-        """Keep the outcome of one call."""
+    def note(self, outcome: Outcome, tenant: str | None) -> None:
+        """Keep the outcome of one call; None is a caller who says no tenant."""
         ...
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
@@ -143,11 +143,11 @@ class InProcess:
         self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
-    def note(self, outcome: Outcome, tenant: str) -> None:
+    def note(self, outcome: Outcome, tenant: str | None) -> None:
         """Keep the outcome of one call."""
         key = (outcome.task or DEFAULT_TASK, outcome.query, outcome.source)
         with self._lock:
-            kept = self._kept.setdefault(tenant, OrderedDict())
+            kept = self._kept.setdefault(tenant or "", OrderedDict())
             kept.setdefault(key, (outcome.vector, {}))[1][outcome.card.key] = outcome.reward
             kept.move_to_end(key)
             if len(kept) > LAST:
@@ -215,8 +215,8 @@ class InStore:
         self._log = StoreLog(self.store, TOOL_CALLS, embedder=embedder)
         self.live = follow(self.store, embedder=embedder)
 
-    def note(self, outcome: Outcome, tenant: str) -> None:
-        """Keep the outcome of one call; it is written a moment later."""
+    def note(self, outcome: Outcome, tenant: str | None) -> None:
+        """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
         known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
         with scope(outcome.task, tenant=tenant, query_id=""):
             self._log.record(

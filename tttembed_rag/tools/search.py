@@ -17,7 +17,13 @@ from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judges.spending import Budget, Price
-from tttembed_rag.serving.context import current_scope, current_source, current_tenant
+from tttembed_rag.serving.context import (
+    current_scope,
+    current_source,
+    current_tenant,
+    said_tenant,
+    tenant_is_in_doubt,
+)
 from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
@@ -198,6 +204,9 @@ class LearnedToolSearch:
             InputError: There is no such tool, or the request is empty.
         """
         _check(query, 1)
+        if tenant_is_in_doubt():
+            _log.warning("an outcome of %r is not kept: a generator waits within the scope of its tenant", tool)
+            return
         index = self._index
         row = index.rows.get(tool)
         if row is None:
@@ -216,7 +225,7 @@ class LearnedToolSearch:
             task=current_scope() if task is None else task,
             source=current_source() if source is None else source,
         )
-        self._memory.note(outcome, current_tenant())
+        self._memory.note(outcome, said_tenant())
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None

@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
-from zipfile import BadZipFile
 
 import numpy as np
 
 import tttembed_rag
 from tttembed_rag import __version__
 from tttembed_rag.errors import DataError
+from tttembed_rag.system.arrays import UNREADABLE
 from tttembed_rag.system.keyed import KeyedRows
 from tttembed_rag.vectors.rows import Float64
 
@@ -67,7 +66,7 @@ class CellStore:
         try:
             with np.load(io.BytesIO(stored[1]), allow_pickle=False) as columns:
                 return {name: columns[name] for name in columns.files}
-        except (ValueError, EOFError, BadZipFile, zlib.error) as exc:
+        except UNREADABLE as exc:
             raise DataError(f"{self._path}: expected a file of measured cells ({exc})") from exc
 
     def put(self, key: bytes, columns: Columns) -> None:
