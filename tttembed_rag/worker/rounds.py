@@ -365,7 +365,7 @@ class Worker:
     def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
-            asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more
+            asked = asking.judge(tenant, stop, holding)
             note(pairs=asked.scored)
         tokens, usd = asking.paid.tokens - before.tokens, asking.paid.usd - before.usd
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
