@@ -5,9 +5,9 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import make_url, select, text
 
-from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.errors import StoreTooSlow, StoreUnavailable
 from tttembed_rag.judges import Usage
 from tttembed_rag.judging import Progress
 from tttembed_rag.stores import Candidate, Served, Store, observing, open_store, schema
@@ -91,6 +91,20 @@ def test_verdicts_and_traffic_on_the_same_queries_are_not_refused(store, how):
     together([partial(write, call) for call in (verdict[how], partial(store.observe, served)) for _ in range(2)])
 
     assert refused == []
+
+
+@pytest.mark.parametrize("limit", ["statement_timeout", "lock_timeout"])
+def test_a_statement_that_takes_too_long_is_told_from_an_outage(postgres_url, limit):
+    """PostgreSQL ends one that waits for another writer, as its settings say."""
+    url = make_url(postgres_url)
+    limited = url.update_query_dict({"options": f"{url.query['options']} -c{limit}=50"})
+    with (
+        open_store(postgres_url) as store,
+        open_store(limited.render_as_string(hide_password=False)) as hurried,
+        store._database.write("forgetting"),
+        pytest.raises(StoreTooSlow, match="timeout"),
+    ):
+        hurried.observe([shown("q", "d")])
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from uuid import uuid4
 
-from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
+from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded
 from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
@@ -239,6 +239,8 @@ class Worker:
                     continue
                 with holding:
                     yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
+            except StoreTooSlow as exc:
+                yield self._troubled("learning", tenant, exc)
             except StoreUnavailable:
                 raise
             except LeaseLost as exc:
@@ -353,6 +355,8 @@ class Worker:
                 return None
             with holding:
                 asked = self._asked(asking, tenant, stop, holding)
+        except StoreTooSlow as exc:
+            return self._troubled("judging", tenant, exc)
         except StoreUnavailable:
             raise
         except LeaseLost as exc:
