@@ -32,6 +32,7 @@ from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
+from tttembed_rag.worker.wary import TimeLimit
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Worker:
         concurrency: Calls of the judge in flight at once.
 
         judge_seconds: How long 16 queries may take to be judged, or one step of a batch, before the judge counts as
-            broken.
+            broken; and how long the embedding model may take for its probe.
 
         lease_seconds: How long others wait for a worker that was killed.
 
@@ -142,6 +143,7 @@ class Worker:
             last=last,
         )
         self._probe = probe
+        self._probing = TimeLimit("the embedding model", judge_seconds)
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -221,9 +223,9 @@ class Worker:
     def _learned(self, stop: Event) -> Iterator[Step]:
         """Guard what is live, and learn from what is new."""
         probe = None
-        if self._probe is not None and not stop.is_set():
+        if (ask := self._probe) is not None and not stop.is_set():
             try:
-                probe = self._probe()
+                probe = self._probing.call(lambda _: ask(), stop)
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
