@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sqlite3
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import InputError, Scale
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
@@ -525,7 +527,7 @@ class TestLease:
         assert store.registry.version() is None
 
     def test_who_lost_it_asks_no_more(self, world, store):
-        """A worker whose lease was taken over while it judges ends after the queries it is at."""
+        """A worker whose lease was taken over while it judges begins no further call."""
         store.observe(world.served(range(100)))
         asked = []
 
@@ -547,7 +549,7 @@ class TestLease:
         (lost,) = Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
 
         assert lost.actions == ("judged",)
-        assert len(asked) == store.judge_queue.spent().pairs / 8 - 2 / 8 == 16
+        assert len(asked) == store.judge_queue.spent().pairs / 8 - 2 / 8 == 5
 
 
 class TestWithdrawing:
@@ -845,6 +847,17 @@ class TestProbe:
         assert (first, actions(worker.round())) == (["published"], ["published"])
         assert (store.registry.version().embedder, store.registry.version().width) == ("B", wider.rewards.width)
 
+    def test_a_model_that_hangs_is_left_behind(self, world, store):
+        """Judging goes on in the next round, and nothing is learned."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        answers = threading.Event()
+        worker = Worker(store, probe=lambda: answers.wait(20), judge_seconds=0.2)
+        (first,) = worker.round()
+        answers.set()
+
+        assert first.actions == ("not probed",)
+        assert "no answer within 0.2 s" in first.steps[0].detail
+
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""
         store.observe(world.served(range(40), judged=True), judge="j")
@@ -918,6 +931,35 @@ class TestKilled:
         assert "published" in line
         assert code == 0
         assert store.leases.take_tenant("", "next", 1) is not None
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_while_new_texts_are_embedded(store, sqlite_url, tmp_path):
+    """A model that hangs is left behind."""
+    hangs = tmp_path / "hangs"
+    code = f"""
+import pathlib, time
+def embed(texts):
+    if "hang" in texts:
+        pathlib.Path({str(hangs)!r}).touch()
+        time.sleep(60)
+    return [[1.0, 2.0]] * len(texts)
+"""
+    (tmp_path / "hanging.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    asked = command(sqlite_url, "--every", 0.2, "--embed", "python:hanging:embed")
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        process.stdout.readline()
+        with StoreLog(store) as log:
+            log.observe("hang", ["a", "b"])
+        eventually(hangs.exists)
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(10)
+        finally:
+            process.kill()
+
+    assert code == 0
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from tttembed_rag import Scale
+from tttembed_rag.errors import StoreTooSlow
 from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, Usage
 from tttembed_rag.judges.contract import PROBE_QUERY
 from tttembed_rag.judges.spending import report_usage
@@ -292,7 +293,7 @@ class TestRefusedQueries:
 class TestTroubles:
     """An error of one tenant's step is that tenant's alone."""
 
-    @pytest.mark.parametrize("error", [MemoryError("5 GiB"), KeyError("x"), OverflowError("10**400")])
+    @pytest.mark.parametrize("error", [MemoryError("5 GiB"), KeyError("x"), OverflowError("10"), StoreTooSlow("9 s")])
     @pytest.mark.parametrize("step", ["rewards", "judge_queue"])
     def test_the_others_go_on_and_it_is_told_once(self, store, rng, caplog, error, step):
         """The tenant is left out for a while, longer each time; the log has where the error came from once."""

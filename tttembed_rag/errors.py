@@ -10,6 +10,7 @@ TTTEmbedError
 ├── EmbedderError (also RuntimeError) an embedding model cannot be loaded or asked
 ├── StoreError (also RuntimeError)    a store cannot be opened, or cannot do what was asked
 │   ├── StoreUnavailable              not now: locked, full or out of reach; try again later
+│   │   └── StoreTooSlow              a statement took longer than the database lets it
 │   ├── LeaseLost                     somebody else took the lease over; nothing was changed
 │   └── Superseded                    another version went live meanwhile; nothing was changed
 └── MissingExtraError (also ImportError)  an optional library is not installed
@@ -59,6 +60,10 @@ class StoreError(TTTEmbedError, RuntimeError):
 
 class StoreUnavailable(StoreError):  # noqa: N818 (a state of the store, not a mistake)
     """The store cannot be used now (locked, full, out of reach); the same call may succeed later."""
+
+
+class StoreTooSlow(StoreUnavailable):
+    """A statement took, or waited for a lock, longer than the database lets it; others may be quick."""
 
 
 class LeaseLost(StoreError):  # noqa: N818 (the same)

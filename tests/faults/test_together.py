@@ -1,5 +1,6 @@
 """Many processes at once: writers and readers, publishers and those who roll back, two workers, forks."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -13,7 +14,8 @@ from sqlalchemy import select
 from tttembed_rag import fit
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
-from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.scales import Scale
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import JUDGE, eventually, traffic
@@ -191,6 +193,78 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     assert store.counts().rewards == 480
     assert len(set(asked)) == 482
     assert store.judge_queue.spent().pairs == len(asked)
+    assert unsound(store) == []
+
+
+class Freezing:
+    """A judge that stops its process, between all transactions, when it is asked for the sixth time.
+
+    Args:
+        store: The store of its worker.
+
+        scores: What it says.
+
+        tell: Is told of every call.
+
+        freezes: Whether it does stop it.
+    """
+
+    scale, fingerprint = Scale("probability"), "freezing@1"
+
+    def __init__(self, store, scores, tell, *, freezes):
+        self._scores, self._tell, self._left = scores, tell, 6 if freezes else 0
+        self._renew, self._renewing = store.leases.renew, threading.Lock()
+        store.leases.renew = self._renewed
+
+    def _renewed(self, *arguments):
+        with self._renewing:
+            return self._renew(*arguments)
+
+    def _freeze(self):
+        with self._renewing:  # else it could be stopped amid a renewal by the other thread
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(0.1)  # a signal may take a moment to stop all threads
+
+    def score(self, query, documents):
+        """The probe, and nothing else."""
+        return self._scores(query, documents)
+
+    async def ascore(self, query, documents):
+        """The scores, after a moment."""
+        self._tell("asked", len(documents))
+        self._left -= 1
+        if not self._left:
+            self._freeze()
+        await asyncio.sleep(0.005)
+        return self._scores(query, documents)
+
+
+def test_a_worker_frozen_while_it_judges(child, store, store_url, rng, world, unsound):
+    """Another one spends the rest of the budget meanwhile: only the calls that were on their way are paid beyond it."""
+    concurrency, budget = int(rng.integers(1, 4)), Budget(pairs=162)
+    for place, tenant in enumerate("ab"):
+        store.observe(world.served(range(20 * place, 20 * place + 20), tenant=tenant))
+
+    def work(tenant, freezes):
+        def working(tell):
+            with open_store(store_url) as mine:
+                judge = Freezing(mine, world.judged, tell, freezes=freezes)
+                options = {"concurrency": concurrency, "budget": budget, "lease_seconds": 2.0, "min_new": 1000}
+                Worker(mine, judge, tenants=[tenant], **options).round()
+
+        return working
+
+    first = child(work("a", True))
+    first.until_stopped()
+    time.sleep(2.1)
+    second = child(work("b", False))
+    assert second.wait() == 0
+    first.kill(signal.SIGCONT)
+    assert first.wait() == 0
+    asked = sum(documents for one in (first, second) for _, documents in one.told)
+
+    assert store.judge_queue.spent().pairs == asked + 2
+    assert 0 <= asked + 2 - budget.pairs <= 8 * concurrency
     assert unsound(store) == []
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # Actions of steps that are printed once where they are the same every round.
 _QUIET = ("learned nothing", "standby")
+# Seconds that texts may still be embedded for once the worker has ended.
+_GRACE = 5.0
 
 
 @main.command()
@@ -157,7 +159,7 @@ def _kept_filled(store: Store, spec: str, name: str, every: float) -> Iterator[N
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(_GRACE)  # a model that hangs is left behind
 
 
 def _open(spec: str) -> tuple[Judge, bool]:

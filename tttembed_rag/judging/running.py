@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from threading import Event
+from typing import Protocol
 
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.cache import Answers, Paid
@@ -37,6 +38,14 @@ _log = logging.getLogger(__name__)
 _FAILURES = 3
 # How often such a judge may show by its probe that it is well.
 _CHANCES = 10
+
+
+class Stop(Protocol):
+    """Something that tells whether to stop, such as an `Event`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop now."""
+        ...
 
 
 class LateError(JudgeError):
@@ -110,7 +119,7 @@ def judge_all(
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     lenient: bool = False,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
@@ -155,7 +164,7 @@ async def ajudge_all(
     concurrency: int = 8,
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
-    stop: Event | None = None,
+    stop: Stop | None = None,
     lenient: bool = False,
 ) -> Verdicts:
     """`judge_all` inside a running event loop (a notebook, a server)."""
@@ -247,7 +256,7 @@ class _Run:
         concurrency: int,
         watch: Callable[[Progress], None],
         seconds: float | None,
-        stop: Event,
+        stop: Stop,
         lenient: bool,
     ) -> None:
         self._walk = Walk(plan, judge, cache)

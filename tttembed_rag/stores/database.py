@@ -33,7 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from tttembed_rag.errors import InputError, StoreError, StoreUnavailable, require
+from tttembed_rag.errors import InputError, StoreError, StoreTooSlow, StoreUnavailable, require
 from tttembed_rag.stores.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
@@ -48,7 +48,9 @@ _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks: numbers that no other program uses.
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
-_PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
+_PASSING_STATES = re.compile(r"08|25P03|40|42501|53|55|57|58|XX000")
+# PostgreSQL: a statement was cancelled, or a lock not had in time.
+_TOO_SLOW = {"57014", "55P03"}
 # PostgreSQL: the connection may only read.
 _READ_ONLY = "25006"
 _PASSING_SQLITE = {
@@ -158,6 +160,8 @@ class Database:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
         except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
             reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
+            if isinstance(exc, DBAPIError) and getattr(exc.orig, "sqlstate", None) in _TOO_SLOW:
+                raise StoreTooSlow(f"{self.name}: not available now ({reason})") from exc
             if isinstance(exc, DBAPIError) and (_passes(exc) or self._was_replaced()):
                 raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc

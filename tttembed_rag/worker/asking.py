@@ -14,7 +14,7 @@ after the judge has passed its probe; `JudgeQueue.ask_again` takes that back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,12 +25,13 @@ from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
 from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
-from tttembed_rag.judging.running import LateError, check_once, judge_all
+from tttembed_rag.judging.running import LateError, Stop, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.observations import Observation
-from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.stores.reserving import Reserved
+from tttembed_rag.worker.holding import Doubt, Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
@@ -80,6 +81,16 @@ class Asked:
     def __str__(self) -> str:
         refused = f"{self.refused} pairs without an answer are asked about again later: {self.why}" * (self.refused > 0)
         return "; ".join(part for part in (f"{self.scored} pairs scored", refused, self.stopped) if part)
+
+
+class _Either:
+    """Is set once one of several is."""
+
+    def __init__(self, *stops: Stop) -> None:
+        self._stops = stops
+
+    def is_set(self) -> bool:
+        return any(one.is_set() for one in self._stops)
 
 
 class CountedAnswers:
@@ -156,15 +167,14 @@ class Asking:
         """Tenants for which pairs wait."""
         return set(self._queue.tenants(self.fingerprint))
 
-    def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+    def judge(self, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Score what waits of `_QUERIES` queries of *tenant*, newest first, and last those that failed before.
 
         Queries that a worker with a batch service asks about by now are left to it.
 
-        *lease* gives the lease that the worker works under, and raises an error where it is lost; judging ends soon
-        once *stop* is set.
+        Judging ends soon once *stop* is set; a worker that loses what it is *holding* begins no further call.
         """
-        lease()
+        holding.check()
         if self._limit.is_exceeded:
             return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
         if is_of_tools(self._store, tenant):
@@ -174,7 +184,7 @@ class Asking:
         if not observations:
             return Asked()
         try:
-            return self._judge_some(observations, tenant, stop, lease)
+            return self._judge_some(observations, tenant, stop, holding)
         except StoreError:
             raise
         except TTTEmbedError as exc:
@@ -182,9 +192,7 @@ class Asking:
                 self._set_aside(tenant, {one.query_id: str(exc) for one in observations})
             return Asked(stopped=str(exc), broken=True)
 
-    def _judge_some(
-        self, observations: Sequence[Observation], tenant: str, stop: Event, lease: Callable[[], Lease]
-    ) -> Asked:
+    def _judge_some(self, observations: Sequence[Observation], tenant: str, stop: Event, holding: Holding) -> Asked:
         answers = CountedAnswers(self._queue.answers(observations), self.paid)
         answered, fresh = self._parted(observations, answers)
         scored = 0
@@ -194,13 +202,14 @@ class Asking:
             if not scored:  # they wait by mistake
                 self._set_aside(tenant, {one.query_id: "nothing of it can be asked" for one in observations})
             return Asked(scored, more=True)
-        reserved = self._reserve(fresh, lease)
+        doubt = holding.doubt()
+        reserved = self._reserve(fresh, holding)
         if reserved.budget.pairs is not None and reserved.budget.pairs < 1:
             return Asked(scored, stopped=f"budget: {self._budget.pairs:g} pairs of today are spent")
         fresh = [one for one in fresh if one.query not in reserved.elsewhere]
         if not fresh:  # their answers are kept by then
             return Asked(scored)
-        verdicts = self._limit.call(partial(self._ask, fresh, reserved.budget, answers, lease), stop)
+        verdicts = self._limit.call(partial(self._ask, fresh, reserved.budget, answers, holding, doubt), stop)
         if verdicts is None:
             return Asked(scored, stopped=BUDGET_ENDED)
         kept = self._keep(verdicts, tenant)
@@ -209,9 +218,9 @@ class Asking:
             verdicts = replace(verdicts, stopped="")
         scored += kept
         if not verdicts.failed:
-            more = len(observations) == _QUERIES and not verdicts.stopped
-            return Asked(scored, stopped=verdicts.stopped, more=more)
-        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop, lease)
+            more = len(observations) == _QUERIES or doubt.is_set()
+            return Asked(scored, stopped=verdicts.stopped, more=more and not verdicts.stopped)
+        return Asked(scored) + self._after_failures(verdicts, fresh, tenant, stop, holding)
 
     def _after_failures(
         self,
@@ -219,26 +228,26 @@ class Asking:
         asked: Sequence[Observation],
         tenant: str,
         stop: Event,
-        lease: Callable[[], Lease],
+        holding: Holding,
     ) -> Asked:
         """What comes of calls that failed: the judge is broken, or their queries are set aside."""
         capped = verdicts.stopped == BUDGET_ENDED
         probed = bool(verdicts.stopped) and not capped  # several failed in a row
-        if probed and (ended := self._unless_well(verdicts.stopped, stop, lease)):
+        if probed and (ended := self._unless_well(verdicts.stopped, stop, holding)):
             return ended
         lasting = self._set_aside(tenant, {query: str(why) for (query, _), why in verdicts.failed.items()})
         pairs = sorted(pair for pair in verdicts.failed if pair[0] in lasting)[: self._may_decline() if lasting else 0]
         why = str(next(iter(verdicts.failed.values())))
-        if pairs and not probed and (ended := self._unless_well(why, stop, lease)):
+        if pairs and not probed and (ended := self._unless_well(why, stop, holding)):
             return ended
         refused = len(verdicts.failed)
-        if pairs and not self._decline(asked, set(pairs), lease):
+        if pairs and not self._decline(asked, set(pairs), holding):
             return Asked(refused=refused, why=why, stopped=BUDGET_ENDED)
         return Asked(refused=refused, why=why, stopped=BUDGET_ENDED if capped else "", more=not capped)
 
-    def _unless_well(self, why: str, stop: Event, lease: Callable[[], Lease]) -> Asked | None:
+    def _unless_well(self, why: str, stop: Event, holding: Holding) -> Asked | None:
         """None where the judge passes its probe now; else why nothing more is asked."""
-        passes = self._limit.call(partial(self._passes_probe, lease), stop)
+        passes = self._limit.call(partial(self._passes_probe, holding), stop)
         if passes is None:
             return Asked(stopped=BUDGET_ENDED)
         return None if passes else Asked(stopped=f"{self.fingerprint}: fails the probe; {why}", broken=True)
@@ -257,14 +266,15 @@ class Asking:
         fresh: Sequence[Observation],
         left: Budget,
         answers: Answers,
-        lease: Callable[[], Lease],
+        holding: Holding,
+        doubt: Doubt,
         given_up: Event,
     ) -> Verdicts | None:
-        """Verdicts on *fresh* pairs; None where not even the probe of the judge can be paid for."""
+        """Verdicts on *fresh* pairs, until there is *doubt*; None where not even the judge's probe can be paid for."""
         if not self._judge.knows_some:
             keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
             while len(answers.get(keys)) < len(keys):
-                reserved = self._reserve([*fresh, _PROBE], lease)
+                reserved = self._reserve([*fresh, _PROBE], holding)
                 if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
                     if given_up.wait(_POLL):
                         return None
@@ -272,19 +282,19 @@ class Asking:
                 if not self._affords_probe(reserved.budget):
                     return None
                 check_once(self._judge, answers, price=self._price)
-                left = self._reserve(fresh, lease).budget
+                left = self._reserve(fresh, holding).budget
         return judge_all(
             self._plan(fresh, left),
             self._judge,
             answers,
             concurrency=self._concurrency,
             seconds=_CALL_SHARE * self._limit.seconds,
-            stop=given_up,
+            stop=_Either(given_up, doubt),
         )
 
-    def _passes_probe(self, lease: Callable[[], Lease], given_up: Event) -> bool | None:
+    def _passes_probe(self, holding: Holding, given_up: Event) -> bool | None:
         """Whether the judge tells good from bad now, asked as about any pair; None where that cannot be paid for."""
-        left = self._reserve([_PROBE], lease).budget
+        left = self._reserve([_PROBE], holding).budget
         if not self._affords_probe(left):
             return None
         verdicts = judge_all(
@@ -302,9 +312,7 @@ class Asking:
         enough = left.pairs is None or left.pairs >= len(_PROBE.candidates)
         return enough and Ledger(left, self._price).admits(ahead)
 
-    def _decline(
-        self, asked: Sequence[Observation], pairs: AbstractSet[tuple[str, str]], lease: Callable[[], Lease]
-    ) -> int:
+    def _decline(self, asked: Sequence[Observation], pairs: AbstractSet[tuple[str, str]], holding: Holding) -> int:
         """Write down that the judge declined *pairs*; gives for how many the day's budget of pairs was enough."""
         keys = {
             pair_key(self.fingerprint, one.query, text)
@@ -312,7 +320,7 @@ class Asking:
             for document, text in one.candidates
             if (one.query_id, document) in pairs
         }
-        left = self._reserve(asked, lease).budget.pairs
+        left = self._reserve(asked, holding).budget.pairs
         paid_for = sorted(keys)[: None if left is None else int(left)]
         CountedAnswers(self._queue.answers(asked), self.paid).put(self.fingerprint, dict.fromkeys(paid_for, Paid(None)))
         return len(paid_for)
@@ -321,7 +329,7 @@ class Asking:
         deepest = max((len(one.candidates) for one in observations), default=1)
         return Plan(observations, (max(1, deepest),), budget, self._price)
 
-    def _reserve(self, asked: Sequence[Observation], lease: Callable[[], Lease]) -> Reserved:
+    def _reserve(self, asked: Sequence[Observation], holding: Holding) -> Reserved:
         """Of what is left of the day's budget, enough to ask about *asked* and for a probe of the judge."""
         size = self._judge.documents_per_call
         texts = [(one.query, [text for _, text in one.candidates]) for one in [*asked, _PROBE]]
@@ -333,7 +341,7 @@ class Asking:
         pairs = sum(len(documents) for _, documents in texts)
         wanted = Spend(pairs, _SLACK * usage.tokens, _SLACK * self._price.of(usage))
         queries = [query for query, _ in texts[:-1]]
-        return self._reservations.reserve(lease(), self.fingerprint, wanted, self._budget, queries)
+        return self._reservations.reserve(holding.lease, self.fingerprint, wanted, self._budget, queries)
 
     def _parted(
         self, observations: Sequence[Observation], answers: Answers

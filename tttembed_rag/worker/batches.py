@@ -46,11 +46,12 @@ from tttembed_rag.judging.running import LateError, check_once
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError, RefusedError
 from tttembed_rag.observations import Observation
-from tttembed_rag.stores import Lease, Store
+from tttembed_rag.stores import Store
 from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
+from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
 
@@ -119,20 +120,19 @@ class BatchAsking:
         """Tenants for which something may be done: pairs wait, or a batch is open."""
         return self._open.tenants(self.fingerprint).union(self._queue.tenants(self.fingerprint))
 
-    def judge(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+    def judge(self, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Read what has come of the tenant's batches, and send what waits besides.
 
-        *lease* gives the lease that the worker works under, and raises an error where it is lost; nothing further is
-        sent once *stop* is set.
+        Nothing further is sent once *stop* is set, or by a worker that has lost what it was *holding*.
         """
-        lease()
+        holding.check()
         told = Asked()
         try:
             for batch in self._mine(tenant):
                 if not stop.is_set():
-                    told += self._looked_at(batch, tenant, stop, lease)
+                    told += self._looked_at(batch, tenant, stop, holding)
             if not stop.is_set() and not is_of_tools(self._store, tenant):
-                told += self._send_what_waits(tenant, stop, lease)
+                told += self._send_what_waits(tenant, stop, holding)
         except StoreError:
             raise
         except TTTEmbedError as exc:
@@ -144,18 +144,18 @@ class BatchAsking:
 
     # Reading
 
-    def _looked_at(self, batch: OpenBatch, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+    def _looked_at(self, batch: OpenBatch, tenant: str, stop: Event, holding: Holding) -> Asked:
         """What came of a look; a service that refuses to tell of one batch alone is not broken."""
         try:
-            return self._look(batch, tenant, stop, lease)
+            return self._look(batch, tenant, stop, holding)
         except (BusyError, LateError):
             raise
         except JudgeError as exc:
             return Asked(refused=batch.pairs, why=str(exc))
 
-    def _look(self, batch: OpenBatch, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+    def _look(self, batch: OpenBatch, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Read the results of *batch* where it has ended, and strike it off where nothing will come of it."""
-        close = partial(self._close, batch, tenant, stop, lease)
+        close = partial(self._close, batch, tenant, stop, holding)
         if not batch.file:
             close()
             return Asked()
@@ -166,7 +166,7 @@ class BatchAsking:
         try:
             found = self._found(batch, stop)
             if found is not None and found.ended:
-                return self._read(batch, found, tenant, stop, lease)
+                return self._read(batch, found, tenant, stop, holding)
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise
@@ -179,7 +179,7 @@ class BatchAsking:
         if found is None and age >= self._service.settling:
             close()
         elif found is not None and not batch.number:
-            self._open.note(replace(batch, number=found.number), tenant=tenant, lease=lease())
+            self._open.note(replace(batch, number=found.number), tenant=tenant, lease=holding.lease)
         return Asked()
 
     def _found(self, batch: OpenBatch, stop: Event) -> ServiceBatch | None:
@@ -188,9 +188,7 @@ class BatchAsking:
             return self._limited(partial(self._service.get, batch.number), stop)
         return self._limited(partial(self._service.find, batch.key, batch.file, batch.at), stop)
 
-    def _read(
-        self, batch: OpenBatch, found: ServiceBatch, tenant: str, stop: Event, lease: Callable[[], Lease]
-    ) -> Asked:
+    def _read(self, batch: OpenBatch, found: ServiceBatch, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
         waiting = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
         answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
@@ -200,7 +198,7 @@ class BatchAsking:
         answered_now = unkept = 0
         with tempfile.TemporaryDirectory(prefix="tttembed-batch-") as folder:
             for path in self._limited(partial(self._service.download, found, Path(folder)), stop):
-                lease()  # who lost it must write nothing
+                holding.check()  # who lost it must write nothing
                 with closing(Outstanding.open(None)) as outstanding:
                     try:
                         collected = read_batch([path], plan, self._lines, answers, outstanding, lines=lines)
@@ -219,7 +217,7 @@ class BatchAsking:
             self._queue.failed(self.fingerprint, {one.query_id: why for one in left}, tenant=tenant)
         # Answers were paid for as well where they cannot be read, or where their query or text is gone by now.
         lost = min(max(0, batch.pairs - answered_now), unkept) / batch.pairs
-        self._close(batch, tenant, stop, lease, found, lost=lost)
+        self._close(batch, tenant, stop, holding, found, lost=lost)
         return Asked(scored=scored, refused=missing, why=why if missing else "")
 
     def _close(
@@ -227,13 +225,13 @@ class BatchAsking:
         batch: OpenBatch,
         tenant: str,
         stop: Event,
-        lease: Callable[[], Lease],
+        holding: Holding,
         found: ServiceBatch | None = None,
         *,
         lost: float = 0.0,
     ) -> None:
         """Strike *batch* off, and have the service delete its files, which hold texts; it may refuse to."""
-        self._open.close(batch, tenant=tenant, lease=lease(), lost=lost)
+        self._open.close(batch, tenant=tenant, lease=holding.lease, lost=lost)
         for file in filter(None, (batch.file, *(found.results if found else ()))):
             try:
                 self._limited(partial(self._service.delete, file), stop)
@@ -247,7 +245,7 @@ class BatchAsking:
 
     # Sending
 
-    def _send_what_waits(self, tenant: str, stop: Event, lease: Callable[[], Lease]) -> Asked:
+    def _send_what_waits(self, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""
         ours = self._mine(tenant)
         if any(not one.full and time.time() - one.at < _NEXT for one in ours):
@@ -259,7 +257,7 @@ class BatchAsking:
             observations = find()
         if not observations:
             return Asked(scored)
-        left, elsewhere = self._reserve(observations, lease)
+        left, elsewhere = self._reserve(observations, holding)
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, stopped=BUDGET_ENDED)
         observations = [one for one in observations if one.query not in elsewhere]  # their answers are kept soon
@@ -274,7 +272,7 @@ class BatchAsking:
             pairs, usd = 0, 0.0
             for file, costs in zip(written.files, written.costs, strict=True):
                 if stop.is_set() or not (
-                    batch := self._sent(file, costs, observations, tenant, stop, lease, full=full)
+                    batch := self._sent(file, costs, observations, tenant, stop, holding, full=full)
                 ):
                     break
                 pairs, usd = pairs + batch.pairs, usd + batch.usd
@@ -292,7 +290,7 @@ class BatchAsking:
         observations: Sequence[Observation],
         tenant: str,
         stop: Event,
-        lease: Callable[[], Lease],
+        holding: Holding,
         *,
         full: bool,
     ) -> OpenBatch | None:
@@ -312,20 +310,20 @@ class BatchAsking:
             price=(self._price.input, self._price.output, self._price.request),
             full=full,
         )
-        batch = self._open.add(wanted, self._budget, tenant=tenant, lease=lease())
+        batch = self._open.add(wanted, self._budget, tenant=tenant, lease=holding.lease)
         if batch is None:
             return None
         name = self._limited(partial(self._service.upload, file), stop)
-        batch = self._open.note(replace(batch, file=name, at=time.time()), tenant=tenant, lease=lease())
+        batch = self._open.note(replace(batch, file=name, at=time.time()), tenant=tenant, lease=holding.lease)
         try:
             found = self._limited(partial(self._service.create, name, batch.key), stop)
         except RefusedError as exc:
             self._queue.failed(self.fingerprint, dict.fromkeys(batch.queries, str(exc)), tenant=tenant)
-            self._close(batch, tenant, stop, lease)
+            self._close(batch, tenant, stop, holding)
             raise
-        return self._open.note(replace(batch, number=found.number), tenant=tenant, lease=lease())
+        return self._open.note(replace(batch, number=found.number), tenant=tenant, lease=holding.lease)
 
-    def _reserve(self, asked: Sequence[Observation], lease: Callable[[], Lease]) -> tuple[Budget, AbstractSet[str]]:
+    def _reserve(self, asked: Sequence[Observation], holding: Holding) -> tuple[Budget, AbstractSet[str]]:
         """Of what is left of the day's budget behind a probe, enough for *asked*; and queries asked about elsewhere."""
         usage, pairs, documents = Usage(), 0, [PROBE_GOOD, PROBE_BAD]
         for one in asked:
@@ -338,7 +336,7 @@ class BatchAsking:
         # A plan counts the probe that was passed before too.
         wanted = Spend(pairs + 2 * len(documents), usage.tokens + 2 * probe.tokens, usd + 2 * probe_usd)
         reserved = self._reservations.reserve(
-            lease(), self.fingerprint, wanted, self._budget, {one.query for one in asked}
+            holding.lease, self.fingerprint, wanted, self._budget, {one.query for one in asked}
         )
 
         def behind(granted: float | None, cost: float) -> float | None:

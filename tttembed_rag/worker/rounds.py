@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from threading import Event
 from uuid import uuid4
 
-from tttembed_rag.errors import InputError, LeaseLost, StoreUnavailable, Superseded
+from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded
 from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
@@ -32,6 +32,7 @@ from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
+from tttembed_rag.worker.wary import TimeLimit
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Worker:
         concurrency: Calls of the judge in flight at once.
 
         judge_seconds: How long 16 queries may take to be judged, or one step of a batch, before the judge counts as
-            broken.
+            broken; and how long the embedding model may take for its probe.
 
         lease_seconds: How long others wait for a worker that was killed.
 
@@ -142,6 +143,7 @@ class Worker:
             last=last,
         )
         self._probe = probe
+        self._probing = TimeLimit("the embedding model", judge_seconds)
         self._clock = clock
         self._lease_seconds = lease_seconds
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
@@ -221,9 +223,9 @@ class Worker:
     def _learned(self, stop: Event) -> Iterator[Step]:
         """Guard what is live, and learn from what is new."""
         probe = None
-        if self._probe is not None and not stop.is_set():
+        if (ask := self._probe) is not None and not stop.is_set():
             try:
-                probe = self._probe()
+                probe = self._probing.call(lambda _: ask(), stop)
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
@@ -239,6 +241,8 @@ class Worker:
                     continue
                 with holding:
                     yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
+            except StoreTooSlow as exc:
+                yield self._troubled("learning", tenant, exc)
             except StoreUnavailable:
                 raise
             except LeaseLost as exc:
@@ -353,6 +357,8 @@ class Worker:
                 return None
             with holding:
                 asked = self._asked(asking, tenant, stop, holding)
+        except StoreTooSlow as exc:
+            return self._troubled("judging", tenant, exc)
         except StoreUnavailable:
             raise
         except LeaseLost as exc:
@@ -365,7 +371,7 @@ class Worker:
     def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
         before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
-            asked = asking.judge(tenant, stop, lambda: holding.lease)  # a worker that lost it must ask no more
+            asked = asking.judge(tenant, stop, holding)
             note(pairs=asked.scored)
         tokens, usd = asking.paid.tokens - before.tokens, asking.paid.usd - before.usd
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
