@@ -2,15 +2,16 @@
 
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
-elsewhere: there, fix the scope of the wrapper. No generator may `yield` inside a block, as the block would hold for
-whatever runs in between; where one does, the end of its block is still the end of it alone, and until then the tenant
-of what runs in between is in doubt: none is said.
+elsewhere: there, fix the scope of the wrapper. A block that a generator opens holds while the generator runs or awaits
+something, not for what others do between two of its steps. A context manager of `contextlib` is a generator that is
+meant to hold a block open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -20,10 +21,12 @@ from dis import opmap
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from threading import get_ident
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, Literal
 
 from tttembed_rag.errors import InputError
+
+_log = logging.getLogger(__name__)
 
 
 class Required(Enum):
@@ -36,8 +39,11 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 # Calls between a generator and the block that it opens, at most: each costs a request a fraction of a microsecond.
 _FAR = 6
-# The instruction with which a generator goes on, and the part of its argument that says that it has awaited something.
-_RESUME, _AFTER_AWAIT = opmap["RESUME"], 3
+# Up to Python 3.13: the instruction with which a generator goes on, and what its argument has where that is behind an
+# `await`, as the documentation of `dis` says.
+_RESUME, _AFTER_AWAIT = opmap.get("RESUME", -1), 3
+# Generators that the log has told of.
+_left_open: set[CodeType] = set()
 AnyTenant = str | Literal[Required.REQUIRED] | None
 
 
@@ -102,27 +108,40 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
         self.ended, self.generator = True, None
-        _innermost.set(next((one for one in self.around() if one is not self), None))
+        _innermost.set(next((one for one in _chain() if not (one.ended and one.place == _here())), None))
 
     @property
     def is_left_open(self) -> bool:
-        """Whether its generator has handed on to others: what they do, or start elsewhere, may not be meant."""
+        """Whether its generator has handed on to others: it is not for what they do, or start elsewhere."""
         generator = self.generator
         if generator is None or generator.f_back is not None:  # one that does not run has no caller
             return False
-        return self.place == _here() or not _awaits(generator)
+        if self.place != _here() and _awaits(generator):
+            return False
+        if generator.f_code not in _left_open:
+            _left_open.add(generator.f_code)
+            _log.warning(
+                "%s: %s() waits at a yield within its scope, which does not hold for what runs meanwhile; let "
+                "contextlib.contextmanager hold a scope open",
+                generator.f_code.co_filename,
+                generator.f_code.co_qualname,
+            )
+        return True
 
     @staticmethod
     def around() -> Iterator[scope]:
-        """The blocks around the caller, the innermost first.
+        """The blocks around the caller that hold for it, the innermost first.
 
         A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
         """
-        one = _innermost.get()
-        while one is not None:
-            if not one.ended or one.place != _here():
-                yield one
-            one = one.outer
+        return (one for one in _chain() if not one.is_left_open and not (one.ended and one.place == _here()))
+
+
+def _chain() -> Iterator[scope]:
+    one = _innermost.get()
+    while one is not None:
+        yield one
+        one = one.outer
 
 
 _innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
@@ -150,16 +169,15 @@ def _generator_around(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def _awaits(generator: FrameType) -> bool:
-    """Whether a generator that does not run awaits something itself, such as tasks that it has started.
-
-    CPython tells by the instruction behind that at which a generator has stopped, as `inspect` does by `ag_await`.
-    """
-    if not generator.f_code.co_flags & CO_ASYNC_GENERATOR:
+def _awaits(frame: FrameType) -> bool:
+    """Whether the generator of *frame*, which does not run, awaits something, such as tasks that it has started."""
+    if not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
         return False
-    code = generator.f_code.co_code
-    at = generator.f_lasti if code[generator.f_lasti] == _RESUME else generator.f_lasti + 2
-    return code[at] == _RESUME and code[at + 1] & 3 == _AFTER_AWAIT
+    if sys.version_info >= (3, 14):
+        return bool(getattr(frame.f_generator, "ag_running", False))
+    code, at = frame.f_code.co_code, frame.f_lasti
+    resumed = next((code[n : n + 2] for n in (at, at + 2) if code[n] == _RESUME), b"")
+    return len(resumed) == 2 and resumed[1] & 3 == _AFTER_AWAIT
 
 
 def current_scope() -> str | None:
@@ -168,23 +186,17 @@ def current_scope() -> str | None:
 
 
 def said_tenant() -> str | None:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any, and in doubt."""
-    block = _names_the_tenant()
-    return None if block is None or block.is_left_open else block.tenant
+    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any."""
+    return next((one.tenant for one in scope.around() if one.tenant is not None), None)
 
 
 def tenant_is_in_doubt() -> bool:
-    """Whether a generator waits within the block that names the caller's tenant: nobody knows whose the caller is."""
-    block = _names_the_tenant()
-    return block is not None and block.is_left_open
-
-
-def _names_the_tenant() -> scope | None:
-    return next((one for one in scope.around() if one.tenant is not None), None)
+    """Whether the caller says no tenant, but runs while a generator waits within a block that does."""
+    return said_tenant() is None and any(one.tenant is not None and one.is_left_open for one in _chain())
 
 
 def current_tenant() -> str:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any, and in doubt."""
+    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any."""
     return said_tenant() or ""
 
 
