@@ -571,6 +571,15 @@ class TestSampling:
 
         assert (log.counts.written, log.counts.sampled_out, store.counts().pairs) == (10, 2, 100)
 
+    def test_a_days_pairs_are_those_that_are_kept(self, store):
+        """A store keeps two hundred of a query, and none of a malformed one."""
+        with StoreLog(store, pairs_a_day=210) as log:
+            log.observe(" ", ["a", "b"])
+            log.observe("many", [f"d{i}" for i in range(209)])
+            log.observe("few", [f"d{i}" for i in range(10)])
+
+        assert (log.counts.written, log.counts.failed, store.counts().pairs) == (2, 1, 210)
+
     def test_the_next_day_has_a_budget_of_its_own(self, store):
         """At midnight UTC capture goes on."""
         now = [time.time()]

@@ -12,6 +12,8 @@ from tttembed_rag.vectors.checks import FloatArray
 TOOL_CALLS = "tool use"
 # The setting of offsets of a search over tools that holds the weight of BM25.
 KEYWORD_WEIGHT = "bm25_weight"
+# Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
+MAX_DEPTH = 200
 # Sources whose rewards of one pair of query and document are kept side by side at most, the last ones that spoke.
 MAX_SOURCES = 32
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
-from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.observations import MAX_DEPTH, Candidate, Served
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
@@ -111,16 +111,16 @@ class DailyPairs:
         """Whether the day of *at* has no pairs left; cheap, from any thread."""
         return self._spent_until - DAY_SECONDS <= at < self._spent_until  # a clock may have been ahead
 
-    def admits(self, call: Call) -> bool:
-        """Whether the pairs of a call fit into its day, and count them; a call that is too large is left out alone."""
+    def admits(self, at: float, pairs: int) -> bool:
+        """Whether so many pairs of a query fit into the day of *at*, as far as they are kept, and count them."""
         if self._limit is None:
             return True
-        day = int(call.at // DAY_SECONDS)
+        day, pairs = int(at // DAY_SECONDS), min(pairs, MAX_DEPTH)
         if day != self._day:
             self._day, self._pairs = day, 0
-        admitted = self._pairs + len(call.documents) <= self._limit
+        admitted = self._pairs + pairs <= self._limit
         if admitted:
-            self._pairs += len(call.documents)
+            self._pairs += pairs
         if self._pairs >= self._limit:
             self._spent_until = (day + 1) * float(DAY_SECONDS)
         return admitted
@@ -160,13 +160,18 @@ class Preparation:
 
         Calls over the budget and malformed calls are left out; the latter are logged.
         """
-        within = [call for call in calls if self._pairs.admits(call)]
-        served = []
-        for call in within:
+        served, sampled_out, malformed = list[Served](), 0, 0
+        for call in calls:
             try:
-                served.append(self._served(call, text_id))
+                one = self._served(call, text_id)
             except Exception as error:  # noqa: BLE001 - a caller's arguments: anything may be wrong with them
                 _log.warning("a served query was malformed: %r", error)
+                malformed += 1
+                continue
+            if self._pairs.admits(call.at, len(one.candidates)):
+                served.append(one)
+            else:
+                sampled_out += 1
         queries = _vectors(
             self._query_vectors, self._embed_queries, (one.query for one in served if one.vector is None)
         )
@@ -177,7 +182,7 @@ class Preparation:
             (candidate.text for candidate in candidates if candidate.vector is None),
         )
         filled = [_filled(one, queries, documents) for one in served]
-        return Prepared(filled, len(calls) - len(within), len(within) - len(served))
+        return Prepared(filled, sampled_out, malformed)
 
     def _served(self, call: Call, text_id: TextId) -> Served:
         """One call as a store takes it, with the vectors that its caller knew; blank documents are left out."""

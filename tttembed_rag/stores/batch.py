@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.observations import Served
+from tttembed_rag.observations import MAX_DEPTH, Served
 from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
-from tttembed_rag.stores.schema import MAX_DEPTH, MAX_NAME
+from tttembed_rag.stores.schema import MAX_NAME
 
 _log = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import VectorError
+from tttembed_rag.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.batch import Batch, DocumentEntry, DocumentKey, QueryKey
 from tttembed_rag.stores.database import keyed_digest
@@ -70,7 +71,7 @@ def write_batch(connection: Connection, batch: Batch, salt: bytes, now: float) -
 
 
 def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
-    """Leave `schema.MAX_DEPTH` candidates to each query of *shown* pairs: these first, then the latest of before.
+    """Leave `MAX_DEPTH` candidates to each query of *shown* pairs: these first, then the latest of before.
 
     The queries are locked, so nobody else adds to their pairs.
     """
@@ -80,10 +81,10 @@ def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> 
         now[pair["query"]].add(pair["document"])
     for numbers in in_parts(sorted(now)):
         deep = select(p.c.query).where(p.c.query.in_(numbers)).group_by(p.c.query)
-        for query in connection.execute(deep.having(func.count() > schema.MAX_DEPTH)).scalars().all():
+        for query in connection.execute(deep.having(func.count() > MAX_DEPTH)).scalars().all():
             documents = connection.execute(select(p.c.document).where(p.c.query == query)).scalars().all()
             earlier = sorted(set(documents) - now[query], reverse=True)  # ids rise with time
-            for part in in_parts(earlier[max(0, schema.MAX_DEPTH - len(now[query])) :]):
+            for part in in_parts(earlier[max(0, MAX_DEPTH - len(now[query])) :]):
                 for table in (schema.source_rewards, schema.rewards, p):
                     connection.execute(table.delete().where(table.c.query == query, table.c.document.in_(part)))
 

@@ -12,6 +12,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
+from tttembed_rag.observations import MAX_DEPTH
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import schema
@@ -339,7 +340,7 @@ def _judged_documents(
 
 
 def _shallow(connection: Connection, rewards: Sequence[Given]) -> Sequence[Given]:
-    """The rewards of `schema.MAX_DEPTH` documents of each query, the first in base order.
+    """The rewards of `MAX_DEPTH` documents of each query, the first in base order.
 
     A store of an earlier release may hold more of a query, and the cost of a fit rises with the deepest.
     """
@@ -347,7 +348,7 @@ def _shallow(connection: Connection, rewards: Sequence[Given]) -> Sequence[Given
     of_query: dict[int, set[int]] = defaultdict(set)
     for one in rewards:
         of_query[one.query].add(one.document)
-    deep = [query for query, documents in of_query.items() if len(documents) > schema.MAX_DEPTH]
+    deep = [query for query, documents in of_query.items() if len(documents) > MAX_DEPTH]
     if not deep:
         return rewards
     places: dict[tuple[int, int], int] = {}
@@ -357,7 +358,7 @@ def _shallow(connection: Connection, rewards: Sequence[Given]) -> Sequence[Given
     kept = set[tuple[int, int]]()
     for query in deep:
         shown = sorted((places.get((query, document), 0), -document) for document in of_query[query])
-        kept |= {(query, -document) for _, document in shown[: schema.MAX_DEPTH]}
+        kept |= {(query, -document) for _, document in shown[:MAX_DEPTH]}
     only = set(deep)
     return [one for one in rewards if one.query not in only or one[:2] in kept]
 

@@ -27,8 +27,6 @@ from sqlalchemy import (
 
 # Bytes of UTF-8 that a name (of a tenant, task, query, document) has at most: two names fit into an index entry.
 MAX_NAME = 512
-# Candidates of a query that are kept, and learned from, at most: more teach little, and cost much.
-MAX_DEPTH = 200
 # The revision that this package reads and writes: the newest script in migrations/versions.
 HEAD = "0004"
 
