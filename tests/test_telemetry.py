@@ -147,9 +147,9 @@ class TestCapture:
     def test_outcomes_are_counted(self, read, spans, store):
         """Written, dropped, left out and failed; a span for each batch."""
         before, batches = read("tttembed.capture.queries"), read("tttembed.capture.duration")
-        with StoreLog(store, "judge", pairs_a_day=2) as log:
-            log.record("good", ["a"], [0.5])
+        with StoreLog(store, "judge", pairs_a_day=1) as log:
             log.record("bad", ["a"], [7.0])
+            log.record("good", ["a"], [0.5])
             log.record("over", ["a"], [0.5])
         log.observe("late", ["a"])
         log.close()

@@ -2,7 +2,6 @@
 
 from functools import partial
 from threading import Thread
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -106,26 +105,6 @@ def test_a_statement_that_takes_too_long_is_told_from_an_outage(postgres_url, li
         pytest.raises(StoreTooSlow, match="timeout"),
     ):
         hurried.observe([shown("q", "d")])
-
-
-def test_a_role_without_rights_waits_for_them(postgres_url):
-    """It is no fault of what it writes, as where the file of a SQLite store may not be written."""
-    url, role = make_url(postgres_url), f"tttembed_{uuid4().hex}"
-    limited = url.update_query_dict({"options": f"{url.query['options']} -crole={role}"})
-    with open_store(postgres_url) as store:
-        schema = url.query["options"].partition("search_path=")[2]
-        with store._database.engine.begin() as connection:
-            connection.execute(text(f"CREATE ROLE {role}"))
-            connection.execute(text(f"GRANT USAGE ON SCHEMA {schema} TO {role}"))
-            connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"))
-        with (
-            open_store(limited.render_as_string(hide_password=False)) as refused,
-            pytest.raises(StoreUnavailable, match="permission denied"),
-        ):
-            refused.observe([shown("q", "d")])
-        with store._database.engine.begin() as connection:
-            connection.execute(text(f"DROP OWNED BY {role}"))
-            connection.execute(text(f"DROP ROLE {role}"))
 
 
 @pytest.mark.slow

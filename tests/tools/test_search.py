@@ -354,7 +354,7 @@ def test_tenants_learn_apart(search):
 
 
 def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
-    """A thread of a pool knows no scope, and a generator that waits leaves one open: neither names a tenant."""
+    """A thread of a pool knows no scope, and of generators that take turns each has its own."""
 
     def calls(tenant):
         with tttembed_rag.scope(None, tenant=tenant):
@@ -369,6 +369,9 @@ def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
         ada, bob = calls("ada"), calls("bob")
         for one in (ada, bob, ada, bob):
             next(one)
+        search.used("whose?", "acme_redmail")
+        ada.close()
+        bob.close()
         with ThreadPoolExecutor(1) as pool:
             pool.submit(search.used, "whose?", "acme_redmail").result()
         kept = {
@@ -377,7 +380,7 @@ def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
 
     assert {tenant: sorted(one.query for one in requests) for tenant, requests in kept.items()} == {
         "": [],
-        "ada": ["ada's 0"],
+        "ada": ["ada's 0", "ada's 1"],
         "bob": ["bob's 0", "bob's 1"],
     }
 

@@ -48,7 +48,7 @@ _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks: numbers that no other program uses.
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
-_PASSING_STATES = re.compile(r"08|25P03|40|42501|53|55|57|58|XX000")
+_PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
 # PostgreSQL: a statement was cancelled, or a lock not had in time.
 _TOO_SLOW = {"57014", "55P03"}
 # PostgreSQL: the connection may only read.
