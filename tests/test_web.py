@@ -19,6 +19,7 @@ import pytest
 from tttembed_rag import Evidence, Offset, Offsets, scope
 from tttembed_rag.capture import REQUIRED, RewardLog, StoreLog
 from tttembed_rag.serving import Steering, current_tenant, follow
+from tttembed_rag.serving.context import current_query_id
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -245,10 +246,7 @@ class TestGenerators:
     """Blocks that do not end in the order in which they began."""
 
     def test_the_thread_ends_where_it_began(self):
-        """However two generators take turns, each end is that of its own block alone, and nothing is raised.
-
-        What runs outside them while a block is open has no tenant.
-        """
+        """However two generators take turns, each end is that of its own block alone, and nothing is raised."""
 
         def steps(tenant):
             with scope("t", tenant=tenant):
@@ -260,7 +258,7 @@ class TestGenerators:
         after_first = next(first)
         after_second = next(second)
 
-        assert (after_first, after_second, current_tenant()) == ("", "", "")
+        assert (after_first, after_second, current_tenant()) == ("bob", "", "")
 
     @pytest.mark.parametrize("opened", ["by with", "by a function"])
     def test_generators_that_take_turns_are_never_taken_for_each_other(self, store, opened, caplog, monkeypatch):
@@ -278,7 +276,7 @@ class TestGenerators:
             stack.enter_context(scope("t", tenant=tenant))
             return stack
 
-        monkeypatch.setattr("tttembed_rag.serving.context._left_open", set())
+        monkeypatch.setattr("tttembed_rag.serving.context._told", set())
         memory = RewardLog("j")
         with StoreLog(store) as log:
             first, second = steps("acme"), steps("bob")
@@ -293,7 +291,7 @@ class TestGenerators:
 
         assert queries == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
         assert (log.counts.without_tenant, len(memory)) == (1, 0)
-        assert caplog.text.count("steps() waits at a yield within its scope") == 1
+        assert caplog.text.count("generators wait within scopes of different tenants") == 1
 
     async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
         """As plain ones."""
@@ -312,25 +310,45 @@ class TestGenerators:
 
         assert (said, outside) == (["acme", "bob", "acme", "bob"], "")
 
-    async def test_tasks_and_threads_of_generators_that_take_turns_are_never_taken_for_each_others(self):
-        """What a generator awaits has its tenant; what is started while it waits at a `yield` has none."""
+    async def test_what_a_stream_has_started_goes_on_while_its_reader_is_slow(self):
+        """A chain that streams works ahead in tasks and threads of its own: they stay with the scope."""
 
         async def now():
-            await asyncio.sleep(0)
-            return current_tenant()
+            await read.wait()
+            return current_tenant(), await asyncio.to_thread(current_tenant)
 
-        async def steps(tenant):
+        async def stream(tenant):
             with scope("t", tenant=tenant):
-                for _ in range(2):
-                    yield await asyncio.gather(now(), asyncio.to_thread(current_tenant))
+                started = asyncio.create_task(now())
+                yield "a part"
+                yield await started
 
-        first, second = steps("acme"), steps("bob")
-        said = [await anext(one) for one in (first, second, first, second)]
-        outside = await asyncio.gather(now(), asyncio.to_thread(current_tenant))
-        await first.aclose()
-        await second.aclose()
+        read, parts = asyncio.Event(), stream("acme")
+        await anext(parts)
+        read.set()
+        await asyncio.sleep(0.01)
 
-        assert (said, outside) == ([["acme"] * 2, ["bob"] * 2, ["acme"] * 2, ["bob"] * 2], [""] * 2)
+        assert await anext(parts) == ("acme", "acme")
+
+    def test_a_generator_may_hold_a_block_open(self):
+        """As a fixture does, alone or with others that say other things of the same query."""
+
+        def of_tenant():
+            with scope("t", tenant="acme"):
+                yield
+
+        def of_query():
+            with scope("t", query_id="q7"):
+                yield
+
+        first, second = of_tenant(), of_query()
+        next(first)
+        next(second)
+        said = current_tenant(), current_query_id()
+        second.close()
+        first.close()
+
+        assert (said, current_tenant(), current_query_id()) == (("acme", "q7"), "", "")
 
     def test_a_context_manager_may_hold_a_block_open(self):
         """Also within a generator that is itself running, and one that an `ExitStack` closes."""

@@ -29,6 +29,7 @@ from tttembed_rag.serving.context import (
     current_query_id,
     current_source,
     said_tenant,
+    tenant_is_in_doubt,
 )
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
@@ -231,7 +232,7 @@ class StoreLog:
                 self._writer.outcomes.sampled_out.add()
                 return
             tenant = self._tenant if isinstance(self._tenant, str) else said_tenant()
-            if not tenant and self._tenant is REQUIRED:
+            if not tenant and (self._tenant is REQUIRED or (tenant is None and tenant_is_in_doubt())):
                 self._writer.outcomes.without_tenant.add()
                 return
             given = None if scores is None else tuple(scores)

@@ -2,9 +2,9 @@
 
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
-elsewhere: there, fix the scope of the wrapper. A block that a generator opens holds while the generator runs or awaits
-something, not for what others do between two of its steps. A context manager of `contextlib` is a generator that is
-meant to hold a block open.
+elsewhere: there, fix the scope of the wrapper. No generator should `yield` inside a block, as the block holds for
+whatever runs in between. Where several do that take turns, each has its own block while it runs, and of what runs
+between them the tenant is in doubt: none is said.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ContextDecorator
 from contextvars import ContextVar
-from dis import opmap
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
 from threading import get_ident
@@ -39,11 +38,8 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 # Calls between a generator and the block that it opens, at most: each costs a request a fraction of a microsecond.
 _FAR = 6
-# Up to Python 3.13: the instruction with which a generator goes on, and what its argument has where that is behind an
-# `await`, as the documentation of `dis` says.
-_RESUME, _AFTER_AWAIT = opmap.get("RESUME", -1), 3
-# Generators that the log has told of.
-_left_open: set[CodeType] = set()
+# Generators that the log has told of: they left the tenant in doubt.
+_told: set[CodeType] = set()
 AnyTenant = str | Literal[Required.REQUIRED] | None
 
 
@@ -108,40 +104,59 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
         self.ended, self.generator = True, None
-        _innermost.set(next((one for one in _chain() if not (one.ended and one.place == _here())), None))
+        _innermost.set(next((one for one in _open() if one is not self), None))
 
     @property
-    def is_left_open(self) -> bool:
-        """Whether its generator has handed on to others: it is not for what they do, or start elsewhere."""
-        generator = self.generator
-        if generator is None or generator.f_back is not None:  # one that does not run has no caller
-            return False
-        if self.place != _here() and _awaits(generator):
-            return False
-        if generator.f_code not in _left_open:
-            _left_open.add(generator.f_code)
-            _log.warning(
-                "%s: %s() waits at a yield within its scope, which does not hold for what runs meanwhile; let "
-                "contextlib.contextmanager hold a scope open",
-                generator.f_code.co_filename,
-                generator.f_code.co_qualname,
-            )
-        return True
+    def runs(self) -> bool | None:
+        """Whether the generator that opened it here is at a step now, or waits at a `yield`; None for no generator."""
+        if self.generator is None or self.place != _here():
+            return None
+        return self.generator.f_back is not None  # the frame of a generator that waits has no caller
 
     @staticmethod
     def around() -> Iterator[scope]:
-        """The blocks around the caller that hold for it, the innermost first.
-
-        A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
-        """
-        return (one for one in _chain() if not one.is_left_open and not (one.ended and one.place == _here()))
+        """The blocks around the caller, the innermost first."""
+        return iter(_around()[0])
 
 
-def _chain() -> Iterator[scope]:
+def _open() -> Iterator[scope]:
+    """The blocks that were opened around the caller, or by generators that take turns with it, the innermost first.
+
+    A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
+    """
     one = _innermost.get()
     while one is not None:
-        yield one
+        if not one.ended or one.place != _here():
+            yield one
         one = one.outer
+
+
+def _around() -> tuple[list[scope], bool]:
+    """The blocks around the caller, the innermost first, and whether its tenant is in doubt.
+
+    Where generators take turns, the blocks of those that wait are not around the one that runs. Around what runs
+    between them they are, unless they name different tenants.
+    """
+    blocks = list(_open())
+    steps = [one.runs for one in blocks]
+    if False not in steps:
+        return blocks, False
+    running = max((n for n, runs in enumerate(steps) if runs), default=-1)
+    waiting = [one for n, one in enumerate(blocks) if steps[n] is False and n > running]
+    in_doubt = len({one.tenant for one in waiting if one.tenant is not None}) > 1
+    if in_doubt:
+        _tell(waiting)
+        waiting = []
+    return [one for one, runs in zip(blocks, steps, strict=True) if runs is not False or one in waiting], in_doubt
+
+
+def _tell(waiting: list[scope]) -> None:
+    """Name, once, the generators that leave a tenant in doubt."""
+    codes = {one.generator.f_code for one in waiting if one.generator is not None}
+    if not codes <= _told:
+        _told.update(codes)
+        names = ", ".join(sorted(f"{code.co_qualname}() of {code.co_filename}" for code in codes))
+        _log.warning("generators wait within scopes of different tenants, and what runs meanwhile has none: %s", names)
 
 
 _innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
@@ -169,17 +184,6 @@ def _generator_around(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def _awaits(frame: FrameType) -> bool:
-    """Whether the generator of *frame*, which does not run, awaits something, such as tasks that it has started."""
-    if not frame.f_code.co_flags & CO_ASYNC_GENERATOR:
-        return False
-    if sys.version_info >= (3, 14):
-        return bool(getattr(frame.f_generator, "ag_running", False))
-    code, at = frame.f_code.co_code, frame.f_lasti
-    resumed = next((code[n : n + 2] for n in (at, at + 2) if code[n] == _RESUME), b"")
-    return len(resumed) == 2 and resumed[1] & 3 == _AFTER_AWAIT
-
-
 def current_scope() -> str | None:
     """The task of the innermost `with scope(...)` around the caller; None outside any."""
     return next((one.task for one in scope.around()), None)
@@ -191,8 +195,9 @@ def said_tenant() -> str | None:
 
 
 def tenant_is_in_doubt() -> bool:
-    """Whether the caller says no tenant, but runs while a generator waits within a block that does."""
-    return said_tenant() is None and any(one.tenant is not None and one.is_left_open for one in _chain())
+    """Whether the caller says no tenant, but runs between generators that wait within blocks of different ones."""
+    blocks, in_doubt = _around()
+    return in_doubt and all(one.tenant is None for one in blocks)
 
 
 def current_tenant() -> str:
