@@ -858,6 +858,17 @@ class TestProbe:
         assert first.actions == ("not probed",)
         assert "no answer within 0.2 s" in first.steps[0].detail
 
+    def test_a_model_that_hangs_takes_no_more_than_some_threads(self, world, store):
+        """However many rounds ask it."""
+        store.observe(world.served(range(4), judged=True), judge="j")
+        answers, asked = threading.Event(), []
+        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
+        rounds = [worker.round()[0] for _ in range(12)]
+        answers.set()
+
+        assert len(asked) == 8
+        assert "has not answered several calls of before" in rounds[-1].steps[0].detail
+
     def test_a_model_out_of_reach_ends_the_round(self, world, store):
         """Nothing is learned for a model nobody could ask; nothing breaks either."""
         store.observe(world.served(range(40), judged=True), judge="j")

@@ -165,9 +165,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
         return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
-    store.observe(
-        world.served(range(48))
-    )  # three turns of the judge, and one that is broken off
+    store.observe(world.served(range(48)))  # three turns of the judge, and one that is broken off
 
     def work(tell):
         with open_store(store_url) as mine:

@@ -292,3 +292,24 @@ def test_an_answer_that_is_not_read_ends_its_connection(tools):
         left = ended.wait(10)
 
     assert left
+
+
+@pytest.mark.slow
+def test_an_answer_that_is_read_slowly_is_read_to_its_end(address):
+    """However long that takes, as long as some of it is read now and then."""
+    body = json.dumps({"vectors": [[0.123456789] * 1000] * 800}).encode()
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        connection.connect(address)
+        connection.sendall(
+            b"POST /v1/steer HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+        )
+        connection.sendall(body)
+        read, began = 0, time.monotonic()
+        while part := connection.recv(131_072):
+            read += len(part)
+            time.sleep(0.02)
+        took = time.monotonic() - began
+
+    assert took > 2 * Impatient.seconds
+    assert read > len(body) / 2

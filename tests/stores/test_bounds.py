@@ -109,7 +109,8 @@ class TestNames:
                 ("q7", "my secret illness"),
                 ("my-secret-illness", "t"),
                 ("user7:My%20secret_illness?", "t"),
-                ("q8", "search/my+secret+illness"),
+                ("q8", "my+secret+illness"),
+                ("search?q=%E9%80%80", "t"),
                 ("0b1f-77:a", "billing"),
             ]
         ]
@@ -119,19 +120,24 @@ class TestNames:
             left = store.counts().queries
         content = b"".join(path.read_bytes() for path in tmp_path.iterdir()).lower()
 
-        assert left == 7
-        assert [word in content for word in (b"secret", b"illness", "ü".encode(), b"q7", b"0b1f-77:a", b"billing")] == [
-            *[False] * 3,
-            *[True] * 3,
-        ]
+        assert left == 8
+        hashed, kept = (b"secret", b"illness", "ü".encode(), b"%e9%80"), (b"q7", b"0b1f-77:a", b"billing")
+        assert [word in content for word in (*hashed, *kept)] == [False] * 4 + [True] * 3
 
     def test_rewards_and_private_offsets_find_hashed_ids(self, tmp_path) -> None:
         """Whoever knows the id as it was given is understood."""
         with open_store(f"sqlite:///{tmp_path}/ttt.db", texts=False) as store:
-            store.observe([Served("two words", np.ones(4), [Candidate("a document", np.ones(4))])])
-            written = store.reward(JUDGE, {("", "default", "two words"): {"a document": 0.5}})
+            shown = [Candidate("a document", np.ones(4))]
+            store.observe([Served("two words", np.ones(4), shown)])
+            store.observe([Served("q7", np.ones(4), shown, "Questions?", "product-questions")])
+            store.observe([Served("q8", np.ones(4), shown, "Billing questions?", "billing-questions")])
+            given = [("default", "two words"), ("product-questions", "q7"), ("billing-questions", "q8")]
+            written = [store.reward(JUDGE, {("", task, name): {"a document": 0.5}}) for task, name in given]
+            tasks = store.rewards(JUDGE).tasks.tolist()
 
-        assert written == 1
+        assert written == [1, 1, 1]
+        assert "product-questions" in tasks
+        assert "billing-questions" not in tasks
 
 
 def test_many_tenants_in_one_call(store: Store) -> None:

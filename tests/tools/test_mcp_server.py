@@ -21,7 +21,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
-from mcp_types import ListToolsResult, Tool
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
@@ -266,6 +266,36 @@ def test_a_server_that_stays_silent_is_told_of_and_tried_again(monkeypatch, capl
 
     assert listed == [["silent.slow"]]
     assert [record.getMessage().startswith("server 'silent': ") for record in caplog.records] == [True]
+
+
+def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch):
+    """It may do one thing at a time, and longer than a list may take: its connection stays."""
+    monkeypatch.setattr(mcp_server, "_PATIENCE", 0.2)
+    at_work = anyio.Lock()
+
+    async def list_tools(_ctx, _params):
+        async with at_work:
+            return ListToolsResult(tools=[Tool(name="slow", input_schema={"type": "object"})])
+
+    async def call_tool(_ctx, _params):
+        async with at_work:
+            await anyio.sleep(1.0)
+            return CallToolResult(content=[TextContent(type="text", text="done")])
+
+    async def changed(_):
+        pass
+
+    async def story():
+        behind = FrontedServer("busy", Server("busy", on_list_tools=list_tools, on_call_tool=call_tool))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(behind.keep, changed, 0.05)
+            with anyio.fail_after(30):
+                await behind.ready.wait()
+                answer = await behind.call("busy.slow", {})
+            tasks.cancel_scope.cancel()
+        return answer.content[0].text
+
+    assert asyncio.run(story()) == "done"
 
 
 @pytest.mark.parametrize(

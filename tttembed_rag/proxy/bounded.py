@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import h11
@@ -45,7 +46,7 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """Wait for the caller to read."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self.unread_seconds, self.transport.abort)
+        self._wait_for_reading(math.inf)
 
     def resume_writing(self) -> None:
         """Go on: the caller reads, or has left."""
@@ -66,6 +67,13 @@ class BoundedProtocol(H11Protocol):
             self._wait_no_more()
         elif self._late is None:
             self._wait()
+
+    def _wait_for_reading(self, before: float) -> None:
+        """Abort the connection where as much waits to be read as *before*; else look again later."""
+        if (waiting := self.transport.get_write_buffer_size()) >= before:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(self.unread_seconds, self._wait_for_reading, waiting)
 
     def _should_upgrade(self) -> bool:
         return False  # requests that offer another protocol (Java's clients all do) are answered in this one, unlogged

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import islice, product
 from urllib.parse import unquote
 
 from numpy.typing import ArrayLike
@@ -15,7 +16,6 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.observations import MAX_DEPTH, Served
 from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
-from tttembed_rag.stores.schema import MAX_NAME
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +25,8 @@ DocumentKey = tuple[str, str]
 # A vector that is still to be checked: its argument's name, the vector, and where its bytes go under which embedder.
 _Unchecked = tuple[str, ArrayLike, dict[str, bytes], str]
 
-# Letters and digits of a text that an id is taken to hold, at least; and characters of a text that an id may hold.
-_TELLING, _LONGEST = 8, 16 * MAX_NAME
+# Letters and digits of a text that an id is taken to hold, at least.
+_TELLING = 8
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class Batch:
         self.queries = {
             (
                 tenant,
-                text_id(task) if _alike(task, query.text) else task,
+                text_id(task) if _is(task, query.text) else task,
                 text_id(name) if tells(name, query.text) else name,
             ): query
             for (tenant, task, name), query in self.queries.items()
@@ -151,28 +151,34 @@ class Batch:
 
 
 def tells(name: str, text: str | None) -> bool:
-    """Whether an id may be words of somebody, not the opaque id of a program: it has blanks, or is like the text."""
-    return not name.isascii() or len(name.split()) != 1 or _alike(name, text)
+    """Whether an id may be words of somebody, not the opaque id of a program: it has blanks, or holds the text."""
+    return not unquote(name).isascii() or len(name.split()) != 1 or _is(name, text) or _holds(name, text)
 
 
-def _alike(name: str, text: str | None) -> bool:
-    """Whether a name is a text, or holds it, as addresses do: but for capitals and all that is no letter or digit."""
-    if text is None or len(text) > _LONGEST:
-        return False
-    said, words = _letters(unquote(name)), _letters(text)
-    return said == words if len(words) < _TELLING else words in said
+def _is(name: str, text: str | None) -> bool:
+    """Whether a name is a text, but for capitals and all that is no letter or digit."""
+    said = _letters(unquote(name))
+    return text is not None and said == _letters(text, len(said) + 1)
 
 
-def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
+def _holds(name: str, text: str | None) -> bool:
+    """Whether a text stands within a name, as it does in addresses."""
+    said = _letters(unquote(name))
+    words = _letters(text or "", len(said) + 1)
+    return len(words) >= _TELLING and words in said
+
+
+def _letters(text: str, most: int | None = None) -> str:
+    return "".join(islice(filter(str.isalnum, text), most)).casefold()
 
 
 def with_text_ids(
     rewards: Mapping[QueryKey, Mapping[str, float]], text_id: Callable[[str], str]
 ) -> dict[QueryKey, Mapping[str, float]]:
-    """*rewards* under the ids as given and, for ids that were texts in a store without texts, under their *text_id*."""
+    """*rewards* under the names as given and, for those that were texts in a store without texts, their *text_id*."""
     both: dict[QueryKey, Mapping[str, float]] = {}
     for (tenant, task, query), given in rewards.items():
         values = {**{text_id(document): value for document, value in given.items()}, **given}
-        both |= {(tenant, task, name): values for name in (text_id(query), query)}
+        names = product((text_id(task), task), (text_id(query), query))
+        both |= {(tenant, task_name, name): values for task_name, name in names}
     return both

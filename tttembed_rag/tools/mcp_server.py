@@ -108,7 +108,7 @@ class FrontedServer:
         self._target = target
         self._client: Client | None = None
         self._broken = anyio.Event()
-        self._too_long = 0
+        self._too_long = self._calls = 0
 
     async def keep(self, changed: Callable[[FrontedServer], Any], every: float) -> None:
         """Stay connected; what it lists is told to *changed*, every so many seconds."""
@@ -120,8 +120,9 @@ class FrontedServer:
                 async with Client(self._target, read_timeout_seconds=_PATIENCE) as client:
                     self._client, self._broken = client, anyio.Event()
                     while not self._broken.is_set():
-                        self.tools = await self._listed(client)
-                        await changed(self)
+                        if not self._calls:  # while it works on a call, it may not answer anything else
+                            self.tools = await self._listed(client)
+                            await changed(self)
                         self.ready.set()
                         with anyio.move_on_after(every):
                             await self._broken.wait()
@@ -144,6 +145,7 @@ class FrontedServer:
 
         if self._client is None:
             raise ConnectionError(f"server {self.name!r} is away")
+        self._calls += 1
         try:
             return await self._client.call_tool(
                 self.tools[tool].name, dict(arguments or {}), read_timeout_seconds=_LONGEST_CALL
@@ -158,6 +160,8 @@ class FrontedServer:
         except (OSError, RuntimeError) as exc:
             self._broken.set()
             raise ConnectionError(f"server {self.name!r} went away: {_line(exc)}") from exc
+        finally:
+            self._calls -= 1
 
     async def _listed(self, client: Client) -> dict[str, types.Tool]:
         tools: dict[str, types.Tool] = {}

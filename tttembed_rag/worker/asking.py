@@ -175,8 +175,6 @@ class Asking:
         Judging ends soon once *stop* is set; a worker that loses what it is *holding* begins no further call.
         """
         holding.check()
-        if self._limit.is_exceeded:
-            return Asked(stopped=f"{self.fingerprint}: has not answered several calls of before", broken=True)
         if is_of_tools(self._store, tenant):
             return Asked()
         asked = self._open.asked_about(self.fingerprint, tenant)
@@ -184,6 +182,7 @@ class Asking:
         if not observations:
             return Asked()
         try:
+            self._limit.check()
             return self._judge_some(observations, tenant, stop, holding)
         except StoreError:
             raise

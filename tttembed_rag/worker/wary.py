@@ -136,11 +136,11 @@ class TimeLimit:
         self._judge, self.seconds = judge, seconds
         self._left_behind: list[Thread] = []
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether so many calls that were left behind are still under way that no other may begin."""
+    def check(self) -> None:
+        """Refuse another call where many that were left behind are still under way, with a JudgeError."""
         self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
-        return len(self._left_behind) >= _MOST_LEFT
+        if len(self._left_behind) >= _MOST_LEFT:
+            raise JudgeError(f"{self._judge}: has not answered several calls of before")
 
     def call(self, function: Callable[[Event], ResultT], stop: Event) -> ResultT:
         """What *function* returns or raises; once *stop* is set it has a few seconds more.
@@ -153,8 +153,9 @@ class TimeLimit:
 
         Raises:
             LateError: It takes longer, and is left behind.
-            JudgeError: The same after *stop* was set, which says nothing of what it was asked.
+            JudgeError: The same after *stop* was set, which says nothing of what it was asked; or no call may begin.
         """
+        self.check()
         box: SimpleQueue[tuple[ResultT | None, BaseException | None]] = SimpleQueue()
         given_up = Event()
 
