@@ -268,7 +268,7 @@ def test_a_server_that_stays_silent_is_told_of_and_tried_again(monkeypatch, capl
     assert [record.getMessage().startswith("server 'silent': ") for record in caplog.records] == [True]
 
 
-def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch):
+def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch, caplog):
     """It may do one thing at a time, and longer than a list may take: its connection stays."""
     monkeypatch.setattr(mcp_server, "_PATIENCE", 0.2)
     at_work = anyio.Lock()
@@ -296,6 +296,7 @@ def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch):
         return answer.content[0].text
 
     assert asyncio.run(story()) == "done"
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(
