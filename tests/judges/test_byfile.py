@@ -622,6 +622,20 @@ def test_the_chat_request_is_one_that_openai_takes(proven):
     assert other["body"].keys() == {"model", "max_tokens", "temperature", "messages"}
 
 
+@pytest.mark.parametrize(
+    ("lines", "failures"), [(2, {}), (1, {"expected at most 1 lines, got more, which are not read": 1})]
+)
+def test_no_more_lines_are_read_than_asked_for(proven, lines, failures):
+    """That there are more is said; blank ones count."""
+    one = proven("openai:m")
+    (request, *_) = requests_in(*one.write().files)
+    path = write_lines(one.folder / "more.jsonl", [result_of(request), b" "])
+
+    collected = read_batch([path], one.plan, one.judge, one.cache, one.outstanding, lines=lines)
+
+    assert (collected.answers, dict(collected.failures)) == (1, failures)
+
+
 def test_long_lines_are_read_one_by_one(proven):
     """A file of lines that hold megabytes each, as a bomb unpacks to, never fills the memory."""
     one = proven("openai:m")

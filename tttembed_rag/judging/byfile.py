@@ -298,13 +298,10 @@ class _Reading:
 
     def file(self, path: Path, lines: int | None) -> None:
         """Keep the answers of one file."""
-        read = seen = 0
+        read = 0
         for results in _in_parts(path, self._judge.read, lines):
-            seen += len(results)
             read += sum(result.pair is not None for result in results)
             self._part(results)
-        if seen == lines:
-            self._failure(f"results of {lines} lines and more, of which the rest is not read")
         if not read and path.stat().st_size:
             raise DataError(f"{path}: expected lines of results, each with the address of a pair, found none")
 
@@ -393,9 +390,12 @@ def _in_parts(path: Path, read: Callable[[bytes], LineResult], most: int | None)
     """What the lines of a file say, some at a time; only one of them, which may be long, is in memory."""
     try:
         with path.open("rb") as file:
-            lines = filter(bytes.strip, islice(_lines(file.readline), most))
-            while part := [read(line) for line in islice(lines, _AT_ONCE)]:
+            lines = _lines(file.readline)
+            some = filter(bytes.strip, islice(lines, most))
+            while part := [read(line) for line in islice(some, _AT_ONCE)]:
                 yield part
+            if next(lines, None) is not None:
+                yield [LineResult(None, failure=f"expected at most {most} lines, got more, which are not read")]
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected a file of results, found none") from exc
 
