@@ -21,7 +21,7 @@ from tttembed_rag.judges.contract import PROBE_GOOD, PROBE_QUERY
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Spend, open_store
-from tttembed_rag.testing import JUDGE, traffic
+from tttembed_rag.testing import JUDGE, eventually, traffic
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.holding import Holding
 
@@ -214,6 +214,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
                 steering.apply(BASE, "q")
                 log.record(f"question {number}", ["a", "b"], [0.0, 1.0])
                 time.sleep(0.001)
+            eventually(lambda: steering.apply(BASE, "q") != BASE)
             tell("refused", not log.flush(0.5) and log.error is not None)
             tell("flushed", log.flush(20), log.counts.failed)
             tell("served", steering.apply(BASE, "q"))
