@@ -208,7 +208,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
                 tell("written", log.flush())
             tell("open")
             limited.wait(20)
-            worker = threading.Thread(target=Worker(mine).run, kwargs={"every": 0.02, "stop": stop})
+            worker = threading.Thread(target=Worker(mine, min_new=10_000).run, kwargs={"every": 0.02, "stop": stop})
             worker.start()
             for number in range(200):
                 steering.apply(BASE, "q")

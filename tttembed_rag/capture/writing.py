@@ -157,7 +157,7 @@ class Writer:
         if self._loop.asleep:
             _write_at_exit()
             self._loop.start()
-        elif fills or len(self._queue) == min(_BATCH, 1 + self._capacity // 2):
+        elif (fills or len(self._queue) == min(_BATCH, 1 + self._capacity // 2)) and not self._refusals:
             self._loop.wake()
 
     def flush(self, timeout: float) -> bool:
