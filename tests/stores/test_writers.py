@@ -1,5 +1,6 @@
 """Two writers at the same time, and the texts of documents that both show."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Thread
 
@@ -105,6 +106,23 @@ def test_a_statement_that_takes_too_long_is_told_from_an_outage(postgres_url, li
         pytest.raises(StoreTooSlow, match="timeout"),
     ):
         hurried.observe([shown("q", "d")])
+
+
+def test_a_statement_that_a_person_cancels_is_an_outage(postgres_url):
+    """It may be quick when it is asked again at once."""
+    waiting = "wait_event_type = 'Lock' AND datname = current_database()"
+    cancel = text(f"SELECT bool_or(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE {waiting}")  # noqa: S608
+    with (
+        open_store(postgres_url) as store,
+        open_store(postgres_url) as other,
+        ThreadPoolExecutor(1) as pool,
+        store._database.write("forgetting") as connection,
+    ):
+        held_up = pool.submit(other.observe, [shown("q", "d")])
+        eventually(lambda: connection.execute(cancel).scalar())
+        error = held_up.exception(10)
+
+    assert type(error) is StoreUnavailable
 
 
 @pytest.mark.slow

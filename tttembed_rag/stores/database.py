@@ -49,8 +49,8 @@ _CONNECT_SECONDS = 10
 _DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
 _PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
-# PostgreSQL: a statement was cancelled, or a lock not had in time.
-_TOO_SLOW = {"57014", "55P03"}
+# PostgreSQL: a statement was cancelled, by its own limit or by a person; a lock was not had in time.
+_CANCELLED, _NO_LOCK = "57014", "55P03"
 # PostgreSQL: the connection may only read.
 _READ_ONLY = "25006"
 _PASSING_SQLITE = {
@@ -160,11 +160,22 @@ class Database:
             raise InputError(f"{self.name}: expected text and numbers that a database can hold ({exc})") from exc
         except (SQLAlchemyError, UnicodeDecodeError) as exc:  # the latter where SQLite quotes damaged bytes
             reason = " ".join(str(exc.orig if isinstance(exc, DBAPIError) else exc).split())
-            if isinstance(exc, DBAPIError) and getattr(exc.orig, "sqlstate", None) in _TOO_SLOW:
+            if isinstance(exc, DBAPIError) and self._was_too_slow(exc):
                 raise StoreTooSlow(f"{self.name}: not available now ({reason})") from exc
             if isinstance(exc, DBAPIError) and (_passes(exc) or self._was_replaced()):
                 raise StoreUnavailable(f"{self.name}: not available now ({reason})") from exc
             raise StoreError(f"{self.name}: expected a store of this package that can be used ({reason})") from exc
+
+    def _was_too_slow(self, error: DBAPIError) -> bool:
+        """Whether PostgreSQL ended a statement that took, or waited for a lock, longer than its settings allow."""
+        state = getattr(error.orig, "sqlstate", None)
+        if state != _CANCELLED:
+            return state == _NO_LOCK
+        try:
+            with self.engine.connect() as connection:
+                return connection.exec_driver_sql("SHOW statement_timeout").scalar() != "0"
+        except SQLAlchemyError:
+            return False
 
     def _was_replaced(self) -> bool:
         """Whether a newer package has brought the tables to a schema of its own since they were opened."""
