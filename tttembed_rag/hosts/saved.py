@@ -35,13 +35,10 @@ def checked_store(store: str) -> str:
     """
     if not isinstance(store, str) or not store or store == _ENV:
         raise InputError(f"store: expected a URL, env:NAME or an offsets file, got {store!r}")
-    if "://" in store and (_PASSWORD.match(store) or any("password" in name for name in _options(store))):
+    options = parse_qs(store.partition("?")[2])
+    if "://" in store and (_PASSWORD.match(store) or any("password" in name for name in options)):
         raise InputError("store: expected no password in what a host saves: put the URL in a variable, env:NAME")
     return store
-
-
-def _options(store: str) -> Iterable[str]:
-    return parse_qs(store.partition("?")[2])
 
 
 def url_of(store: str) -> str:
