@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sqlite3
 from threading import Event, Thread
 
+import psycopg
 import pytest
+from sqlalchemy import func, select
 
 from tttembed_rag.errors import StoreError
-from tttembed_rag.stores import open_store
+from tttembed_rag.stores import open_store, schema
+from tttembed_rag.stores.database import Database
 from tttembed_rag.testing import JUDGE, learned, traffic
 
 pytestmark = pytest.mark.slow
@@ -89,3 +93,22 @@ def test_a_forked_child_has_connections_of_its_own(store_url):
 
         assert status == 0
         assert store.counts().queries == 21
+
+
+def test_a_transaction_of_a_store_that_is_closed_ends_and_leaves_no_connection(store_url):
+    """What a thread reads or writes is done; its connection closes then, and the store can be used again."""
+    with open_store(store_url) as store:
+        store.observe(traffic(5), judge=JUDGE)
+    database = Database(store_url)
+    with database.read() as connection:
+        used = connection.connection.dbapi_connection
+        database.close()
+        assert connection.execute(select(func.count()).select_from(schema.queries)).scalar() == 5
+
+    with pytest.raises((sqlite3.ProgrammingError, psycopg.OperationalError), match="closed"):
+        used.execute("SELECT 1")
+    with database.read() as first:
+        kept = first.connection.dbapi_connection
+    with database.read() as second:
+        assert second.connection.dbapi_connection is kept
+    database.close()

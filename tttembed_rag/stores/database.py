@@ -32,6 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from tttembed_rag.errors import InputError, StoreError, StoreTooSlow, StoreUnavailable, require
 from tttembed_rag.stores.schema import HEAD, metadata
@@ -125,8 +126,11 @@ class Database:
         return not self.is_sqlite or file.startswith("file:") or Path(file).exists()
 
     def close(self) -> None:
-        """Let every connection go."""
-        self.engine.dispose()
+        """Let every connection go, one that a transaction uses once that ends."""
+        pool = self.engine.pool
+        self.engine.dispose(close=False)  # what comes later gets another pool
+        event.listen(pool, "checkin", _let_go)
+        pool.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -273,6 +277,11 @@ def _limit(idle_seconds: int, bare: Any, _: Any) -> None:
     """Let PostgreSQL end an idle transaction of a new connection."""
     bare.execute(f"SET idle_in_transaction_session_timeout = '{idle_seconds}s'")
     bare.commit()
+
+
+def _let_go(_: Any, entry: ConnectionPoolEntry) -> None:
+    """Close a connection that was in use while its pool was closed."""
+    entry.invalidate()
 
 
 def _begin(connection: Connection) -> None:
