@@ -7,6 +7,7 @@ under, or served from, a tenant that the query is not of.
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -291,7 +292,7 @@ class TestGenerators:
 
         assert queries == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
         assert (log.counts.without_tenant, len(memory)) == (1, 0)
-        assert caplog.text.count("generators wait within scopes of different tenants") == 1
+        assert caplog.text.count("generators wait in scopes beside those of other tenants") == 1
 
     async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
         """As plain ones."""
@@ -309,6 +310,84 @@ class TestGenerators:
         await second.aclose()
 
         assert (said, outside) == (["acme", "bob", "acme", "bob"], "")
+
+    def test_a_generator_is_in_its_own_block_whoever_goes_on_with_it(self):
+        """Within a block that was opened meanwhile, or a generator with a block of its own."""
+
+        def steps(tenant, others=None):
+            with scope("t", tenant=tenant):
+                while True:
+                    yield [*(next(others) if others else []), current_tenant()]
+
+        first = steps("acme")
+        second = steps("bob", first)
+        next(first)
+        with scope("t", tenant="cyd"):
+            said = [next(first), next(second)]
+        third = steps("dan", second)
+        said += [next(third), next(third)]
+        for one in (third, second, first):
+            one.close()
+
+        assert said == [["acme"], ["acme", "bob"], *[["acme", "bob", "dan"]] * 2]
+        assert current_tenant() == ""
+
+    async def test_what_is_started_beside_a_generator_of_another_tenant_is_nobodys(self, store, caplog):
+        """The generators start it, or their caller: which of them is not known, so it is left out."""
+
+        async def ask(query):
+            await asyncio.to_thread(log.observe, query, ["a document"])
+            with scope("t", tenant="dan"):
+                log.observe(f"dan's {query}", ["a document"])
+
+        async def steps(tenant):
+            with scope("t", tenant=tenant):
+                for number in range(2):
+                    started.append(asyncio.create_task(ask(f"{tenant}'s {number}")))
+                    yield
+
+        with StoreLog(store) as log:
+            started, first, second = [], steps("acme"), steps("bob")
+            for one in (first, second, first, second):
+                await anext(one)
+            await asyncio.gather(*started)
+            await first.aclose()
+            await second.aclose()
+            with scope("t", tenant="cyd"):
+                third = steps("bob")
+                await anext(third)
+                log.observe("cyd's?", ["a document"])
+                await ask("cyd's or bob's")
+                await asyncio.gather(*started)
+                await third.aclose()
+                log.observe("cyd's", ["a document"])
+        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+
+        assert {tenant: {one.query for one in waiting} for tenant, waiting in found.items() if waiting} == {
+            "acme": {"acme's 0"},
+            "cyd": {"cyd's"},
+            "dan": {f"dan's {name}" for name in ("acme's 0", "bob's 0", "acme's 1", "bob's 1", "cyd's or bob's")},
+        }
+        assert log.counts.without_tenant == 6
+        assert "generators wait in scopes beside those of other tenants" in caplog.text
+
+    def test_generators_that_overlap_without_end_leave_nothing_behind(self):
+        """Each begins before the one before it ends, as in a loop that goes through streams for days."""
+
+        def steps(number):
+            with scope("t", tenant=str(number)):
+                yield sum(isinstance(one, scope) for one in gc.get_objects())
+
+        last, kept = steps(-1), []
+        next(last)
+        for number in range(100):
+            new = steps(number)
+            kept.append(next(new))
+            last.close()
+            last = new
+        last.close()
+
+        assert kept[-1] <= kept[1]
 
     async def test_what_a_stream_has_started_goes_on_while_its_reader_is_slow(self):
         """A chain that streams works ahead in tasks and threads of its own: they stay with the scope."""

@@ -3,8 +3,8 @@
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
 elsewhere: there, fix the scope of the wrapper. No generator should `yield` inside a block, as the block holds for
-whatever runs in between. Where several do that take turns, each has its own block while it runs, and of what runs
-between them the tenant is in doubt: none is said.
+whatever runs in between. Where several do that take turns, each has its own block while it runs; of what runs between
+them, and of tasks and threads that they start, the tenant is in doubt: none is said.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ContextDecorator
 from contextvars import ContextVar
 from enum import Enum
@@ -70,9 +70,14 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         place: The thread and the asyncio task that it was opened in.
 
         generator: The generator that opened it, but for those that `contextlib` makes blocks of; None for none.
+
+        beside: The blocks of generators that waited where it was opened.
+
+        is_shared: Whether a generator opened it where there were blocks of another tenant: of what is started before
+            both have ended, nobody knows within which it was.
     """
 
-    __slots__ = ("ended", "generator", "outer", "place", "query_id", "source", "task", "tenant")
+    __slots__ = ("beside", "ended", "generator", "is_shared", "outer", "place", "query_id", "source", "task", "tenant")
 
     def __init__(
         self, task: str | None, *, tenant: str | None = None, query_id: str | None = None, source: str | None = None
@@ -89,6 +94,8 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         self.ended = False
         self.place: tuple[int, int] | None = None
         self.generator: FrameType | None = None
+        self.beside: tuple[scope, ...] = ()
+        self.is_shared = False
 
     def _recreate_cm(self) -> scope:
         """A block of its own for each call of a decorated function."""
@@ -99,12 +106,18 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
             raise InputError("scope: expected one block, got a second one with the same scope")
         self.outer, self.place = _innermost.get(), _here()
         self.generator = _generator_around(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
+        self.beside = tuple(one for one in _open() if one.runs is False)
+        self.is_shared = self.generator is not None and _differ((self, *_open()))
         _innermost.set(self)
 
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
-        self.ended, self.generator = True, None
-        _innermost.set(next((one for one in _open() if one is not self), None))
+        self.ended, self.generator, self.beside = True, None, ()
+        still = [one for one in _open() if one is not self]
+        for one in still:
+            if one.outer is self and self in one.beside:  # they only took turns: without end, if others follow
+                one.outer = self.outer
+        _innermost.set(next(iter(still), None))
 
     @property
     def runs(self) -> bool | None:
@@ -135,28 +148,42 @@ def _around() -> tuple[list[scope], bool]:
     """The blocks around the caller, the innermost first, and whether its tenant is in doubt.
 
     Where generators take turns, the blocks of those that wait are not around the one that runs. Around what runs
-    between them they are, unless they name different tenants.
+    between them they are, unless they name another tenant than what is around them; a task that was started within
+    such a block may be of either.
     """
     blocks = list(_open())
-    steps = [one.runs for one in blocks]
-    if False not in steps:
-        return blocks, False
-    running = max((n for n, runs in enumerate(steps) if runs), default=-1)
-    waiting = [one for n, one in enumerate(blocks) if steps[n] is False and n > running]
-    in_doubt = len({one.tenant for one in waiting if one.tenant is not None}) > 1
-    if in_doubt:
-        _tell(waiting)
-        waiting = []
-    return [one for one, runs in zip(blocks, steps, strict=True) if runs is not False or one in waiting], in_doubt
+    running = [one for one in blocks if one.runs]
+    last = blocks.index(running[-1]) if running else -1
+    blocks = [one for n, one in enumerate(blocks) if n > last or one.runs is not False]
+    for n, one in enumerate(blocks):
+        unsure = one.is_shared and one.place != _here()
+        if unsure or (one.runs is False and _differ(blocks[n:])):
+            _tell(blocks[n:])
+            return _in_order(blocks[:n], running), True
+    return _in_order(blocks, running), False
+
+
+def _in_order(blocks: list[scope], running: list[scope]) -> list[scope]:
+    """*blocks*, where what was opened while a generator waited is around its step that is *running*."""
+    for one in running:
+        end = blocks.index(one) + 1
+        outside = [other for other in blocks[:end] if one in other.beside]
+        blocks[:end] = [other for other in blocks[:end] if other not in outside] + outside
+    return blocks
+
+
+def _differ(blocks: Iterable[scope]) -> bool:
+    """Whether the blocks name more than one tenant."""
+    return len({one.tenant for one in blocks if one.tenant is not None}) > 1
 
 
 def _tell(waiting: list[scope]) -> None:
-    """Name, once, the generators that leave a tenant in doubt."""
+    """Name, once, the generators that leave a tenant in doubt, as far as they have not ended."""
     codes = {one.generator.f_code for one in waiting if one.generator is not None}
     if not codes <= _told:
         _told.update(codes)
         names = ", ".join(sorted(f"{code.co_qualname}() of {code.co_filename}" for code in codes))
-        _log.warning("generators wait within scopes of different tenants, and what runs meanwhile has none: %s", names)
+        _log.warning("generators wait in scopes beside those of other tenants; what runs meanwhile has none: %s", names)
 
 
 _innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
