@@ -146,7 +146,12 @@ def serve():
     def start(answer):
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "null")
+                length = int(self.headers.get("content-length", 0))
+                sent = self.rfile.read(length)
+                if len(sent) < length:  # by a process that was killed meanwhile: not asked
+                    self.close_connection = True
+                    return
+                body = json.loads(sent or "null")
                 with lock:
                     endpoint.asked.append((self.path, {k.lower(): v for k, v in self.headers.items()}, body))
                     number = len(endpoint.asked)
