@@ -340,9 +340,10 @@ class TestHarm:
         assert (written, log.counts.written, log.error) == (True, 3, None)
 
     def test_the_bytes_that_wait_are_bounded(self, tmp_path):
-        """Large documents, arrays and lists of numbers fill a queue before it is full of queries."""
+        """Large documents, ids, arrays and lists of numbers fill a queue before it is full of queries."""
         large = {
             "texts": (["x" * 10_000], None),
+            "ids": (["a"], Known(doc_ids=["x" * 10_000])),
             "arrays": (["a"], Known(np.ones(1_250), np.ones((1, 1_250)))),
             "lists": (["a"], Known([1] * 156, [[1] * 156])),
         }
@@ -735,15 +736,21 @@ def test_stored_vectors_come_before_embedding(store):
     assert vectors_of(store.rewards("judge")) == [tuple([0.5] * 8)]
 
 
-def test_what_a_caller_changes_after_the_call_is_not_written(tmp_path):
-    """Scores and vectors are those of the moment of the call, whatever is done to them in place afterwards."""
-    scores, vector, shown = [0.9, 0.1], np.ones(8), [np.ones(8), np.ones(8)]
+@pytest.mark.parametrize("kind", ["list", "array", "half", "tensor"])
+def test_what_a_caller_changes_after_the_call_is_not_written(tmp_path, kind):
+    """Scores, ids and vectors are those of the moment of the call, whatever is done to them in place afterwards."""
+    ones = {"list": lambda: [1.0] * 8, "array": lambda: np.ones(8), "half": lambda: np.ones(8, np.float16)}
+    if kind == "tensor":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        ones["tensor"] = lambda: torch.ones(8)
+    scores, ids, vectors = [0.9, 0.1], ["a", "b"], [ones[kind]() for _ in range(3)]
     with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
         with StoreLog(store, "judge") as log:
-            log.record("q", ["a", "b"], scores, known=Known(vector, shown, doc_ids=["a", "b"]))
+            log.record("q", ["a", "b"], scores, known=Known(vectors[0], vectors[1:], doc_ids=ids))
             scores.reverse()
-            for changed in (vector, *shown):
-                changed.fill(7.0)
+            ids.append("c")
+            for changed in vectors:
+                changed[:] = [7.0] * 8 if kind == "list" else 7.0
         rewards = store.rewards("judge")
 
     assert rewards.values.tolist() == [0.9, 0.1]

@@ -210,7 +210,7 @@ class TestVectors:
 
     def known(self, log):
         """The query vectors that a log was given."""
-        return [None if one.known is None else one.known.vector for one in log.calls]
+        return [None if one.known is None else one.known.vector.tolist() for one in log.calls]
 
     def test_the_base_vector_of_the_trace_is_known(self):
         """The vector of the query's text goes along; another text's and another trace's do not."""
@@ -271,7 +271,7 @@ class TestVectors:
         read = reader.read(Span("retrieve", "trace", None, retriever("<2-dimensional vector>")))
 
         assert (None if read is None else read.query) == query
-        assert len(reader._embedded["trace"]) == min(len(set(texts)), 2)
+        assert len(reader._embedded.get("trace")) == min(len(set(texts)), 2)
 
     def test_vectors_can_be_refused(self):
         """Where a proxy steers unseen, no vector of a span is believed."""
@@ -304,6 +304,41 @@ class TestHarm:
 
         assert processor.counts.dropped >= 15
 
+    def test_the_bytes_that_wait_are_bounded(self):
+        """Large documents and vectors fill a queue before it is full of spans, and what was read leaves room."""
+        log, go = FakeLog(), threading.Event()
+        processor, tracer = provided(log, texts=lambda _: go.wait(10) and {}, max_bytes=1_000_000)
+        embedding = "embedding.embeddings.0.embedding"
+        first = {"gen_ai.operation.name": "retrieval", "gen_ai.retrieval.query.text": "tea"}
+        first["gen_ai.retrieval.documents"] = '[{"id": "a"}]'
+        large = [
+            retriever(texts=["x" * 50_000]),
+            {"openinference.span.kind": "EMBEDDING", f"{embedding}.text": "a", f"{embedding}.vector": [0.5] * 1_600},
+        ]
+
+        for attributes in large:
+            tracer.start_span("search", attributes=first).end()
+            dropped = processor.counts.dropped
+            for _ in range(30):
+                tracer.start_span("retrieve", attributes=attributes).end()
+            dropped = processor.counts.dropped - dropped
+            go.set()
+            processor.force_flush()
+            go.clear()
+
+            assert 10 <= dropped <= 12
+
+    def test_the_bytes_that_are_remembered_are_bounded(self, monkeypatch):
+        """Of vectors and texts of traces, the oldest are forgotten."""
+        monkeypatch.setattr("tttembed_rag.hosts.reading._MOST_BYTES", 100_000)
+        reader, key = Reader(), "embedding.embeddings.0.embedding"
+        for number in range(100):
+            fields = {f"{key}.text": f"wool {number}", f"{key}.vector": [1.0] * 1_000}
+            reader.read(Span("embed", str(number), "above", {"openinference.span.kind": "EMBEDDING", **fields}))
+        read = [reader.read(Span("r", str(n), None, retriever(f"wool {n}"))) for n in range(100)]
+
+        assert [one.vector is not None for one in read] == [False] * 78 + [True] * 22
+
     def test_a_log_that_fails_is_logged(self, caplog):
         """Its error goes to the log of the program, and the next span is read."""
         log = FakeLog(error=OSError("full"))
@@ -325,6 +360,8 @@ class TestHarm:
             TTTSpanProcessor("log")
         with pytest.raises(InputError, match="capacity: expected at least 1 span"):
             TTTSpanProcessor(FakeLog(), capacity=0)
+        with pytest.raises(InputError, match="max_bytes: expected at least 1 byte"):
+            TTTSpanProcessor(FakeLog(), max_bytes=0)
         with pytest.raises(InputError, match="cut_at: expected at least 1 character"):
             TTTSpanProcessor(FakeLog(), cut_at=0)
 

@@ -47,7 +47,8 @@ class Call(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds on to, but for what is small."""
-        return getsizeof(self.query) + sum(map(getsizeof, self.documents)) + self.known_size
+        texts = (self.query, *self.documents, *(self.known.doc_ids or ()))
+        return sum(map(getsizeof, texts)) + self.known_size
 
     @property
     def lacks_vectors(self) -> bool:

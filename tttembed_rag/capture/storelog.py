@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -250,15 +250,16 @@ class StoreLog:
 
 def _own(known: Known) -> Known:
     """A copy of *known* that the caller cannot change any more."""
-    vectors = known.document_vectors
-    if not (vectors is None or isinstance(vectors, np.ndarray)):
-        vectors = [_copied(vector) for vector in vectors]
-    return replace(known, vector=_copied(known.vector), document_vectors=_copied(vectors))
+    rows, ids = known.document_vectors, known.doc_ids
+    whole = rows is None or isinstance(rows, np.ndarray)
+    vectors = _copied(rows) if whole else [_copied(row) for row in rows]
+    return Known(_copied(known.vector), vectors, known.query_id, None if ids is None else tuple(ids))
 
 
 def _copied(vector: Any) -> Any:
     """A copy; arrays in the precision that a store keeps. An array of a list would take ten times as long as a copy."""
-    if not (isinstance(vector, np.ndarray) and vector.dtype == np.float64):
+    if vector is None or isinstance(vector, list | tuple):
         return copy(vector)
+    array = np.asarray(vector)
     with np.errstate(over="ignore"):  # a number that is too large is refused later, as malformed
-        return vector.astype(np.float32)
+        return array.astype(np.float32 if array.dtype == np.float64 else array.dtype)

@@ -13,16 +13,21 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from sys import getsizeof
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_rag.vectors.checks import as_floats, checked_norms
+from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
 __all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
 
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
 # Ids of documents to their whole texts, as many as are known.
 TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 
@@ -32,8 +37,9 @@ _REDACTED = "__REDACTED__"
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Spans that have a retriever below them, and query vectors, that are remembered at most.
-_MOST = 10_000
+# Bytes that are remembered at most of query vectors, and of texts that were embedded; and what an entry takes beside
+# its vector or texts.
+_MOST_BYTES, _ENTRY_BYTES = 128 * 2**20, 400
 # Levels of attributes that are looked into.
 _DEEPEST = 20
 
@@ -86,7 +92,7 @@ class Retrieval:
     places: list[int]
     span: Span
     scores: list[float] | None = None
-    vector: Sequence[float] | None = None
+    vector: FloatArray | None = None
     task: str | None = None
 
 
@@ -126,10 +132,10 @@ class Reader:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
         # Spans that have a retriever with documents below them.
-        self._around: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._query_vectors: OrderedDict[tuple[str, str], Sequence[float]] = OrderedDict()
+        self._around: _Recent[tuple[str, str], None] = _Recent()
+        self._query_vectors: _Recent[tuple[str, str], FloatArray] = _Recent()
         # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded: OrderedDict[str, frozenset[str]] = OrderedDict()
+        self._embedded: _Recent[str, frozenset[str]] = _Recent()
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -138,14 +144,14 @@ class Reader:
         if fields.get("gen_ai.operation.name") == "retrieval":
             kind = "RETRIEVER"
         nested = (span.trace_id, span.span_id) in self._around
-        self._around.pop((span.trace_id, span.span_id), None)
+        self._around.forget((span.trace_id, span.span_id))
         documents: list[dict[str, Any]] = []
         if kind == "RETRIEVER":
             documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
             # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
             self.counts.left_out += isinstance(fields.get("retrieval.documents"), str)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
-            _keep(self._around, (span.trace_id, span.parent_id), None)
+            self._around.keep((span.trace_id, span.parent_id), None, 0)
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
         if kind == "RERANKER":
@@ -160,7 +166,7 @@ class Reader:
     def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
         said = fields.get("gen_ai.retrieval.query.text") or _input(fields)
         if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # that of the one text that was embedded, if it is one
-            embedded = self._embedded.get(span.trace_id, frozenset())
+            embedded = self._embedded.get(span.trace_id) or frozenset()
             said = next(iter(embedded)) if len(embedded) == 1 else None
         query = self._whole(said)
         if query is None:
@@ -200,12 +206,13 @@ class Reader:
         number = 0
         while (vector := fields.get(f"embedding.embeddings.{number}.embedding.vector")) is not None:
             text = self._whole(fields.get(f"embedding.embeddings.{number}.embedding.text"))
-            key = (span.trace_id, text or "")
             if text is not None:
-                known = self._embedded.get(span.trace_id, frozenset())
-                _keep(self._embedded, span.trace_id, known if len(known) == 2 else known | {text})
-            if base and text is not None and key not in self._query_vectors and _is_vector(vector):
-                _keep(self._query_vectors, key, vector)
+                known = self._embedded.get(span.trace_id) or frozenset()
+                if len(known) < 2:
+                    self._embedded.keep(span.trace_id, known | {text}, sum(map(getsizeof, known | {text})))
+                key = span.trace_id, text
+                if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
+                    self._query_vectors.keep(key, taken, getsizeof(text) + taken.nbytes)
             number += 1
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
@@ -332,16 +339,39 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _is_vector(value: Any) -> bool:
-    """Whether *value* can be a query vector: the documents of a span count without one too."""
+def _vector(value: Any) -> FloatArray | None:
+    """*value* in the precision that a store keeps, if it can be a query vector: documents count without one too."""
     try:
-        vector = as_floats("vector", list(value))
-        return vector.ndim == 1 and bool(checked_norms("vector", vector))
+        with np.errstate(over="ignore"):
+            vector = as_floats("vector", list(value)).astype(np.float32)
+        return vector if vector.ndim == 1 and bool(checked_norms("vector", vector)) else None
     except (TypeError, OverflowError, VectorError):
-        return False
+        return None
 
 
-def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    kept[key] = value
-    while len(kept) > _MOST:
-        kept.popitem(last=False)
+class _Recent(Generic[KeyT, ValueT]):
+    """What was kept last, as much as fits into 128 MiB."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __contains__(self, key: KeyT) -> bool:
+        return key in self._kept
+
+    def get(self, key: KeyT) -> ValueT | None:
+        """What was kept under *key*, if it still is."""
+        found = self._kept.get(key)
+        return None if found is None else found[0]
+
+    def keep(self, key: KeyT, value: ValueT, size: int) -> None:
+        """Keep a *value* of some bytes, and forget the oldest ones that it leaves no room for."""
+        self.forget(key)
+        self._kept[key] = value, size + _ENTRY_BYTES
+        self._bytes += size + _ENTRY_BYTES
+        while self._bytes > _MOST_BYTES:
+            self._bytes -= self._kept.popitem(last=False)[1][1]
+
+    def forget(self, key: KeyT) -> None:
+        """Keep nothing under *key*."""
+        self._bytes -= self._kept.pop(key, (None, 0))[1]

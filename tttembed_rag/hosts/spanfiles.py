@@ -18,7 +18,6 @@ from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
-from tttembed_rag.vectors.checks import as_floats
 
 __all__ = ["read_spans", "retrievals_of", "served_of", "span_of"]
 
@@ -100,7 +99,7 @@ def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale:
     shown = zip(retrieval.documents, rewards, strict=True)
     return Served(
         text_id(retrieval.query),
-        None if retrieval.vector is None else as_floats("vector", list(retrieval.vector)),
+        retrieval.vector,
         [Candidate(text_id(text), None, text, reward) for text, reward in shown],
         retrieval.query,
         retrieval.task or DEFAULT_TASK,

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from threading import Condition
+from sys import getsizeof
+from threading import Condition, Lock
 from typing import Any, NamedTuple
 
 from tttembed_rag.capture.log import Known, Log
@@ -32,6 +34,8 @@ __all__ = ["TTTSpanProcessor", "Tapped"]
 _log = logging.getLogger(__name__)
 # Seconds between two looks at an empty queue, and spans that are read in a row.
 _PAUSE, _BATCH = 0.05, 500
+# Bytes of a number in a sequence: the object, and the reference to it.
+_NUMBER_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,7 @@ class Tapped:
 
 class _Ended(NamedTuple):
     span: ReadableSpan
+    size: int
     task: str | None
     # None where the caller said none: the log knows what that means.
     tenant: str | None
@@ -93,6 +98,8 @@ class TTTSpanProcessor(SpanProcessor):
 
         capacity: Spans that may wait, >= 1.
 
+        max_bytes: Bytes of the attributes of spans that may wait, >= 1.
+
     Raises:
         InputError: An argument is not what was expected.
         MissingExtraError: On import: the OpenTelemetry SDK is not installed.
@@ -107,21 +114,26 @@ class TTTSpanProcessor(SpanProcessor):
         cut_at: int | None = None,
         vectors: bool = True,
         capacity: int = 10_000,
+        max_bytes: int = 256 * 2**20,
     ) -> None:
         if not isinstance(log, Log):
             raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 span, got {capacity}")
+        if max_bytes < 1:
+            raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
         self._to = log
         self._cut_at = cut_at
         self._reader = Reader(scores_of, texts, cut_at, vectors)
-        self._capacity = capacity
+        self._capacity, self._max_bytes = capacity, max_bytes
         self._warned = False
         self._begin()
         self._loop = Loop("tttembed-spans", self._round, self._begin)
 
     def _begin(self) -> None:
         self._queue: deque[_Ended] = deque()
+        # Bytes of the spans in the queue.
+        self._held, self._weighing = 0, Lock()
         self._accepted, self._dropped = telemetry.Tally(), telemetry.Tally()
         self._done = self._observed = self._recorded = self._failed = 0
         self._progress = Condition()
@@ -131,10 +143,15 @@ class TTTSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take a span, or count it as dropped; never waits, never fails."""
-        if len(self._queue) >= self._capacity:
+        size = sum(map(_bytes_of, (span.attributes or {}).values()))
+        with self._weighing:
+            fits = len(self._queue) < self._capacity and self._held + size <= self._max_bytes
+            if fits:
+                self._held += size
+        if not fits:
             self._dropped.add()
             return
-        self._queue.append(_Ended(span, current_scope(), said_tenant(), current_query_id()))
+        self._queue.append(_Ended(span, size, current_scope(), said_tenant(), current_query_id()))
         self._accepted.add()
         if self._loop.asleep:
             self._loop.start()
@@ -171,11 +188,14 @@ class TTTSpanProcessor(SpanProcessor):
         """Read the next spans; gives the seconds until the next look."""
         taken = 0
         while self._queue and taken < _BATCH:
+            ended = self._queue.popleft()
             try:
-                self._take(self._queue.popleft())
+                self._take(ended)
             except Exception:  # noqa: BLE001 - whatever an instrumentation wrote into a span, or the log refuses
                 _log.exception("a span was not read")
                 self._failed += 1
+            with self._weighing:
+                self._held -= ended.size
             taken += 1
         if taken:
             with self._progress:
@@ -200,7 +220,7 @@ class TTTSpanProcessor(SpanProcessor):
                 "spans lose attributes, and with them documents: set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT above %d",
                 len(attributes) + ended.span.dropped_attributes,
             )
-        known = None if found.vector is None else Known(list(found.vector))
+        known = None if found.vector is None else Known(found.vector)
         task = found.task or ended.task
         with scope(task, tenant=ended.tenant, query_id=ended.query_id):
             if found.scores is None:
@@ -209,6 +229,13 @@ class TTTSpanProcessor(SpanProcessor):
             else:
                 self._to.record(found.query, found.documents, found.scores, task=task, known=known, source="")
                 self._recorded += 1
+
+
+def _bytes_of(value: Any) -> int:
+    """Bytes of an attribute: a text, texts or numbers, which are all of one type."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return getsizeof(value)
+    return sum(map(getsizeof, value)) if value and isinstance(value[0], str) else _NUMBER_BYTES * len(value)
 
 
 def _shorter(cut_at: int | None, span: ReadableSpan) -> int | None:
