@@ -59,7 +59,9 @@ def test_qdrant_is_not_asked_for_ids_that_it_cannot_have(serve):
 
     client = qdrant.QdrantClient(serve(answer).url, check_compatibility=False)
 
-    assert from_qdrant(client, "manuals")(["1", "page-7"]) == {"1": VECTORS["1"]}
+    impossible = ["page-7", str(2**64), "9" * 5000, "007", "\u0661"]
+
+    assert from_qdrant(client, "manuals")(["1", *impossible]) == {"1": VECTORS["1"]}
 
 
 def test_chroma_gives_its_vectors():
@@ -87,6 +89,18 @@ def test_pgvector_gives_its_vectors(postgres_url):
         assert remembered(from_pgvector(connection, "manuals")) == (EXPECTED, 1)
         assert remembered(from_pgvector(lambda: connection, f"{schema}.manuals")) == (EXPECTED, 1)
         assert np.shape(from_pgvector(connection, "manuals")(["1"])["1"]) == (3,)
+
+    with psycopg.connect(url) as connection:
+        found = from_pgvector(connection, "manuals")(["1"])
+        after = [connection.info.transaction_status]
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            from_pgvector(connection, "none")(["1"])
+        after.append(connection.info.transaction_status)
+        again = from_pgvector(connection, "manuals")(["1"])
+        connection.rollback()
+
+    assert found == again == {"1": VECTORS["1"]}
+    assert after == [psycopg.pq.TransactionStatus.IDLE] * 2
 
 
 @pytest.mark.parametrize("field", ["embedding", "page.vector"])

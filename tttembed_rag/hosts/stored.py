@@ -43,9 +43,9 @@ def from_qdrant(client: Any, collection: str, *, vector: str | None = None) -> V
 
 
 def _point(key: str) -> int | str | None:
-    """The id of a point: Qdrant knows numbers and UUIDs, and refuses a request with anything else."""
+    """The id of a point: Qdrant knows numbers of 64 bits and UUIDs, and refuses a request with anything else."""
     if key.isdecimal():
-        return int(key)
+        return int(key) if len(key) <= 20 and str(int(key)) == key and int(key) < 2**64 else None
     try:
         return str(UUID(key))
     except ValueError:
@@ -56,7 +56,8 @@ def from_pgvector(connection: Any, table: str, *, key: str = "id", column: str =
     """The vectors of a PostgreSQL table with pgvector.
 
     Args:
-        connection: A ``psycopg.Connection``, or a function that gives one: a connection is for one thread at a time.
+        connection: A ``psycopg.Connection``, or a function that gives one: a connection is for one thread at a time. It
+            is left as it was found, outside of a transaction or within one.
 
         table: The table; ``schema.table`` too.
 
@@ -71,7 +72,8 @@ def from_pgvector(connection: Any, table: str, *, key: str = "id", column: str =
 
     def stored(ids: list[str]) -> Mapping[str, Any]:
         opened = connection() if callable(connection) else connection
-        rows = opened.execute(statement, [ids]).fetchall()
+        with opened.transaction():  # one that nobody ends would hold up the cleaning of the tables
+            rows = opened.execute(statement, [ids]).fetchall()
         return {name: _parsed(text) for name, text in rows if text is not None}
 
     return stored
