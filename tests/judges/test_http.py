@@ -6,6 +6,7 @@ import contextlib
 import email.utils
 import gzip
 import json
+import logging
 import socket
 import ssl
 import threading
@@ -646,11 +647,29 @@ def test_secrets_of_an_address_are_not_shown(url):
     assert "secret" not in str(caught.value)
 
 
-def test_secrets_of_an_address_are_not_in_errors(serve):
-    """What a server answers is shown with its address, without the token that it was asked with."""
-    server = serve(lambda *_: (400, {}, b"no"))
-    with pytest.raises(JudgeError) as caught:
+def test_secrets_of_an_address_are_in_no_error_and_no_log(serve, caplog):
+    """What a server answers is shown with its address, without the token that it was asked with, by httpx too."""
+    server = serve(lambda *_: (404, {}, {"error": "no such route"}))
+    with caplog.at_level(logging.DEBUG), pytest.raises(JudgeError, match=r"/rerank: expected an answer") as caught:
         HttpJudge(f"{server.url}/rerank?key=secret", "cohere", patience=QUICK).score("q", DOCUMENTS)
 
     assert "secret" not in str(caught.value)
+    assert "HTTP Request: POST" in caplog.text
+    assert "secret" not in caplog.text
     assert server.asked[0][0] == "/rerank?key=secret"
+
+
+def test_what_stands_behind_the_question_mark_stays_there(serve):
+    """Whatever path and parameters are added to the address."""
+    server = serve(lambda *_: (200, {}, {}))
+    for url in (f"{server.url}?key=a%20b", f"{server.url}/there?key=a%20b#part"):
+        endpoint = Endpoint(url, path="/v1")
+        endpoint.exchange("GET", "/batches", dict, expected="JSON", parameters={"after": "x y"})
+        endpoint.ask({}, dict, expected="JSON")
+
+    assert [path for path, _, _ in server.asked] == [
+        "/v1/batches?key=a%20b&after=x+y",
+        "/v1?key=a%20b",
+        "/there/batches?key=a%20b&after=x+y",
+        "/there?key=a%20b",
+    ]

@@ -19,13 +19,15 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PART = 16_384
 
 
-def service_client(*, timeout: float, headers: Mapping[str, str] | None = None) -> Any:
+def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: str = "") -> Any:
     """An `httpx.Client`.
 
     Args:
         timeout: Seconds from the first byte of a request to the last of its answer; then `TimeoutError` is raised.
 
         headers: Sent with each request.
+
+        query: Stands behind the question mark of each address, and in no log of httpx: it may hold a secret.
     """
     mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
     httpx = require("httpx", EXTRA)
@@ -34,7 +36,27 @@ def service_client(*, timeout: float, headers: Mapping[str, str] | None = None) 
     for transport in {client._transport, *client._mounts.values()} - {None}:  # noqa: SLF001
         pool = transport._pool  # noqa: SLF001
         pool._network_backend = _Backend(pool._network_backend, timeout)  # noqa: SLF001
+    if query:
+        client._transport = _Querying(httpx, client._transport, query)  # noqa: SLF001
+        mounted = client._mounts.items()  # noqa: SLF001
+        client._mounts = {at: None if one is None else _Querying(httpx, one, query) for at, one in mounted}  # noqa: SLF001
     return client
+
+
+class _Querying:
+    """A transport of httpx that adds a *query* to each address; httpx logs the address without it."""
+
+    def __init__(self, httpx: Any, transport: Any, query: str) -> None:
+        self._httpx, self._transport, self._query = httpx, transport, query.encode()
+
+    def handle_request(self, request: Any) -> Any:
+        query = b"&".join(filter(None, (self._query, request.url.query)))
+        url = request.url.copy_with(query=query)
+        kept = {"headers": request.headers, "stream": request.stream, "extensions": request.extensions}
+        return self._transport.handle_request(self._httpx.Request(request.method, url, **kept))
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 class _Backend:

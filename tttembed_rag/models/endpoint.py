@@ -85,14 +85,16 @@ class Endpoint:
             raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
         if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
-        self.url, self._timeout = url if parts.path.strip("/") else url.rstrip("/") + path, timeout
+        bare = parts._replace(query="", fragment="").geturl()
+        self._address = bare if parts.path.strip("/") else bare.rstrip("/") + path
+        self.url = f"{self._address}?{parts.query}" if parts.query else self._address
         self.host: str = parts.hostname or ""
         self.address = parts.netloc
-        self._longest_answer = longest_answer
+        self._timeout, self._longest_answer = timeout, longest_answer
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
-        self._client = service_client(timeout=timeout, headers=sent)
+        self._client = service_client(timeout=timeout, headers=sent, query=parts.query)
         weakref.finalize(self, self._client.close)
         self._patiently = (patience or Patience()).caller()
 
@@ -184,7 +186,7 @@ class Endpoint:
         """Status and headers of an answer that is whole, not too long, and in time; *write* takes its parts."""
         length = 0
         try:
-            with self._client.stream(method, self.url + path, **content) as response:
+            with self._client.stream(method, self._address + path, **content) as response:
                 for part in self._parts(response):
                     length += len(part)
                     if length > most:
