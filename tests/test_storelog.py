@@ -340,10 +340,11 @@ class TestHarm:
         assert (written, log.counts.written, log.error) == (True, 3, None)
 
     def test_the_bytes_that_wait_are_bounded(self, tmp_path):
-        """Large documents, ids, arrays and lists of numbers fill a queue before it is full of queries."""
+        """Large documents, names, arrays and lists of numbers fill a queue before it is full of queries."""
         large = {
             "texts": (["x" * 10_000], None),
             "ids": (["a"], Known(doc_ids=["x" * 10_000])),
+            "names": (["a"], Known(query_id="x" * 10_000)),
             "arrays": (["a"], Known(np.ones(1_250), np.ones((1, 1_250)))),
             "lists": (["a"], Known([1] * 156, [[1] * 156])),
         }

@@ -47,8 +47,8 @@ class Call(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds on to, but for what is small."""
-        texts = (self.query, *self.documents, *(self.known.doc_ids or ()))
-        return sum(map(getsizeof, texts)) + self.known_size
+        names = (self.task, self.tenant, self.query_id, self.known.query_id, self.source, *(self.known.doc_ids or ()))
+        return sum(map(getsizeof, (self.query, *self.documents, *names))) + self.known_size
 
     @property
     def lacks_vectors(self) -> bool:
