@@ -20,6 +20,7 @@ from tttembed_rag.scales import Scale
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.system import telemetry
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 
 WIDTH = 8
@@ -139,6 +140,15 @@ class TestServing:
         assert grown(lags, read("tttembed.refresh.lag")) == {(): 1}
         assert read("tttembed.refresh.duration")[()] >= 1
         assert {"tttembed.tenant": "seen", "tttembed.version": 1, "tttembed.generation": 1} in spans("tttembed.refresh")
+
+    def test_of_several_followers_the_one_behind_is_seen(self, read, store):
+        """Versions and ages are no amounts: two followers of version 1 do not serve version 2."""
+        store.publish(OFFSETS, by="test", tenant="twice")
+        first, second = (follow(store, tenant="twice", every=60) for _ in range(2))
+        eventually(lambda: first.status.version == second.status.version == 1)
+
+        assert read("tttembed.refresh.version")[key(tenant="twice")] == 1
+        assert read("tttembed.refresh.age")[()] < 60
 
 
 class TestCapture:

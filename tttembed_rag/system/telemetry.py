@@ -9,8 +9,8 @@ is counted by a `Tally`, read when an exporter asks: a counter of the SDK would 
     tttembed.capture.duration    seconds a batch took to be written
     tttembed.refresh.duration    seconds a look at the store took
     tttembed.refresh.lag         seconds from a version's publication until it was served here
-    tttembed.refresh.version     number of the version that is served, by tttembed.tenant
-    tttembed.refresh.age         seconds since the store last answered
+    tttembed.refresh.version     version that is served, by tttembed.tenant; of several followers the lowest
+    tttembed.refresh.age         seconds since the store last answered; of several followers the longest
     tttembed.step.duration       seconds of a worker's step, by tttembed.step and error.type
     tttembed.judge.pairs, .tokens, .cost      what judging took, by tttembed.judge
     tttembed.publish.decisions   versions published or not, by tttembed.outcome
@@ -133,13 +133,15 @@ class Measured(Protocol):
 
 _watched: WeakSet[Measured] = WeakSet()
 
-# name: (unit, description). Values of `Measured` sources are added up when an exporter asks for them.
+# name: (unit, description). Where several `Measured` sources have a value for the same attributes, an exporter is given
+# their sum, the age of the oldest and the version of the one that is behind.
 _COUNTED = {"tttembed.apply.queries": ("{query}", "Queries by task and whether an offset was served")}
 _GAUGED = {
     "tttembed.capture.queued": ("{query}", "Served queries that wait to be written"),
     "tttembed.refresh.version": ("{version}", "Number of the version that is served"),
     "tttembed.refresh.age": ("s", "Time since the store last answered"),
 }
+_JOINED: dict[str, Callable[[list[float]], float]] = {"tttembed.refresh.version": min, "tttembed.refresh.age": max}
 _TIMED = {
     "tttembed.capture.duration": ("s", "Time to write a batch of served queries"),
     "tttembed.refresh.duration": ("s", "Time to look for another version"),
@@ -244,14 +246,14 @@ def _points() -> Iterator[Point]:
         yield from source.measure()
 
 
-def _summed(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
-    """The values of *metric* by attributes, those of several sources added up."""
-    sums: dict[tuple[tuple[str, Value], ...], float] = {}
+def _joined(metric: str) -> dict[tuple[tuple[str, Value], ...], float]:
+    """The values of *metric* by attributes, those of several sources joined."""
+    values: dict[tuple[tuple[str, Value], ...], list[float]] = {}
     for point in _points():
         if point.metric == metric:
-            key = tuple(sorted(_attributes(point.attributes).items()))
-            sums[key] = sums.get(key, 0) + point.value
-    return sums
+            values.setdefault(tuple(sorted(_attributes(point.attributes).items())), []).append(point.value)
+    join = _JOINED.get(metric, sum)
+    return {key: join(several) for key, several in values.items()}
 
 
 @cache
@@ -267,7 +269,7 @@ def _instruments() -> dict[str, Callable[[float, Mapping[str, Value]], None]] | 
     meter = metrics.get_meter("tttembed_rag")
 
     def asked(metric: str) -> list[Callable[[Any], Iterator[metrics.Observation]]]:
-        return [lambda _: (metrics.Observation(value, dict(key)) for key, value in _summed(metric).items())]
+        return [lambda _: (metrics.Observation(value, dict(key)) for key, value in _joined(metric).items())]
 
     for name, (unit, text) in _COUNTED.items():
         meter.create_observable_counter(name, asked(name), unit, text)
