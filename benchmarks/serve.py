@@ -260,11 +260,12 @@ def capture(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
     rival = logging.getLogger("tttembed_rag.benchmarks.rival")
     rival.propagate = False
     rival.setLevel(logging.INFO)
-    rival.addHandler(QueueHandler(lines))
+    rival.handlers = [QueueHandler(lines)]
     for kind, url in stores.items():
         taken, until = [], time.perf_counter() + seconds
         with tempfile.TemporaryDirectory() as folder, StoreLog(url) as log:
-            listener = QueueListener(lines, logging.FileHandler(Path(folder, "lines.log")))
+            file = logging.FileHandler(Path(folder, "lines.log"))
+            listener = QueueListener(lines, file)
             listener.start()
             log.observe("first", DOCUMENTS)
             log.flush()
@@ -280,6 +281,7 @@ def capture(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
                 time.sleep(0.001)
             log.flush()
             listener.stop()
+            file.close()
             counts = log.counts
         (p50, rival50), (p99, rival99) = 1e6 * np.percentile(taken, (50, 99), axis=0)
         note = f"p99 {p99:.0f} us; {p50 / rival50:.2g} and {p99 / rival99:.2g} times a line through QueueHandler; "

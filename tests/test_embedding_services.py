@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -81,6 +83,16 @@ def test_prefixes_and_dimensions_reach_the_service(serve):
     assert [asked[2]["input"] for asked in server.asked] == [["query: a"], ["passage: b"]]
     assert [asked[2]["dimensions"] for asked in server.asked] == [3, 3]
     assert plain.fingerprint != told.fingerprint
+
+
+def test_a_key_may_stand_behind_the_question_mark(serve, caplog):
+    """The path is added before it, and no log has it."""
+    server = serve(lambda *_: (200, {}, {"data": [{"index": 0, "embedding": [1.0, 2.0]}]}))
+    with caplog.at_level(logging.DEBUG):
+        EmbeddingService("openai", "m", url=f"{server.url}/v1?key=secret").embed_queries(["a"])
+
+    assert [path for path, _, _ in server.asked] == ["/v1/embeddings?key=secret"]
+    assert "secret" not in caplog.text
 
 
 def test_a_refusal_is_one_line(serve):

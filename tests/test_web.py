@@ -10,7 +10,8 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from contextvars import copy_context
 
 import httpx
 import numpy as np
@@ -242,6 +243,12 @@ def test_a_dependency_of_fastapi_opens_the_scope(store, retriever):
     assert recorded(store, retriever) == {tenant: ["async", "sync"] for tenant in TENANTS}
 
 
+def in_a_thread(function):
+    """What *function* gives in a thread that goes on with the caller's context."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(copy_context().run, function).result()
+
+
 class TestGenerators:
     """Blocks that do not end in the order in which they began."""
 
@@ -370,7 +377,8 @@ class TestGenerators:
         assert log.counts.without_tenant == 6
         assert "generators wait in scopes beside those of other tenants" in caplog.text
 
-    def test_generators_that_overlap_without_end_leave_nothing_behind(self):
+    @pytest.mark.parametrize("begun", ["alone", "in a block"])
+    def test_generators_that_overlap_without_end_leave_nothing_behind(self, begun):
         """Each begins before the one before it ends, as in a loop that goes through streams for days."""
 
         def steps(number):
@@ -385,13 +393,89 @@ class TestGenerators:
         next(last)
         for number in range(100):
             new = steps(number)
-            next(new)
+            with scope("t", tenant="the loop's") if begun == "in a block" else nullcontext():
+                next(new)
             last.close()
             last = new
             kept.append(held(_innermost.get()))
         last.close()
 
-        assert set(kept) == {2}  # itself, and the one before it
+        assert len(set(kept)) == 1
+
+    def test_a_function_that_a_generator_calls_keeps_its_own_block(self):
+        """Its tasks and threads too: the block ends before the generator can go on elsewhere."""
+
+        def ask():
+            with scope("t", tenant="acme"):
+                return current_tenant(), in_a_thread(current_tenant)
+
+        def steps():
+            yield ask()
+            yield scope("t", tenant="acme")(in_a_thread)(current_tenant)
+
+        with scope("t", tenant="bob"):
+            assert [*steps(), *(ask() for _ in "a")] == [("acme", "acme"), "acme", ("acme", "acme")]
+
+    def test_a_step_within_a_block_of_another_tenant_starts_what_is_nobodys(self):
+        """The step is its generator's; of a thread that it starts nobody knows."""
+
+        def steps():
+            with scope("t", tenant="acme"):
+                while True:
+                    yield current_tenant(), in_a_thread(current_tenant)
+
+        one = steps()
+        said = [next(one)]
+        with scope("t", tenant="bob"):
+            said.append(next(one))
+        one.close()
+
+        assert said == [("acme", "acme"), ("acme", "")]
+
+    async def test_tasks_that_share_a_context_share_no_block(self):
+        """As those of frameworks that make tasks with a context of their own: none is taken for another's."""
+
+        async def steps(tenant, others):
+            with scope("t", tenant=tenant):
+                others.set()
+                await both.wait()
+                yield current_tenant()
+
+        async def read(tenant, others):
+            return [one async for one in steps(tenant, others)]
+
+        begun, both, context = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
+        tasks = [
+            asyncio.get_running_loop().create_task(read(tenant, event), context=context)
+            for tenant, event in zip(("acme", "bob"), begun, strict=True)
+        ]
+        for event in begun:
+            await event.wait()
+        both.set()
+        first, second = await asyncio.gather(*tasks)
+
+        assert first in (["acme"], [""])
+        assert second in (["bob"], [""])
+
+    def test_a_thread_is_not_taken_for_one_that_has_ended(self):
+        """Python gives its number to the next one: what a thread's thread has started keeps the scope."""
+
+        def begin():
+            with scope("t", tenant="acme"):
+                started.append(threading.Thread(target=copy_context().run, args=(go_on,)))
+                started[0].start()
+
+        def go_on():
+            first.join()
+            said.extend(in_a_thread(current_tenant) for _ in range(20))
+
+        started, said = [], []
+        first = threading.Thread(target=begin)
+        first.start()
+        first.join()
+        started[0].join()
+
+        assert said == ["acme"] * 20
 
     async def test_what_a_stream_has_started_goes_on_while_its_reader_is_slow(self):
         """A chain that streams works ahead in tasks and threads of its own: they stay with the scope."""
@@ -456,7 +540,7 @@ class TestGenerators:
 
     def test_a_block_may_end_in_another_context(self):
         """A generator that is closed elsewhere raises nothing, and leaves nothing behind."""
-        from contextvars import Context, copy_context
+        from contextvars import Context
 
         def steps():
             with scope("t", tenant="acme"):

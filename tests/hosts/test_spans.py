@@ -330,7 +330,7 @@ class TestHarm:
 
     def test_the_bytes_that_are_remembered_are_bounded(self, monkeypatch):
         """Of vectors and texts of traces, the oldest are forgotten."""
-        monkeypatch.setattr("tttembed_rag.hosts.reading._MOST_BYTES", 100_000)
+        monkeypatch.setattr("tttembed_rag.hosts.reading._VECTORS_BYTES", 100_000)
         reader, key = Reader(), "embedding.embeddings.0.embedding"
         for number in range(100):
             fields = {f"{key}.text": f"wool {number}", f"{key}.vector": [1.0] * 1_000}
@@ -364,6 +364,32 @@ class TestHarm:
             TTTSpanProcessor(FakeLog(), max_bytes=0)
         with pytest.raises(InputError, match="cut_at: expected at least 1 character"):
             TTTSpanProcessor(FakeLog(), cut_at=0)
+
+    def test_what_ends_between_generators_of_two_tenants_is_left_out(self, store):
+        """It is of one of them, and not what all tenants share."""
+
+        def steps(tenant):
+            with scope("t", tenant=tenant):
+                while True:
+                    tracer.start_span("retrieve", attributes=retriever(f"{tenant}'s")).end()
+                    yield
+
+        log = StoreLog(store)
+        processor, tracer = provided(log)
+        first, second = steps("acme"), steps("bob")
+        for one in (first, second, first, second):
+            next(one)
+        tracer.start_span("retrieve", attributes=retriever("whose?")).end()
+        processor.force_flush()
+        log.close()
+        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in ("", "acme", "bob")}
+
+        assert {tenant: [one.query for one in waiting] for tenant, waiting in found.items()} == {
+            "": [],
+            "acme": ["acme's"],
+            "bob": ["bob's"],
+        }
+        assert (processor.counts.observed, processor.counts.in_doubt) == (4, 1)
 
     def test_a_store_gets_what_was_served_to_each_tenant(self, store, sqlite_url):
         """Through a `StoreLog`, spans arrive in the store of the caller's tenant."""

@@ -21,6 +21,7 @@ import pytest
 
 from tttembed_rag import InputError, JudgeError, RewardError
 from tttembed_rag.judges import HttpJudge, Patience, check_judge
+from tttembed_rag.judges.chatservice import ChatService
 from tttembed_rag.judges.spending import metered
 from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.testing import FakeClock
@@ -662,7 +663,7 @@ def test_secrets_of_an_address_are_in_no_error_and_no_log(serve, caplog):
 def test_what_stands_behind_the_question_mark_stays_there(serve):
     """Whatever path and parameters are added to the address."""
     server = serve(lambda *_: (200, {}, {}))
-    for url in (f"{server.url}?key=a%20b", f"{server.url}/there?key=a%20b#part"):
+    for url in (f"{server.url}?key=a%20b", f"{server.url}/there?key=a%20b#part", f"{server.url}/x?key=ü"):
         endpoint = Endpoint(url, path="/v1")
         endpoint.exchange("GET", "/batches", dict, expected="JSON", parameters={"after": "x y"})
         endpoint.ask({}, dict, expected="JSON")
@@ -672,4 +673,16 @@ def test_what_stands_behind_the_question_mark_stays_there(serve):
         "/v1?key=a%20b",
         "/there/batches?key=a%20b&after=x+y",
         "/there?key=a%20b",
+        "/x/batches?key=%C3%BC&after=x+y",
+        "/x?key=%C3%BC",
     ]
+
+
+@pytest.mark.parametrize("address", ["/v1?key=secret", "/v1/?key=secret", "/v1/chat/completions?key=secret"])
+def test_a_chat_service_has_its_path_before_the_question_mark(serve, address):
+    """Wherever the key stands."""
+    server = serve(lambda *_: (200, {}, {"choices": [{"message": {"content": "5"}, "finish_reason": "stop"}]}))
+    service = ChatService("openai", "m", url=server.url + address, patience=QUICK)
+    service("how good is it?")
+
+    assert [path for path, _, _ in server.asked] == ["/v1/chat/completions?key=secret"]

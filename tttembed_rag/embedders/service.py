@@ -11,7 +11,7 @@ import numpy as np
 from tttembed_rag.embedders.batches import requests
 from tttembed_rag.embedders.contract import Width, unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError
-from tttembed_rag.models.endpoint import Endpoint
+from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
@@ -128,9 +128,9 @@ class EmbeddingService:
         self._protocol = PROTOCOLS[protocol]
         if url is None and not key:
             raise InputError(f"key: expected one in the environment variable {self._protocol.key}, found none")
-        base, path = (url or self._protocol.url).rstrip("/"), self._protocol.path
+        base = url or self._protocol.url
         self._endpoint = Endpoint(
-            base if base.endswith(path) else base + path,
+            with_path(base, self._protocol.path),
             key=key,
             header="api-key" if ".azure.com" in base else "authorization",
             patience=patience,

@@ -37,9 +37,9 @@ _REDACTED = "__REDACTED__"
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Bytes that are remembered at most of query vectors, and of texts that were embedded; and what an entry takes beside
-# its vector or texts.
-_MOST_BYTES, _ENTRY_BYTES = 128 * 2**20, 400
+# Bytes of query vectors that are remembered at most, those of anything else, and what an entry takes beside its vector
+# or texts.
+_VECTORS_BYTES, _OTHER_BYTES, _ENTRY_BYTES = 128 * 2**20, 32 * 2**20, 400
 # Levels of attributes that are looked into.
 _DEEPEST = 20
 
@@ -132,10 +132,10 @@ class Reader:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
         # Spans that have a retriever with documents below them.
-        self._around: _Recent[tuple[str, str], None] = _Recent()
-        self._query_vectors: _Recent[tuple[str, str], FloatArray] = _Recent()
+        self._around: _Recent[tuple[str, str], None] = _Recent(_OTHER_BYTES)
+        self._query_vectors: _Recent[tuple[str, str], FloatArray] = _Recent(_VECTORS_BYTES)
         # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded: _Recent[str, frozenset[str]] = _Recent()
+        self._embedded: _Recent[str, frozenset[str]] = _Recent(_OTHER_BYTES)
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -350,9 +350,10 @@ def _vector(value: Any) -> FloatArray | None:
 
 
 class _Recent(Generic[KeyT, ValueT]):
-    """What was kept last, as much as fits into 128 MiB."""
+    """What was kept last, as much as fits into so many bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._kept: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
         self._bytes = 0
 
@@ -369,7 +370,7 @@ class _Recent(Generic[KeyT, ValueT]):
         self.forget(key)
         self._kept[key] = value, size + _ENTRY_BYTES
         self._bytes += size + _ENTRY_BYTES
-        while self._bytes > _MOST_BYTES:
+        while self._bytes > self._most:
             self._bytes -= self._kept.popitem(last=False)[1][1]
 
     def forget(self, key: KeyT) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from sys import getsizeof
 from threading import Condition, Lock
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.hosts.reading import Reader, Span, TextsById
-from tttembed_rag.serving.context import current_query_id, current_scope, said_tenant, scope
+from tttembed_rag.serving.context import current_query_id, current_scope, said_tenant, scope, tenant_is_in_doubt
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 
@@ -56,6 +55,8 @@ class Tapped:
         dropped: Spans that the queue had no room for.
 
         failed: Spans that could not be read, or were refused by the log.
+
+        in_doubt: Retrievals and rerankings between generators that wait in scopes of different tenants: left out.
     """
 
     observed: int
@@ -65,6 +66,7 @@ class Tapped:
     undeclared: int
     dropped: int
     failed: int
+    in_doubt: int = 0
 
 
 class _Ended(NamedTuple):
@@ -74,6 +76,7 @@ class _Ended(NamedTuple):
     # None where the caller said none: the log knows what that means.
     tenant: str | None
     query_id: str
+    in_doubt: bool
 
 
 class TTTSpanProcessor(SpanProcessor):
@@ -135,7 +138,7 @@ class TTTSpanProcessor(SpanProcessor):
         # Bytes of the spans in the queue.
         self._held, self._weighing = 0, Lock()
         self._accepted, self._dropped = telemetry.Tally(), telemetry.Tally()
-        self._done = self._observed = self._recorded = self._failed = 0
+        self._done = self._observed = self._recorded = self._failed = self._in_doubt = 0
         self._progress = Condition()
 
     def on_start(self, span: OpenSpan, parent_context: Context | None = None) -> None:
@@ -143,7 +146,8 @@ class TTTSpanProcessor(SpanProcessor):
 
     def on_end(self, span: ReadableSpan) -> None:
         """Take a span, or count it as dropped; never waits, never fails."""
-        size = sum(map(_bytes_of, (span.attributes or {}).values()))
+        attributes: Any = span.attributes or {}
+        size = sum(map(_bytes_of, attributes.copy().values()))  # to go through those of the SDK locks at each of them
         with self._weighing:
             fits = len(self._queue) < self._capacity and self._held + size <= self._max_bytes
             if fits:
@@ -151,7 +155,8 @@ class TTTSpanProcessor(SpanProcessor):
         if not fits:
             self._dropped.add()
             return
-        self._queue.append(_Ended(span, size, current_scope(), said_tenant(), current_query_id()))
+        ended = _Ended(span, size, current_scope(), said_tenant(), current_query_id(), tenant_is_in_doubt())
+        self._queue.append(ended)
         self._accepted.add()
         if self._loop.asleep:
             self._loop.start()
@@ -182,6 +187,7 @@ class TTTSpanProcessor(SpanProcessor):
             read.undeclared,
             self._dropped.value,
             self._failed,
+            self._in_doubt,
         )
 
     def _round(self) -> float:
@@ -189,13 +195,13 @@ class TTTSpanProcessor(SpanProcessor):
         taken = 0
         while self._queue and taken < _BATCH:
             ended = self._queue.popleft()
+            with self._weighing:
+                self._held -= ended.size
             try:
                 self._take(ended)
             except Exception:  # noqa: BLE001 - whatever an instrumentation wrote into a span, or the log refuses
                 _log.exception("a span was not read")
                 self._failed += 1
-            with self._weighing:
-                self._held -= ended.size
             taken += 1
         if taken:
             with self._progress:
@@ -213,6 +219,9 @@ class TTTSpanProcessor(SpanProcessor):
         self._reader.cut_at = _shorter(self._cut_at, ended.span)
         found = self._reader.read(Span(f"{context.span_id:x}", f"{context.trace_id:x}", parent_id, attributes, began))
         if found is None:
+            return
+        if ended.in_doubt:
+            self._in_doubt += 1
             return
         if ended.span.dropped_attributes and not self._warned:
             self._warned = True
@@ -233,9 +242,10 @@ class TTTSpanProcessor(SpanProcessor):
 
 def _bytes_of(value: Any) -> int:
     """Bytes of an attribute: a text, texts or numbers, which are all of one type."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not isinstance(value, tuple):
         return getsizeof(value)
-    return sum(map(getsizeof, value)) if value and isinstance(value[0], str) else _NUMBER_BYTES * len(value)
+    first = next((one for one in value if one is not None), None)
+    return sum(map(getsizeof, value)) if isinstance(first, str) else _NUMBER_BYTES * len(value)
 
 
 def _shorter(cut_at: int | None, span: ReadableSpan) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.spending import Usage, report_usage
-from tttembed_rag.models.endpoint import Endpoint
+from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.retrying import Patience
 
 # Tokens that an answer may have. Models that think need more: their thoughts count.
@@ -56,12 +56,11 @@ class ChatService:
             raise InputError(f"tokens: expected at least 1, got {tokens}")
         if url is None and not key:
             raise InputError(f"key: expected one in the environment variable {protocol.upper()}_API_KEY, found none")
-        base = (url or _URLS[protocol]).rstrip("/")
-        path = _PATHS[protocol]
+        base = url or _URLS[protocol]
         self._protocol = protocol
         headers = {"anthropic-version": _ANTHROPIC_VERSION} if protocol == "anthropic" else {}
         self._endpoint = Endpoint(
-            base if base.endswith(path) else base + path,
+            with_path(base, _PATHS[protocol]),
             key=key,
             header=self._header(base),
             headers=headers,

@@ -19,7 +19,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PART = 16_384
 
 
-def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: str = "") -> Any:
+def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Any:
     """An `httpx.Client`.
 
     Args:
@@ -27,7 +27,8 @@ def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, 
 
         headers: Sent with each request.
 
-        query: Stands behind the question mark of each address, and in no log of httpx: it may hold a secret.
+        query: Stands behind the question mark of each address, percent-encoded, and in no log of httpx: it may hold a
+            secret.
     """
     mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
     httpx = require("httpx", EXTRA)
@@ -46,8 +47,8 @@ def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, 
 class _Querying:
     """A transport of httpx that adds a *query* to each address; httpx logs the address without it."""
 
-    def __init__(self, httpx: Any, transport: Any, query: str) -> None:
-        self._httpx, self._transport, self._query = httpx, transport, query.encode()
+    def __init__(self, httpx: Any, transport: Any, query: bytes) -> None:
+        self._httpx, self._transport, self._query = httpx, transport, query
 
     def handle_request(self, request: Any) -> Any:
         query = b"&".join(filter(None, (self._query, request.url.query)))

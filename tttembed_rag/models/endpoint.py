@@ -33,6 +33,13 @@ class TooLargeError(RefusedError):
     """A request that a server refuses for its size."""
 
 
+def with_path(url: str, path: str) -> str:
+    """*url* that ends with *path*, but for what stands behind the question mark."""
+    bare, mark, query = url.partition("?")
+    bare = bare.rstrip("/")
+    return (bare if bare.endswith(path) else bare + path) + mark + query
+
+
 class Endpoint:
     """An address that takes and gives JSON, asked with patience.
 
@@ -85,16 +92,19 @@ class Endpoint:
             raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
         if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
-        bare = parts._replace(query="", fragment="").geturl()
-        self._address = bare if parts.path.strip("/") else bare.rstrip("/") + path
-        self.url = f"{self._address}?{parts.query}" if parts.query else self._address
+        whole = url if parts.path.strip("/") else with_path(url, path)
+        self.url, self._address = whole, whole.partition("#")[0].partition("?")[0]
         self.host: str = parts.hostname or ""
         self.address = parts.netloc
         self._timeout, self._longest_answer = timeout, longest_answer
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else f"{key}"
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
-        self._client = service_client(timeout=timeout, headers=sent, query=parts.query)
+        try:
+            query = self._httpx.URL(url).query
+        except self._httpx.InvalidURL:
+            raise InputError(f"url: expected characters of an address, got others in {self.name!r:.80}") from None
+        self._client = service_client(timeout=timeout, headers=sent, query=query)
         weakref.finalize(self, self._client.close)
         self._patiently = (patience or Patience()).caller()
 

@@ -10,18 +10,18 @@ them, and of tasks and threads that they start, the tenant is in doubt: none is 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
+import threading
+import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import ContextDecorator
+from contextlib import ContextDecorator, contextmanager
 from contextvars import ContextVar
 from enum import Enum
 from inspect import CO_ASYNC_GENERATOR, CO_GENERATOR
-from threading import get_ident
 from types import CodeType, FrameType
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from tttembed_rag.errors import InputError
 
@@ -38,9 +38,12 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 # Calls between a generator and the block that it opens, at most: each costs a request a fraction of a microsecond.
 _FAR = 6
+_CONTEXTLIB = contextmanager.__code__.co_filename
 # Generators that the log has told of: they left the tenant in doubt.
 _told: set[CodeType] = set()
 AnyTenant = str | Literal[Required.REQUIRED] | None
+# A thread and an asyncio task, or no task; neither is taken for one that comes after it.
+_Place: TypeAlias = tuple[object, "weakref.ref[asyncio.Task[object]] | None"]
 
 
 class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it opens)
@@ -73,8 +76,8 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
 
         beside: The blocks of generators that waited where it was opened.
 
-        is_shared: Whether a generator opened it where there were blocks of another tenant: of what is started before
-            both have ended, nobody knows within which it was.
+        is_shared: Whether it was opened where a task or a thread that is started within it may be of another tenant:
+            by a generator within, or beside, a block of that tenant, or beside a generator that waits in one.
     """
 
     __slots__ = ("beside", "ended", "generator", "is_shared", "outer", "place", "query_id", "source", "task", "tenant")
@@ -92,7 +95,7 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         self.task, self.tenant, self.query_id, self.source = task, tenant, query_id, source
         self.outer: scope | None = None
         self.ended = False
-        self.place: tuple[int, int] | None = None
+        self.place: _Place | None = None
         self.generator: FrameType | None = None
         self.beside: tuple[scope, ...] = ()
         self.is_shared = False
@@ -104,27 +107,39 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
     def __enter__(self) -> None:
         if self.place is not None:
             raise InputError("scope: expected one block, got a second one with the same scope")
-        self.outer, self.place = _innermost.get(), _here()
+        blocks = [(one, one.runs) for one in _open()]
+        self.outer, self.place = next((one for one, _ in blocks), None), _here()
         self.generator = _generator_around(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
-        self.beside = tuple(one for one in _open() if one.runs is False)
-        self.is_shared = self.generator is not None and _differ((self, *_open()))
+        self.beside = tuple(one for one, runs in blocks if runs is False)
+        around = _wherever_it_runs(blocks) if self.generator is not None else self.beside
+        self.is_shared = self.tenant is not None and _differ((self, *around))
         _innermost.set(self)
 
     def __exit__(self, *_: object) -> None:
         # No token is reset: it would fail in another context, where a generator may end.
-        self.ended, self.generator, self.beside = True, None, ()
-        still = [one for one in _open() if one is not self]
-        for one in still:
-            if one.outer is self and self in one.beside:  # they only took turns: without end, if others follow
-                one.outer = self.outer
-        _innermost.set(next(iter(still), None))
+        self.ended, self.generator = True, None
+        self._leave()
+        _innermost.set(next((one for one in _open() if one is not self), None))
+
+    def _leave(self) -> None:
+        """Take the block from those that only took turns with it: they would keep it, and those after them too."""
+        here, rest, one = _here(), self.outer, _innermost.get()
+        while rest is not None and rest.ended and rest.place == here:
+            rest = rest.outer
+        while one is not None:
+            if self in one.beside:
+                one.beside = tuple(other for other in one.beside if other is not self)
+                if one.outer is self:
+                    one.outer = rest
+            one = one.outer
 
     @property
     def runs(self) -> bool | None:
         """Whether the generator that opened it here is at a step now, or waits at a `yield`; None for no generator."""
-        if self.generator is None or self.place != _here():
+        generator = self.generator  # another thread may end the block meanwhile
+        if generator is None or self.place != _here():
             return None
-        return self.generator.f_back is not None  # the frame of a generator that waits has no caller
+        return generator.f_back is not None  # the frame of a generator that waits has no caller
 
     @staticmethod
     def around() -> Iterator[scope]:
@@ -151,25 +166,42 @@ def _around() -> tuple[list[scope], bool]:
     between them they are, unless they name another tenant than what is around them; a task that was started within
     such a block may be of either.
     """
-    blocks = list(_open())
-    running = [one for one in blocks if one.runs]
-    last = blocks.index(running[-1]) if running else -1
-    blocks = [one for n, one in enumerate(blocks) if n > last or one.runs is not False]
-    for n, one in enumerate(blocks):
-        unsure = one.is_shared and one.place != _here()
-        if unsure or (one.runs is False and _differ(blocks[n:])):
-            _tell(blocks[n:])
-            return _in_order(blocks[:n], running), True
-    return _in_order(blocks, running), False
+    opened = list(_open())
+    if not any(one.generator is not None or one.is_shared for one in opened):
+        return opened, False
+    blocks = [(one, one.runs) for one in opened]
+    last = max((n for n, (_, runs) in enumerate(blocks) if runs), default=-1)
+    blocks = [(one, runs) for n, (one, runs) in enumerate(blocks) if n > last or runs is not False]
+    unsure = [n for n, (one, _) in enumerate(blocks) if one.is_shared and one.place != _here()]
+    waiting = [n for n, (_, runs) in enumerate(blocks) if runs is False]
+    if waiting and _differ(_wherever_it_runs(blocks)):
+        unsure.append(waiting[0])
+    if not unsure:
+        return _in_order(blocks), False
+    end = min(unsure)
+    _tell(one for one, _ in blocks[end:])
+    return _in_order(blocks[:end]), True
 
 
-def _in_order(blocks: list[scope], running: list[scope]) -> list[scope]:
-    """*blocks*, where what was opened while a generator waited is around its step that is *running*."""
-    for one in running:
-        end = blocks.index(one) + 1
-        outside = [other for other in blocks[:end] if one in other.beside]
-        blocks[:end] = [other for other in blocks[:end] if other not in outside] + outside
-    return blocks
+def _wherever_it_runs(blocks: list[tuple[scope, bool | None]]) -> Iterator[scope]:
+    """Of *blocks*, and whether their generators run, those that code which runs now may be in.
+
+    It is a generator's that waits, or that of the innermost block with a tenant whose generator does not wait.
+    """
+    for one, runs in blocks:
+        yield one
+        if runs is not False and one.tenant is not None:
+            return
+
+
+def _in_order(blocks: list[tuple[scope, bool | None]]) -> list[scope]:
+    """The *blocks*, where what was opened while a generator waited is around the step that it is at now."""
+    ordered = [one for one, _ in blocks]
+    for one in [one for one, runs in blocks if runs]:
+        end = ordered.index(one) + 1
+        outside = [other for other in ordered[:end] if one in other.beside]
+        ordered[:end] = [other for other in ordered[:end] if other not in outside] + outside
+    return ordered
 
 
 def _differ(blocks: Iterable[scope]) -> bool:
@@ -177,36 +209,59 @@ def _differ(blocks: Iterable[scope]) -> bool:
     return len({one.tenant for one in blocks if one.tenant is not None}) > 1
 
 
-def _tell(waiting: list[scope]) -> None:
+def _tell(blocks: Iterable[scope]) -> None:
     """Name, once, the generators that leave a tenant in doubt, as far as they have not ended."""
-    codes = {one.generator.f_code for one in waiting if one.generator is not None}
+    codes = {generator.f_code for one in blocks if (generator := one.generator) is not None}
     if not codes <= _told:
         _told.update(codes)
         names = ", ".join(sorted(f"{code.co_qualname}() of {code.co_filename}" for code in codes))
-        _log.warning("generators wait in scopes beside those of other tenants; what runs meanwhile has none: %s", names)
+        _log.warning(
+            "generators wait in scopes beside those of other tenants; what runs meanwhile has no tenant: %s", names
+        )
 
 
 _innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
 
 
-def _here() -> tuple[int, int]:
-    """The thread and the asyncio task that runs; 0 for no task."""
+class _Thread(threading.local):
+    """What stands for a thread; its number may be that of an earlier one."""
+
+    def __init__(self) -> None:
+        self.itself = object()
+
+
+_thread = _Thread()
+
+
+def _here() -> _Place:
+    """The thread and the asyncio task that runs."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return get_ident(), 0 if task is None else id(task)
+    return _thread.itself, None if task is None else weakref.ref(task)
 
 
 def _generator_around(frame: FrameType | None) -> FrameType | None:
-    """The generator that runs in *frame* or not far around it, but for those that `contextlib` makes blocks of."""
+    """The generator whose block *frame* opens, but for those that `contextlib` makes blocks of; None for none.
+
+    A block that a function opens by `with` ends with it, and is not the generator's that calls the function. One that a
+    function hands to an `ExitStack`, or opens as part of another block, may be.
+    """
+    may_outlive = False
     for _ in range(_FAR):
         if frame is None:
             break
-        caller = frame.f_back
-        is_generator = frame.f_code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR)
-        if is_generator and not (caller is not None and caller.f_code.co_filename == contextlib.__file__):
-            return frame
+        code, caller = frame.f_code, frame.f_back
+        if code.co_flags & (CO_GENERATOR | CO_ASYNC_GENERATOR):
+            if caller is None or caller.f_code.co_filename != _CONTEXTLIB:
+                return frame
+        elif code.co_filename == _CONTEXTLIB:
+            if code.co_name == "inner":  # of a function that a block decorates
+                break
+            may_outlive = may_outlive or code.co_name.startswith("enter_")
+        elif not may_outlive and code.co_name not in ("__enter__", "__aenter__"):
+            break
         frame = caller
     return None
 
