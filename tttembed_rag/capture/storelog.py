@@ -251,9 +251,8 @@ class StoreLog:
 def _own(known: Known) -> Known:
     """A copy of *known* that the caller cannot change any more."""
     rows, ids = known.document_vectors, known.doc_ids
-    whole = rows is None or isinstance(rows, np.ndarray)
-    vectors = _copied(rows) if whole else [_copied(row) for row in rows]
-    return Known(_copied(known.vector), vectors, known.query_id, None if ids is None else tuple(ids))
+    rows = _copied(rows) if rows is None or isinstance(rows, np.ndarray) else [_copied(row) for row in rows]
+    return Known(_copied(known.vector), rows, known.query_id, None if ids is None else tuple(ids))
 
 
 def _copied(vector: Any) -> Any:
