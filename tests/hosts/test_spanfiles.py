@@ -136,7 +136,7 @@ def test_what_a_collector_writes_is_read(tmp_path):
         {key: list(value) if isinstance(value, tuple) else value for key, value in span.attributes.items()}
         for span in kept.get_finished_spans()
     ]
-    assert (found.query, found.documents, found.vector) == ("wool", TEXTS, [0.5, -2.0])
+    assert (found.query, found.documents, found.vector.tolist()) == ("wool", TEXTS, [0.5, -2.0])
     assert found.span.at == pytest.approx(kept.get_finished_spans()[1].start_time / 1e9)
 
 
