@@ -76,8 +76,8 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
 
         beside: The blocks of generators that waited where it was opened.
 
-        is_shared: Whether it was opened where a task or a thread that is started within it may be of another tenant:
-            by a generator within, or beside, a block of that tenant, or beside a generator that waits in one.
+        is_shared: Whether a task or a thread that is started within it may belong to another tenant. That is so where a
+            generator opened it inside or beside a block of that tenant, and where a generator waits in such a block.
     """
 
     __slots__ = ("beside", "ended", "generator", "is_shared", "outer", "place", "query_id", "source", "task", "tenant")
@@ -122,7 +122,10 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         _innermost.set(next((one for one in _open() if one is not self), None))
 
     def _leave(self) -> None:
-        """Take the block from those that only took turns with it: they would keep it, and those after them too."""
+        """Remove the block from those that were opened while its generator waited.
+
+        They would keep it in memory, and so would all blocks that are opened after them.
+        """
         here, rest, one = _here(), self.outer, _innermost.get()
         while rest is not None and rest.ended and rest.place == here:
             rest = rest.outer
@@ -184,9 +187,10 @@ def _around() -> tuple[list[scope], bool]:
 
 
 def _wherever_it_runs(blocks: list[tuple[scope, bool | None]]) -> Iterator[scope]:
-    """Of *blocks*, and whether their generators run, those that code which runs now may be in.
+    """The blocks that the running code may be in: of *blocks*, each with whether its generator runs.
 
-    It is a generator's that waits, or that of the innermost block with a tenant whose generator does not wait.
+    They are looked through from the innermost outwards. The code may be in a block whose generator waits, or outside of
+    it. It is in the first block that names a tenant and has no waiting generator: the search ends there.
     """
     for one, runs in blocks:
         yield one
@@ -195,7 +199,10 @@ def _wherever_it_runs(blocks: list[tuple[scope, bool | None]]) -> Iterator[scope
 
 
 def _in_order(blocks: list[tuple[scope, bool | None]]) -> list[scope]:
-    """The *blocks*, where what was opened while a generator waited is around the step that it is at now."""
+    """The *blocks*, the innermost first.
+
+    A block that was opened while a generator waited is around the step that this generator takes now.
+    """
     ordered = [one for one, _ in blocks]
     for one in [one for one, runs in blocks if runs]:
         end = ordered.index(one) + 1
