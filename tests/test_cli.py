@@ -135,10 +135,9 @@ def test_help_lists_every_option(command: str) -> None:
     assert [option for option in options if option not in printed] == []
 
 
-@pytest.mark.parametrize("command", ["eval", "tables"])
-def test_help_shows_workers_as_they_are_typed(command: str) -> None:
+def test_help_shows_workers_as_they_are_typed() -> None:
     """In small letters: capitals are refused."""
-    assert "--workers N|ray|ray://HOST" in tttembed(command, "--help").output
+    assert "--workers N|ray|ray://HOST" in tttembed("eval", "--help").output
 
 
 def test_eval_has_the_options_of_the_contract() -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.demo.run import standard_library
+from tttembed_rag.demo.callables import standard_library
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm

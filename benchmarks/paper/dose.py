@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import INTERVALS, Design, Study, StudyOptions, curves
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Judged, Workload
+from benchmarks.paper.cells import Columns
+from benchmarks.paper.design import INTERVALS, Design, Study, StudyOptions, curves
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.offsets.lookup import Offsets
 
 # Rewarded queries per task, then all of them.

@@ -1,4 +1,4 @@
-"""`tttembed tables`: every experiment on two small sets, what it writes, and that it can be stopped."""
+"""`python -m benchmarks.paper`: every experiment on two small sets, what it writes, and that it can be stopped."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks.paper.baselines import baselines_study
+from benchmarks.paper.budget import budget_study
+from benchmarks.paper.cells import Cell, CellStore, finished, measured
+from benchmarks.paper.command import NAMES, main
+from benchmarks.paper.design import RERANK, Study, StudyOptions
+from benchmarks.paper.dose import RULE, dose_study
+from benchmarks.paper.judges import judges_study, open_on_same_pairs
+from benchmarks.paper.recovery import recovery_study
+from benchmarks.paper.tables import Curve, StudyReport, Table
+from benchmarks.paper.transfer import transfer_study
+from benchmarks.paper.unseen import by_documents, unseen_study
+from benchmarks.paper.workload import Workload
 from tttembed_rag import DataError, Scale
-from tttembed_rag.cli import main
-from tttembed_rag.cli.tables import NAMES
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.intervals import Estimate
-from tttembed_rag.evaluate.paper.baselines import baselines_study
-from tttembed_rag.evaluate.paper.budget import budget_study
-from tttembed_rag.evaluate.paper.cells import Cell, CellStore, finished, measured
-from tttembed_rag.evaluate.paper.design import RERANK, Study, StudyOptions
-from tttembed_rag.evaluate.paper.dose import RULE, dose_study
-from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
-from tttembed_rag.evaluate.paper.recovery import recovery_study
-from tttembed_rag.evaluate.paper.tables import Curve, StudyReport, Table
-from tttembed_rag.evaluate.paper.transfer import transfer_study
-from tttembed_rag.evaluate.paper.unseen import by_documents, unseen_study
-from tttembed_rag.evaluate.paper.workload import Workload
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
 # Near repeats need texts and an embedder: see `test_repeats`.
@@ -95,7 +94,7 @@ def run(name: str, folders: list[Path], out: Path, *more: str) -> Result:
     """The command, with few budgets and one seed."""
     few = ["--vectors", "tiny", "--depth", "5", "--seeds", "0", "--breadths", "2,8", "--out", str(out)]
     rewards = [] if "--rewards" in more else ["--rewards", "oracle"]
-    return CliRunner().invoke(main, ["tables", name, *map(str, folders), *few, *rewards, *more])
+    return CliRunner().invoke(main, [name, *map(str, folders), *few, *rewards, *more])
 
 
 def found(study: Study, store: CellStore | None = None) -> list[Mapping[str, Any]]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.paper.curves import area_weights, breadth_grid
 from tttembed_rag import InputError
-from tttembed_rag.evaluate.paper.curves import area_weights, breadth_grid
 
 
 def test_the_grid_of_the_paper_is_the_papers() -> None:

@@ -8,13 +8,13 @@ from functools import partial
 import numpy as np
 import pytest
 
+from benchmarks.paper import documentrivals, rivals
+from benchmarks.paper.baselines import _searched
+from benchmarks.paper.dart import dart
+from benchmarks.paper.rivals import RIVALS
 from tttembed_rag import Rewards, Scale
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
 from tttembed_rag.evaluate.datasets import Dataset
-from tttembed_rag.evaluate.paper import documentrivals, rivals
-from tttembed_rag.evaluate.paper.baselines import _searched
-from tttembed_rag.evaluate.paper.dart import dart
-from tttembed_rag.evaluate.paper.rivals import RIVALS
 
 DOCUMENTS, QUERIES, WIDTH = 60, 12, 8
 JUDGED = np.array([7, 2, 9, 4, 0])

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from benchmarks.paper.dart import ORDERED, dart
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.measures import dcg, ndcg
-from tttembed_rag.evaluate.paper.dart import ORDERED, dart
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.objectives import log_softmax, softmax
 from tttembed_rag.fitting.scopes import scope_weights

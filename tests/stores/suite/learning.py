@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
+from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import (
     RewardError,
 )
@@ -15,7 +16,6 @@ from tttembed_rag.judges.cache import Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_QUERY
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Spend, Store
-from tttembed_rag.testing.queries import JUDGE, traffic, unrewarded
 
 
 class LearningTests:

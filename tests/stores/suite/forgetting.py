@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.traffic import JUDGE, facts, learned, traffic, unrewarded
 from tttembed_rag.errors import (
     InputError,
 )
@@ -13,7 +14,6 @@ from tttembed_rag.judges.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Store, open_store
-from tttembed_rag.testing.queries import JUDGE, facts, learned, traffic, unrewarded
 
 
 class ForgettingTests:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import ALL, INTERVALS, Design, Study, StudyOptions, dots
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Workload
+from benchmarks.paper.cells import Columns
+from benchmarks.paper.design import ALL, INTERVALS, Design, Study, StudyOptions, dots
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Workload
 
 # Normalised budgets of the paper, and how deep each of their allocations judges.
 BUDGETS = (2, 10)

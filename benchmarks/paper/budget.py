@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tttembed_rag.evaluate.intervals import Estimate, task_means
-from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.curves import area_weights, breadth_grid
-from tttembed_rag.evaluate.paper.design import (
+from benchmarks.paper.cells import Columns
+from benchmarks.paper.curves import area_weights, breadth_grid
+from benchmarks.paper.design import (
     ALL,
     INTERVALS,
     PLAIN,
@@ -20,8 +19,9 @@ from tttembed_rag.evaluate.paper.design import (
     by_set,
     curves,
 )
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Workload
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Workload
+from tttembed_rag.evaluate.intervals import Estimate, task_means
 from tttembed_rag.vectors.rows import Float64
 
 # Depths of full coverage, after all queries have the depth of the grid.

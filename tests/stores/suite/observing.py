@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import (
     InputError,
     RewardError,
@@ -15,7 +16,6 @@ from tttembed_rag.errors import (
     VectorError,
 )
 from tttembed_rag.stores import Candidate, Store
-from tttembed_rag.testing.queries import JUDGE, traffic, unrewarded
 
 
 class ObservingTests:

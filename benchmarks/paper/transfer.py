@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tttembed_rag.evaluate.collection import split
-from tttembed_rag.evaluate.intervals import task_means
-from tttembed_rag.evaluate.paper.cells import Cell, Columns
-from tttembed_rag.evaluate.paper.design import (
+from benchmarks.paper.cells import Cell, Columns
+from benchmarks.paper.design import (
     INTERVALS,
     SHARES,
     Design,
@@ -20,8 +18,10 @@ from tttembed_rag.evaluate.paper.design import (
     gains,
     shares_by_set,
 )
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Workload
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Workload
+from tttembed_rag.evaluate.collection import split
+from tttembed_rag.evaluate.intervals import task_means
 from tttembed_rag.offsets.values import AnyScope
 
 HOLDOUT = 0.2

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from tttembed_rag.errors import require
-from tttembed_rag.evaluate.paper.tables import Curve, StudyReport
+from benchmarks.paper.tables import Curve, StudyReport
 
 # Paul Tol's bright scheme, which colour-blind readers can tell apart too.
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#000000")
@@ -16,7 +16,7 @@ _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#
 
 def plotted(report: StudyReport, target: Path) -> None:
     """Draw the curves of *report* into *target*: bands over a logarithmic axis, or points over categories."""
-    figure = require("matplotlib.figure", "eval").Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axis = figure.subplots()
     named = any(isinstance(x, str) for curve in report.curves for x in curve.x)
     for i, curve in enumerate(report.curves):

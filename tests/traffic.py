@@ -1,11 +1,9 @@
-"""Served queries for the tests of a store, what they teach, and a wait until something has come true."""
+"""Served queries for the tests of a store, and what they teach."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,18 +11,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Candidate, Served, Store
 
-ResultT = TypeVar("ResultT")
-
 JUDGE = "judge-a"
-
-
-def eventually(condition: Callable[[], ResultT], *, seconds: float = 30.0) -> ResultT:
-    """The result of *condition* as soon as that is true; an AssertionError if it is not within some seconds."""
-    ends = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < ends, f"expected within {seconds:g} s what did not come true"
-        time.sleep(0.002)
-    return result
 
 
 def traffic(count: int, *, first: int = 0, tenant: str = "", depth: int = 4, texts: bool = True) -> list[Served]:

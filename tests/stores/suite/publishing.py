@@ -7,6 +7,7 @@ from threading import Barrier, Thread
 
 import pytest
 
+from tests.traffic import JUDGE, facts, learned, traffic
 from tttembed_rag.errors import (
     LeaseLost,
     RewardError,
@@ -15,7 +16,6 @@ from tttembed_rag.errors import (
 )
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Store
-from tttembed_rag.testing.queries import JUDGE, facts, learned, traffic
 
 
 class PublishingTests:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.stores.suite.forgetting import ForgettingTests
+from tests.stores.suite.learning import LearningTests
+from tests.stores.suite.observing import ObservingTests
+from tests.stores.suite.publishing import PublishingTests
 from tttembed_rag.stores import Store, open_store
-from tttembed_rag.testing.suite.forgetting import ForgettingTests
-from tttembed_rag.testing.suite.learning import LearningTests
-from tttembed_rag.testing.suite.observing import ObservingTests
-from tttembed_rag.testing.suite.publishing import PublishingTests
 
 
 class StoreSuite(ObservingTests, LearningTests, PublishingTests, ForgettingTests):
