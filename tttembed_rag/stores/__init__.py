@@ -5,7 +5,7 @@ imports from the rooms before it alone. Beside them stand the tables, the databa
 and `store`, `forgetting` and `history`, which use all rooms.
 """
 
-from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores.database import checked_url
 from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
 from tttembed_rag.stores.store import Store, open_store

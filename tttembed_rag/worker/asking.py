@@ -27,7 +27,7 @@ from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
 from tttembed_rag.judging.running import LateError, Stop, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.stores.work.reserving import Reserved
