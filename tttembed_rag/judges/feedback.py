@@ -20,8 +20,8 @@ from typing import Any
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.judges.contract import Blocking, Scores
-from tttembed_rag.judges.spending import Usage
 from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
 
 _log = logging.getLogger(__name__)
