@@ -17,10 +17,10 @@ from tttembed_rag.judging.cache import Answers, ScoreCache
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.observations import Observation
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.serving.twopass import in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 

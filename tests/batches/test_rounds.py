@@ -21,7 +21,7 @@ from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judging import Budget, Price
 from tttembed_rag.judging.batching import open_batch_service
 from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
-from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
 from tttembed_rag.worker.holding import Holding

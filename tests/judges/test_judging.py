@@ -31,7 +31,7 @@ from tttembed_rag.judging import (
 from tttembed_rag.judging.running import ajudge_all, forecast
 from tttembed_rag.judging.spending import Ledger
 from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
@@ -347,7 +347,8 @@ class TestOnce:
             "import sys; from pathlib import Path\n"
             "from tttembed_rag.judges import HttpJudge\n"
             "from tttembed_rag.judging import ScoreCache\n"
-            "from tttembed_rag.judging import Plan, judge_all\nfrom tttembed_rag.observations import Observation\n"
+            "from tttembed_rag.judging import Plan, judge_all\n"
+            "from tttembed_rag.rewards.observations import Observation\n"
             "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
             "judge = HttpJudge(sys.argv[1], 'cohere')\n"
             "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"

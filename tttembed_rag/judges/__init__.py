@@ -6,7 +6,6 @@ from tttembed_rag.judges.chatservice import ChatService
 from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
-from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.rubric import RubricJudge
@@ -24,8 +23,6 @@ __all__ = [
     "ChatService",
     "CrossEncoderJudge",
     "EnsembleJudge",
-    "Event",
-    "Feedback",
     "Forecasting",
     "Gemini",
     "HttpJudge",

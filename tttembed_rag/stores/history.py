@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
 
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_rag.stores.audittrail import write_line

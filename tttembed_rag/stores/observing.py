@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import VectorError
-from tttembed_rag.observations import MAX_DEPTH
+from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.batch import Batch, DocumentEntry, DocumentKey, QueryKey
 from tttembed_rag.stores.database import keyed_digest

@@ -12,8 +12,8 @@ from types import TracebackType
 from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
-from tttembed_rag.observations import Served
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import forgetting, leasing, observing, reading, rows, schema, versions
 from tttembed_rag.stores.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.batch import Batch, QueryKey, with_text_ids

@@ -13,9 +13,9 @@ from zlib import crc32
 from tttembed_rag.capture.log import Known
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, Superseded
-from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.context import scope
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets

@@ -46,7 +46,7 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError, RefusedError
 from tttembed_rag.models.usage import Usage
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
