@@ -21,7 +21,7 @@ from tttembed_rag.report.moving import effect_of, shortened
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.records import AUDIT
-from tttembed_rag.stores.states import DRIFT
+from tttembed_rag.stores.work.states import DRIFT
 from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.memory import prevailing_judge, read_memory, read_trial
 

@@ -258,12 +258,12 @@ class InStore:
     def see(self, digests: Collection[int], tenant: str) -> None:
         """Add the digests of requests that were learned from now; the first of many are forgotten."""
         earlier = [one for one in self._seen(tenant) if one not in set(digests)]
-        from tttembed_rag.stores.states import TOOLS
+        from tttembed_rag.stores.work.states import TOOLS
 
         self.store.states.set(TOOLS, json.dumps([*earlier, *digests][-_SEEN:]), tenant=tenant)
 
     def _seen(self, tenant: str) -> list[int]:
-        from tttembed_rag.stores.states import TOOLS
+        from tttembed_rag.stores.work.states import TOOLS
 
         kept = self.store.states.get(TOOLS, tenant=tenant)
         return [] if kept is None else list(json.loads(kept))

@@ -31,7 +31,7 @@ from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
-from tttembed_rag.stores.reserving import Reserved
+from tttembed_rag.stores.work.reserving import Reserved
 from tttembed_rag.worker.holding import Doubt, Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary
