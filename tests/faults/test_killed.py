@@ -7,7 +7,8 @@ import numpy as np
 
 from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
-from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judging import Budget
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
