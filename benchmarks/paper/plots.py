@@ -22,7 +22,7 @@ def plotted(report: StudyReport, target: Path) -> None:
     for i, curve in enumerate(report.curves):
         (_points if named else _band)(axis, curve, i, len(report.curves))
     if named:
-        names = list(dict.fromkeys(x for curve in report.curves for x in curve.x))
+        names = list(dict.fromkeys(str(x) for curve in report.curves for x in curve.x))
         axis.set_yticks(range(len(names)), names)
         axis.invert_yaxis()
         axis.set_xlabel(report.y_label)
