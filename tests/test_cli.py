@@ -521,8 +521,8 @@ def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str,
         ("fit", "--depth", "-1"),
         ("fit", "--depth", "0"),
         ("fit", "--last", "0"),
-        ("versions", "--limit", "0"),
-        ("audit", "--limit", "-1"),
+        ("store versions", "--limit", "0"),
+        ("store changes", "--limit", "-1"),
         ("judge", "--concurrency", "0"),
         ("judge", "--seed", "-1"),
         ("worker", "--concurrency", "0"),
@@ -530,7 +530,7 @@ def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str,
 )
 def test_numbers_out_of_range_are_named(command: str, option: str, value: str) -> None:
     """The option is named, with its range, before anything is read."""
-    result = tttembed(command, option, value, "nowhere")
+    result = tttembed(*command.split(), option, value, "nowhere")
 
     assert result.exit_code == 2
     assert f"Error: Invalid value for '{option}': {value} is not in the range x>=" in result.stderr

@@ -71,6 +71,11 @@ def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
 
 
+@main.group("store", short_help="What operators do: publish, roll back, halt, export, forget.")
+def operators() -> None:
+    """What operators do with a store: versions, halts, what is kept and what is forgotten."""
+
+
 def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:
     """The option *name*, a number of at least *least*."""
     number = click.IntRange(min=least)

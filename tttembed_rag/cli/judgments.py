@@ -1,4 +1,4 @@
-"""`tttembed judgments`: a store's rewards as a file for search teams."""
+"""`tttembed store judgments`: a store's rewards as a file for search teams."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from tttembed_rag.cli.group import check_target, main
+from tttembed_rag.cli.group import check_target, operators
 from tttembed_rag.cli.options import in_store, of_tenant, opened
 
 
-@main.command()
+@operators.command()
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @in_store
 @of_tenant

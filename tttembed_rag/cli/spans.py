@@ -1,4 +1,4 @@
-"""`tttembed import` and `tttembed annotate`: served queries from a log or from spans, and verdicts back onto spans."""
+"""`tttembed store import` and `store annotate`: served queries from a log or spans, and verdicts back onto spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tttembed_rag.cli.embedding import embedded_by, fill
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, operators
 from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, of_tenant, opened
 from tttembed_rag.scales import Scale
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 
 
-@main.command("import")
+@operators.command("import")
 @click.argument("log", metavar="LOG", type=PathOrURL())
 @in_store
 @of_tenant
@@ -88,7 +88,7 @@ def import_(
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
 
-@main.command()
+@operators.command()
 @click.argument("project", metavar="PROJECT")
 @in_store
 @of_tenant

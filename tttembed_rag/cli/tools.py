@@ -33,7 +33,7 @@ def judged(command: CommandT) -> CommandT:
     return command
 
 
-@main.group()
+@main.group(short_help="Search over the tools of agents that learns which of them worked.")
 def tools() -> None:
     """Search over the tools of agents that learns from which of them worked."""
 
@@ -47,7 +47,7 @@ def tools() -> None:
     help="The servers behind, as MCP clients have them: a JSON file with mcpServers.",
 )
 @click.option("--store", metavar="URL", help="What was learned, kept: sqlite:///FILE.  [default: forgotten at the end]")
-@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `tttembed data`.")
+@click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `data`.")
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
 @click.option(
@@ -114,7 +114,7 @@ def serve(
     help="The tools that are searched: a JSON file of tools, or a folder with SKILL.md files.",
 )
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
-@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
+@click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
 @click.option(
     "--grown", default=0.1, show_default=True, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass."
 )
