@@ -121,12 +121,10 @@ def check_has_vectors(store: Store, doing: str) -> None:
 @operators.command()
 @in_store
 @click.option("--embed", required=True, metavar="SPEC", help="The model, as in `tttembed data`.")
-@click.option(
-    "--embedder", "name", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]"
-)
+@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @click.option("--dry-run", is_flag=True, help="Count the texts and embed nothing.")
 @as_objects
-def reembed(url: str, embed: str, name: str, *, dry_run: bool, as_json: bool) -> None:
+def reembed(url: str, embed: str, embedder: str, *, dry_run: bool, as_json: bool) -> None:
     """Give the queries and documents of a store vectors of another embedding model, beside those they have.
 
     What was judged for the old model teaches the new one then: `tttembed fit URL --embed SPEC`. Texts are
@@ -135,7 +133,7 @@ def reembed(url: str, embed: str, name: str, *, dry_run: bool, as_json: bool) ->
     from tttembed_rag.embedders import open_embedder
 
     with opened(url) as store:
-        named = name or open_embedder(embed).fingerprint
+        named = embedder or open_embedder(embed).fingerprint
         before = after = store.vectors.lacking(named)
         try:
             if not dry_run:
