@@ -12,7 +12,10 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
+from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
+
+__all__ = ["CommandT", "Many", "check_target", "counted", "main", "say", "write_json"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -28,8 +31,31 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_ERROR else f"{text[:half]} ... {text[-half:]}"
 
 
+# Commands that tttembed-hosts brings, by the group they are in.
+_HOSTED = {"tttembed.commands": ("annotate", "judgments"), "tttembed.commands.tools": ("serve",)}
+
+
 class _Commands(click.Group):
-    """Turns the package's own errors, and those of files, into one line and exit code 2."""
+    """Turns the package's own errors, and those of files, into one line and exit code 2.
+
+    Commands of other distributions are found by their entry points, and imported where one of them is asked for.
+    """
+
+    group_class = type
+
+    @property
+    def _added(self) -> str:
+        return "tttembed.commands" if self is main else f"tttembed.commands.{self.name}"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *extensions(self._added)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in (*extensions(self._added), *_HOSTED.get(self._added, ())):
+            return own
+        found: click.Command = extension(self._added, cmd_name, brings=f"`{ctx.command_path} {cmd_name}` is a command")
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -2,7 +2,7 @@
 
 from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.batchspecs import open_batch_service
-from tttembed_rag.judges.cache import Paid, ScoreCache
+from tttembed_rag.judges.cache import Answers, Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
 from tttembed_rag.judges.chatservice import ChatService
@@ -22,6 +22,7 @@ from tttembed_rag.models.retrying import Patience
 
 __all__ = [
     "INSTRUCTION",
+    "Answers",
     "BatchService",
     "Blocking",
     "Budget",
