@@ -19,7 +19,7 @@ from tttembed_rag.judges import Budget, HttpJudge, Paid, Price, ScoreCache, Usag
 from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, report_usage
 from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
 from tttembed_rag.judging.running import ajudge_all, forecast
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
@@ -334,7 +334,8 @@ class TestOnce:
         code = (
             "import sys; from pathlib import Path\n"
             "from tttembed_rag.judges import HttpJudge, ScoreCache\n"
-            "from tttembed_rag.judging import Plan, judge_all\nfrom tttembed_rag.observations import Observation\n"
+            "from tttembed_rag.judging import Plan, judge_all\n"
+            "from tttembed_rag.rewards.observations import Observation\n"
             "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
             "judge = HttpJudge(sys.argv[1], 'cohere')\n"
             "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"

@@ -24,8 +24,8 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.spending import Budget, Price
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
-from tttembed_rag.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_source, current_tenant, tenant_is_in_doubt
 from tttembed_rag.system.files import write_whole

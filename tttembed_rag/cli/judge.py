@@ -21,7 +21,7 @@ from tttembed_rag.cli.progress import working
 if TYPE_CHECKING:
     from tttembed_rag.judges.spending import Price
     from tttembed_rag.judging.plan import Progress, Verdicts
-    from tttembed_rag.observations import Observation
+    from tttembed_rag.rewards.observations import Observation
 
 
 @main.command()

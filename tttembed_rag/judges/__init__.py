@@ -9,7 +9,6 @@ from tttembed_rag.judges.chatservice import ChatService
 from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
-from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.lines import LineJudge, LineResult, open_by_file
@@ -31,8 +30,6 @@ __all__ = [
     "ChatService",
     "CrossEncoderJudge",
     "EnsembleJudge",
-    "Event",
-    "Feedback",
     "Forecasting",
     "Gemini",
     "HttpJudge",

@@ -20,7 +20,7 @@ from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import check_once, judge_all, probe_keys
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.tools.index import WEIGHT, ToolIndex
 from tttembed_rag.tools.learning import uncalled
 from tttembed_rag.tools.memory import LAST, PastRequest

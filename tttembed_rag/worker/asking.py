@@ -27,10 +27,10 @@ from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
 from tttembed_rag.judging.running import LateError, Stop, check_once, judge_all
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
-from tttembed_rag.stores.reserving import Reserved
+from tttembed_rag.stores.work.reserving import Reserved
 from tttembed_rag.worker.holding import Doubt, Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary

@@ -45,10 +45,10 @@ from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.running import LateError, check_once
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError, RefusedError
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
+from tttembed_rag.stores.work.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
 from tttembed_rag.worker.holding import Holding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 __all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served"]
