@@ -119,7 +119,6 @@ def _retrievals(log: Path | str, reader: Reader, limit: int) -> list[Retrieval]:
     from tttembed_rag.capture.spans import read_spans, retrievals_of
 
     if isinstance(log, str):
-        scheme = log.partition("+")[0]
-        spans_at: Any = extension("tttembed.spans", scheme, brings="spans of services are read by a part")
+        spans_at: Any = extension("tttembed.spans", "phoenix", brings="projects of Phoenix are read by a part")
         return retrievals_of(spans_at(log, limit=limit), reader)
     return retrievals_of(read_spans(log), reader)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from tttembed_rag import errors
+from tttembed_rag.errors import require as require_of
 
 __all__ = ["require"]
 
-require = partial(errors.require, of="tttembed-hosts")
+require = partial(require_of, of="tttembed-hosts")

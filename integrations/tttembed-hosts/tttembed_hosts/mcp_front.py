@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -227,8 +228,6 @@ class Front:
         import mcp_types as types
         from mcp.server.lowlevel import Server
 
-        from tttembed_rag import __version__
-
         listed = types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in _TOOLS])
 
         async def list_tools(_ctx: Any, _params: Any) -> types.ListToolsResult:
@@ -243,7 +242,9 @@ class Front:
                     return await self._call(_key(ctx), given.get("name"), given.get("arguments"))
             return _error(f"expected {_SEARCH} or {_CALL}, got {params.name!r}")
 
-        return Server("tttembed-tools", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+        return Server(
+            "tttembed-tools", version=version("tttembed-hosts"), on_list_tools=list_tools, on_call_tool=call_tool
+        )
 
     async def _find(self, key: str, query: Any) -> types.CallToolResult:
         import mcp_types as types
