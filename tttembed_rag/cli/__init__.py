@@ -12,7 +12,6 @@ from tttembed_rag.cli import (
     serve,
     spans,
     store,
-    tables,
     tools,
     worker,
 )
@@ -31,7 +30,6 @@ __all__ = [
     "serve",
     "spans",
     "store",
-    "tables",
     "tools",
     "worker",
 ]

@@ -128,7 +128,7 @@ def serve(
 
     from tttembed_hosts.mcp_front import Front, read_servers, serve_http, serve_stdio
     from tttembed_rag import scope
-    from tttembed_rag.judges import Budget, Price
+    from tttembed_rag.judging import Budget, Price
     from tttembed_rag.tools import LearnedToolSearch
 
     servers = read_servers(catalog)

@@ -13,8 +13,8 @@ from tttembed_hosts.extras import require
 from tttembed_rag import Offsets, Rewards, fit
 from tttembed_rag.errors import InputError, JudgeError, RewardError
 from tttembed_rag.evaluate.index import FaissIndex
-from tttembed_rag.judges import Answers, Judge, ScoreCache, fingerprint_of
-from tttembed_rag.judging import Plan, judge_all
+from tttembed_rag.judges import Judge, fingerprint_of
+from tttembed_rag.judging import Answers, Plan, ScoreCache, judge_all
 from tttembed_rag.offsets import AnyScope, check_scope
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.serving import in_reward_order
