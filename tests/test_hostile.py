@@ -111,7 +111,7 @@ class TestJudges:
             "python:nowhere:name?key=secret3",
         ):
             with pytest.raises(InputError) as caught:
-                open_judge(spec, queries={}, documents={})
+                open_judge(spec)
 
             assert "secret@" not in str(caught.value)
             assert "=secret" not in str(caught.value)

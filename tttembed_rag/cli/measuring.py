@@ -113,7 +113,6 @@ def _collections(
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
-    from tttembed_rag.evaluate.ownrows import collections_of
 
     found = []
     several = sum(map(is_file_of_rows, paths)) > 1
@@ -123,9 +122,7 @@ def _collections(
             read = read_embedded(
                 path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
             )
-            found += collections_of(
-                read.rows, read.queries, read.documents, judge=read.judge, embedder=read.embedder, index=index
-            )
+            found += read.collections(index)
             continue
         refuse_embed(path, embed)
         found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index=index))
