@@ -116,9 +116,12 @@ def command_line() -> str:
 
 
 def commands(group: click.Group = main, before: str = "") -> dict[str, click.Command]:
-    """The commands below *group*, and the groups among them, by what is typed after `tttembed`."""
+    """The commands below *group*, those of other distributions too, by what is typed after `tttembed`."""
     found: dict[str, click.Command] = {}
-    for name, command in group.commands.items():
+    context = click.Context(group, info_name="tttembed")
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None  # noqa: S101 - it is listed
         found[f"{before}{name}"] = command
         if isinstance(command, click.Group):
             found |= commands(command, f"{before}{name} ")

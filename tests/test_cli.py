@@ -6,9 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
+from functools import reduce
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -124,15 +127,37 @@ def test_help_lists_every_command() -> None:
     listed = tttembed("--help").stdout.partition("Commands:\n")[2]
     lines = [line.split(maxsplit=1) for line in listed.splitlines() if line[:2] == "  " != line[2:4]]
 
-    assert [(words[0], len(words)) for words in lines] == [(name, 2) for name in sorted(main.commands)]
+    assert [(words[0], len(words)) for words in lines] == [
+        (name, 2) for name in main.list_commands(click.Context(main))
+    ]
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
-def test_help_lists_every_option(command: str) -> None:
+def test_help_fits_a_screen() -> None:
+    """Every command is seen at once on a terminal of 24 lines of 80 characters, none cut short."""
+    lines = CliRunner(env={"COLUMNS": "80"}).invoke(main, ["--help"], prog_name="tttembed").stdout.splitlines()
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.endswith("...")] == []
+
+
+def test_the_top_has_thirteen_commands_at_most() -> None:
+    """What other distributions add stands below a group."""
+    assert len(main.list_commands(click.Context(main))) <= 13
+    assert {point.group for point in entry_points() if point.group == "tttembed.commands"} == set()
+
+
+NAMES = [name for name in main.commands if name not in ("audit", "store", "tools")]
+GROUPS = [(group, name) for group in ("audit", "store", "tools") for name in main.commands[group].commands]
+
+
+@pytest.mark.parametrize("words", [*((name,) for name in NAMES), *GROUPS], ids=" ".join)
+def test_help_lists_every_option(words: tuple[str, ...]) -> None:
     """The help of a command names all its options."""
-    options = [option for parameter in main.commands[command].params for option in parameter.opts if option[0] == "-"]
+    command = reduce(lambda group, name: group.commands[name], words, main)
+    options = [option for parameter in command.params for option in parameter.opts if option[0] == "-"]
 
-    printed = tttembed(command, "--help").stdout.split()
+    printed = tttembed(*words, "--help").stdout.split()
 
     assert [option for option in options if option not in printed] == []
 
@@ -149,6 +174,36 @@ def test_eval_has_the_options_of_the_contract() -> None:
     options = {option for parameter in main.commands["eval"].params for option in parameter.opts}
 
     assert [name for name in contract if f"--{name}" not in options] == []
+
+
+# Commands of other distributions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["store", "judgments", "out.csv"], "`tttembed store judgments` is a command"),
+        (["store", "annotate", "phoenix+http://host/name"], "`tttembed store annotate` is a command"),
+        (["tools", "serve", "--catalog", "a.json"], "`tttembed tools serve` is a command"),
+        (
+            ["store", "import", "phoenix+http://host/name", "--store", "sqlite:///a.db"],
+            "projects of Phoenix are read by a part",
+        ),
+        (["data", "NFCorpus"], "collections by name are a part"),
+    ],
+)
+def test_what_another_distribution_brings_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], what: str
+) -> None:
+    """Without tttembed-hosts, one line says what to install; it is not in the help."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tttembed_rag.system.extensions.entry_points", lambda **_: EntryPoints())
+
+    done = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+    installing = "which is not installed; run: pip install tttembed-hosts"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of tttembed-hosts, {installing}")
+    assert "judgments" not in CliRunner().invoke(main, ["store", "--help"]).output
 
 
 # Eval
