@@ -144,18 +144,8 @@ def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
     """Queries wait for a judge; what was cut is counted; the same file again adds nothing."""
     lines = [record(1, **flat()), record(2, **flat(["x" * 50, "whole"], **{"input.value": "tea"}))]
     (tmp_path / "spans.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    arguments = (
-        "store",
-        "store",
-        "import",
-        tmp_path / "spans.jsonl",
-        "--spans",
-        "--cut-at",
-        50,
-        "--store",
-        sqlite_url,
-        "--json",
-    )
+    options = ("--spans", "--cut-at", 50, "--store", sqlite_url, "--json")
+    arguments = ("store", "import", tmp_path / "spans.jsonl", *options)
 
     first, second = run(*arguments), run(*arguments)
 
@@ -172,7 +162,6 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
 
     code, said = run(
         *(
-            "store",
             "store",
             "import",
             tmp_path / "s.jsonl",
