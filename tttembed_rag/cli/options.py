@@ -77,8 +77,8 @@ def signed(command: CommandT) -> CommandT:
     return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
 
 
-def opened(url: str, *, create: bool = False, upgrade: bool = False) -> Store:
-    """The store at *url*; nothing is made where none is, unless *create*, nor brought up to date, unless *upgrade*."""
+def opened(url: str, *, create: bool = False) -> Store:
+    """The store at *url*; nothing is made where none is, unless *create*."""
     from tttembed_rag.stores import open_store
 
-    return open_store(url, create=create, upgrade=upgrade)
+    return open_store(url, create=create)
