@@ -72,11 +72,11 @@ def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed; a server, and the demo on its whole built-in corpus, are only parsed."""
+    """Runs a command as printed; a server, and the demo on its whole corpus, are only parsed."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
-    if name == "serve" or (name == "demo" and parameters["data"] is None):
+    if name in ("serve", "demo"):
         return
     provide(parameters)
 
@@ -146,7 +146,7 @@ def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
     judge = judge[0] if isinstance(judge, tuple) else judge
-    named = (parameters.get(name) for name in ("folder", "data", "source"))
+    named = (parameters.get(name) for name in ("folder", "source"))
     for folder in (*parameters.get("folders", ()), *named):
         if isinstance(folder, Path) and not folder.exists() and not folder.suffix:
             write_folder(folder, vectors, judge)
@@ -249,7 +249,11 @@ def test_options_exist(document: Path) -> None:
     } | {"--help", "--version"}
     prose = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
-    codes = [code for code in re.findall(r"`([^`]+)`", prose) if not code.startswith("python benchmarks/")]
+    codes = [
+        code
+        for code in re.findall(r"`([^`]+)`", prose)
+        if not code.startswith(("python benchmarks/", "python -m benchmarks"))
+    ]
     shown = {option for code in codes for option in re.findall(r"(?<!\S)--[a-z-]+", code)}
 
     assert shown - known == set()

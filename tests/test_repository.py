@@ -287,7 +287,6 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     [
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
-        "tttembed_rag/demo/report.html.jinja",
         "tttembed_rag/demo/tools.html.jinja",
         "tttembed_rag/report/report.html.jinja",
         "tttembed_rag/report/style.css",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tttembed_rag import InputError, RewardError, scope
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import Budget, Forecasting, ScoreCache, check_judge, rewards_of
-from tttembed_rag.judging import Plan, judge_all
+from tttembed_rag.judges import Forecasting, check_judge, rewards_of
+from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
 
@@ -193,3 +193,13 @@ def test_overlap_is_a_share(query, document):
     """In [0, 1], 1 for a text and itself where it has words."""
     assert 0.0 <= word_overlap(query, document) <= 1.0
     assert word_overlap(query, f"{document} {query}") in (0.0, 1.0)
+
+
+def test_the_fakes_need_no_pytest():
+    """They import where it is not installed, as after `pip install tttembed-rag`."""
+    code = "import sys; sys.modules['pytest'] = None; import tttembed_rag.testing; print(tttembed_rag.testing.__all__)"
+
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "FakeEmbedder" in done.stdout

@@ -9,9 +9,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges import Patience, Price, open_batch_service, open_judge
+from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.gemini import Gemini
-from tttembed_rag.judges.geminibatches import GeminiBatches
+from tttembed_rag.judging import Price
+from tttembed_rag.judging.batching import open_batch_service
+from tttembed_rag.judging.batching.geminibatches import GeminiBatches
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
 from tttembed_rag.worker import Worker, batches
@@ -141,7 +143,7 @@ def worker(gemini, store):
 
     def make(settling=600.0):
         patience = Patience(attempts=2, first_wait=0.001)
-        lines, judge = open_batch_service(spec).judge, open_judge(spec, queries={}, documents={})
+        lines, judge = open_batch_service(spec).judge, open_judge(spec)
         service = GeminiBatches(lines, "tiny", base_url=gemini.url, patience=patience, settling=settling)
         return Worker(store, judge, batches=service, price=Price(input=2.0, output=12.0), min_new=100_000)
 

@@ -14,8 +14,10 @@ from threading import Event
 import numpy as np
 import pytest
 
-from tttembed_rag.judges import Patience, Price, open_batch_service, open_judge
-from tttembed_rag.judges.openaibatches import OpenAIBatches
+from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judging import Price
+from tttembed_rag.judging.batching import open_batch_service
+from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
@@ -36,7 +38,7 @@ def process(batch_server, spec, store_url):
     running = []
 
     def work():
-        judge = open_judge(spec, queries={}, documents={})
+        judge = open_judge(spec)
         service = OpenAIBatches(
             open_batch_service(spec).judge,
             batch_server.url,

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
-from tttembed_rag.judges import Paid
+from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.testing import JUDGE, learned, traffic
 from tttembed_rag.worker import Probe
 
 

@@ -16,12 +16,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 import tttembed_rag
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import stores
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store, schema
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 
 SCRIPTS = ScriptDirectory(Path(stores.__file__).parent / "migrations")
 # A script of the next release, which adds a column.

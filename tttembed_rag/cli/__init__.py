@@ -13,7 +13,6 @@ from tttembed_rag.cli import (
     serve,
     spans,
     store,
-    tables,
     tools,
     worker,
 )
@@ -33,7 +32,6 @@ __all__ = [
     "serve",
     "spans",
     "store",
-    "tables",
     "tools",
     "worker",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,16 +29,23 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_ERROR else f"{text[:half]} ... {text[-half:]}"
 
 
+@contextmanager
+def said_in_one_line() -> Iterator[None]:
+    """Turns the package's own errors within the block, and those of files, into one line and exit code 2."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader has seen enough: not bad input
+    except (TTTEmbedError, OSError) as exc:
+        raise click.UsageError(_short(printable(str(exc)))) from exc
+
+
 class _Commands(click.Group):
-    """Turns the package's own errors, and those of files, into one line and exit code 2."""
+    """Says errors in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with said_in_one_line():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # the reader has seen enough: not bad input
-        except (TTTEmbedError, OSError) as exc:
-            raise click.UsageError(_short(printable(str(exc)))) from exc
 
 
 class Many(click.ParamType[tuple[Any, ...]]):

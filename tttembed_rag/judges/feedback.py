@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tttembed_rag.judges.contract import Blocking, Scores
-from tttembed_rag.judges.spending import Usage
 from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
 
 

@@ -16,7 +16,7 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.serving.context import (
     current_scope,
     current_source,
@@ -369,7 +369,7 @@ def _asked(judge: Any, memory: CallMemory, budget: Budget, price: Price) -> Tool
     if isinstance(judge, str):
         from tttembed_rag.judges.specs import open_judge
 
-        judge = open_judge(judge, queries={}, documents={})
+        judge = open_judge(judge)
     return ToolJudge(memory.store, checked_judge(judge), budget, price)
 
 

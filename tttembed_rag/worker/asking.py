@@ -21,12 +21,13 @@ from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, StoreError, TTTEmbedError
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
-from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
 from tttembed_rag.judging.running import LateError, Stop, check_once, judge_all
+from tttembed_rag.judging.spending import Budget, Ledger, Price
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
@@ -270,18 +271,17 @@ class Asking:
         given_up: Event,
     ) -> Verdicts | None:
         """Verdicts on *fresh* pairs, until there is *doubt*; None where not even the judge's probe can be paid for."""
-        if not self._judge.knows_some:
-            keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
-            while len(answers.get(keys)) < len(keys):
-                reserved = self._reserve([*fresh, _PROBE], holding)
-                if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
-                    if given_up.wait(_POLL):
-                        return None
-                    continue
-                if not self._affords_probe(reserved.budget):
+        keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+        while len(answers.get(keys)) < len(keys):
+            reserved = self._reserve([*fresh, _PROBE], holding)
+            if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
+                if given_up.wait(_POLL):
                     return None
-                check_once(self._judge, answers, price=self._price)
-                left = self._reserve(fresh, holding).budget
+                continue
+            if not self._affords_probe(reserved.budget):
+                return None
+            check_once(self._judge, answers, price=self._price)
+            left = self._reserve(fresh, holding).budget
         return judge_all(
             self._plan(fresh, left),
             self._judge,

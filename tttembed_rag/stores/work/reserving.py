@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from tttembed_rag.judges.spending import Budget
+from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease

@@ -1,0 +1,145 @@
+"""Gemini's batches through google-genai, in the steps of a `BatchService`: upload a file, make a batch, read results.
+
+A batch carries the caller's key as its display name. Google deletes uploaded files, and the batches themselves, after
+two days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.judging.batching.lines import LineJudge
+from tttembed_rag.judging.batching.service import ServiceBatch, words_of
+from tttembed_rag.models.googleclient import client_of, failures_of
+from tttembed_rag.models.retrying import Patience
+from tttembed_rag.system.files import write_whole
+
+ResultT = TypeVar("ResultT")
+
+# The states of a batch that has ended, in the words of `ServiceBatch`.
+_ENDED = {
+    "JOB_STATE_SUCCEEDED": "completed",
+    "JOB_STATE_PARTIALLY_SUCCEEDED": "completed",
+    "JOB_STATE_FAILED": "failed",
+    "JOB_STATE_CANCELLED": "cancelled",
+    "JOB_STATE_EXPIRED": "expired",
+}
+# Batches of a page of the list, and batches that are read at most.
+_PAGE, _MOST = 100, 20_000
+
+
+class GeminiBatches:
+    """Gemini, asked a file of requests at a time; a `BatchService`.
+
+    Args:
+        judge: The judge, which makes the requests and reads the results.
+
+        model: Such as ``gemini-3.5-flash``.
+
+        base_url: Another server that speaks the protocol.
+
+        patience: How often and how fast it is asked.
+
+        timeout: Seconds until an answer must be there.
+
+        settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
+    """
+
+    def __init__(
+        self,
+        judge: LineJudge,
+        model: str,
+        *,
+        base_url: str | None = None,
+        patience: Patience | None = None,
+        timeout: float = 180.0,
+        settling: float = 600.0,
+    ) -> None:
+        self._client = client_of(model, base_url=base_url, timeout=timeout)
+        self._ask = (patience or Patience(attempts=3)).caller()
+        self._model = model
+        self.judge = judge
+        self.settling = settling
+
+    def upload(self, file: Path) -> str:
+        """Upload a file of requests; gives Google's name for it."""
+        config = {"mime_type": "application/jsonl"}
+        return self._asked(lambda: _text(self._client.files.upload(file=file, config=config).name))
+
+    def create(self, requests: str, key: str) -> ServiceBatch:
+        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
+
+        Raises:
+            RefusedError: It was not made.
+            JudgeError: Whether it was made is not known; `find` tells.
+        """
+        config = {"display_name": key}
+        return self._once(
+            lambda: self._read(self._client.batches.create(model=self._model, src=requests, config=config))
+        )
+
+    def get(self, number: str) -> ServiceBatch:
+        """The batch as it is now."""
+        return self._asked(lambda: self._read(self._client.batches.get(name=number)))
+
+    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:  # noqa: ARG002 (the list has none)
+        """The batch with a key; None where there is none.
+
+        Raises:
+            JudgeError: The list cannot be read to its end.
+        """
+
+        def look() -> ServiceBatch | None:
+            for seen, job in enumerate(self._client.batches.list(config={"page_size": _PAGE})):
+                if job.display_name == key:
+                    return self._read(job)
+                if seen >= _MOST:
+                    raise JudgeError(f"{self._model}: expected a list of at most {_MOST} batches, got more")
+            return None
+
+        return self._asked(look)
+
+    def delete(self, file: str) -> None:
+        """Delete a file of requests or results.
+
+        Raises:
+            JudgeError: The service refused, or stayed busy.
+        """
+        self._asked(lambda: self._client.files.delete(name=file))
+
+    def download(self, batch: ServiceBatch, folder: Path) -> list[Path]:
+        """Write the files of results of *batch*, each whole, into a folder; gives their paths."""
+        paths = [folder / f"results-{number}.jsonl" for number in range(len(batch.results))]
+        for name, path in zip(batch.results, paths, strict=True):
+            write_whole(path, self._asked(lambda name=name: self._client.files.download(file=name)))  # type: ignore[misc]
+        return paths
+
+    def _asked(self, call: Callable[[], ResultT]) -> ResultT:
+        """What *call* gives, asked again where that may help."""
+        return self._ask(lambda: self._once(call))
+
+    def _once(self, call: Callable[[], ResultT]) -> ResultT:
+        with failures_of(self._model):
+            return call()
+
+    def _read(self, job: Any) -> ServiceBatch:
+        """A batch as google-genai has it."""
+        results = job.dest.file_name if job.dest is not None else None
+        return ServiceBatch(
+            _text(job.name),
+            _ENDED.get(getattr(job.state, "name", ""), "in_progress"),
+            key=job.display_name or "",
+            results=(results,) if results else (),
+            created_at=job.create_time.timestamp() if job.create_time is not None else float("inf"),
+            why=words_of(job.error.model_dump()) if job.error is not None else "",
+        )
+
+
+def _text(name: Any) -> str:
+    """A name that the service gave."""
+    if not isinstance(name, str) or not name:
+        raise JudgeError(f"gemini: expected the name of a file or a batch, got {name!r:.80}")
+    return name

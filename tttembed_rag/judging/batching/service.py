@@ -1,0 +1,110 @@
+"""A service that takes requests as a file and answers within a day: what a worker needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tttembed_rag.judges.documents import readable
+from tttembed_rag.judging.batching.lines import LineJudge
+
+# States of a batch that does not change any more.
+_ENDED = ("completed", "failed", "expired", "cancelled")
+# Characters of a service's own words for an error that are shown.
+_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceBatch:
+    """A batch, as its service describes it.
+
+    Attributes:
+        number: The service's name for it.
+
+        state: ``validating``, ``in_progress``, ``completed``, ``expired`` and so on.
+
+        key: The caller's key; empty where the service says none.
+
+        requests: The file of its requests; empty where the service does not say.
+
+        results: Files of results and of errors, those that there are.
+
+        created_at: In Unix seconds; infinite where the service does not say.
+
+        why: Why it failed, in the service's own words.
+    """
+
+    number: str
+    state: str
+    key: str = ""
+    requests: str = ""
+    results: tuple[str, ...] = ()
+    created_at: float = float("inf")
+    why: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether there will be no further results."""
+        return self.state in _ENDED
+
+
+def words_of(error: Any) -> str:
+    """The words of a service's *error*, as JSON has it: one short line that can be shown."""
+    said = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
+    return readable(str(said), _SHOWN).replace("\n", " ").strip()
+
+
+class BatchService(Protocol):
+    """A service that a judge is asked through, a file of requests at a time.
+
+    Attributes:
+        judge: The judge, which makes the requests and reads the results.
+
+        settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
+    """
+
+    judge: LineJudge
+    settling: float
+
+    def upload(self, file: Path) -> str:
+        """Upload a file of requests, which costs nothing; gives the service's name for it.
+
+        Raises:
+            JudgeError: The service refused, stayed busy, or answered something else.
+        """
+        ...
+
+    def create(self, requests: str, key: str) -> ServiceBatch:
+        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
+
+        Raises:
+            RefusedError: It was not made.
+            JudgeError: Whether it was made is not known; `find` tells.
+        """
+        ...
+
+    def get(self, number: str) -> ServiceBatch:
+        """The batch as it is now."""
+        ...
+
+    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
+        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none.
+
+        Raises:
+            JudgeError: The list cannot be read to its end.
+        """
+        ...
+
+    def delete(self, file: str) -> None:
+        """Delete a file of requests or results at the service.
+
+        Raises:
+            JudgeError: The service refused, or stayed busy.
+        """
+        ...
+
+    def download(self, batch: ServiceBatch, folder: Path) -> list[Path]:
+        """Write the files of results of *batch*, each whole, into a folder; gives their paths."""
+        ...

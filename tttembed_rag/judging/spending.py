@@ -1,0 +1,139 @@
+"""The cost of judging: prices of usage, and caps that no run may exceed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.models.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The price of usage in US dollars; all zero for a model on your own machine.
+
+    Attributes:
+        input: Per million tokens read.
+
+        output: Per million tokens written.
+
+        request: Per request.
+    """
+
+    input: float = 0.0
+    output: float = 0.0
+    request: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in _columns(self).items():
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"price: expected {name} as a finite number >= 0, got {value}")
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """A price written as ``input=2,output=12`` or ``request=0.002``."""
+        return cls(**_numbers("price", text, cls))
+
+    def of(self, usage: Usage) -> float:
+        """US dollars for *usage*."""
+        tokens = usage.input_tokens * self.input + usage.output_tokens * self.output
+        return tokens / 1e6 + usage.requests * self.request
+
+    def share(self, of_it: float) -> Price:
+        """A price of which every part is a share of this one's."""
+        return Price(self.input * of_it, self.output * of_it, self.request * of_it)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Caps on the cost of a result; None is no cap.
+
+    Attributes:
+        pairs: Judged (query, document) pairs.
+
+        tokens: Tokens read and written.
+
+        usd: US dollars.
+    """
+
+    pairs: float | None = None
+    tokens: float | None = None
+    usd: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in _columns(self).items():
+            if value is not None and not value >= 0:
+                raise InputError(f"budget: expected {name} as a number >= 0, got {value}")
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget written as ``pairs=2000,tokens=1e6,usd=1.50``, each part optional."""
+        return cls(**_numbers("budget", text, cls))
+
+
+class Ledger:
+    """The cost of one result so far and of its running calls, against a budget.
+
+    Args:
+        budget: The caps.
+
+        price: The price of usage.
+    """
+
+    def __init__(self, budget: Budget, price: Price) -> None:
+        self._budget = budget
+        self._price = price
+        self.tokens = 0.0
+        self.usd = 0.0
+        self._reserved: dict[object, tuple[int, float]] = {}
+
+    def admits(self, estimate: Usage) -> bool:
+        """Whether a call of that size fits under every cap, with all running ones at their estimates."""
+        tokens = self.tokens + sum(tokens for tokens, _ in self._reserved.values()) + estimate.tokens
+        usd = self.usd + sum(usd for _, usd in self._reserved.values()) + self._price.of(estimate)
+        return _within(tokens, self._budget.tokens) and _within(usd, self._budget.usd)
+
+    @property
+    def running(self) -> bool:
+        """Whether a call is reserved and not settled."""
+        return bool(self._reserved)
+
+    def reserve(self, call: object, estimate: Usage) -> None:
+        """Set money aside for a *call* that is about to run."""
+        self._reserved[call] = (estimate.tokens, self._price.of(estimate))
+
+    def settle(self, call: object, usage: Usage) -> float:
+        """Replace the reservation of *call* by its usage; returns the US dollars that it cost."""
+        self._reserved.pop(call, None)
+        usd = self._price.of(usage)
+        self.count(usage.tokens, usd)
+        return usd
+
+    def count(self, tokens: float, usd: float) -> None:
+        """Count a payment of this run or of an earlier one."""
+        self.tokens += tokens
+        self.usd += usd
+
+
+def _within(value: float, cap: float | None) -> bool:
+    return cap is None or value <= cap * (1 + 1e-9)  # sums of shares are rounded
+
+
+def _columns(value: Price | Budget) -> Mapping[str, float]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _numbers(name: str, text: str, kind: type[Price | Budget]) -> dict[str, float]:
+    known = [field.name for field in fields(kind)]
+    numbers = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, _, value = part.partition("=")
+        try:
+            numbers[key] = float(value)
+        except ValueError:
+            numbers[key] = math.nan
+        if key not in known or math.isnan(numbers[key]):
+            raise InputError(f"{name}: expected {'=N,'.join(known)}=N, got {part!r}")
+    return numbers
