@@ -18,7 +18,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
 from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import Candidate, Served, open_store, schema
+from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Probe
 
 
@@ -211,18 +211,6 @@ def test_versions_are_listed_without_their_vectors(url: str) -> None:
 
     assert listed.count("made for a test") == 12
     assert peak < 4 * width
-
-
-def test_a_version_of_an_earlier_release_is_listed_too(url: str) -> None:
-    """Its evidence is read from its offsets."""
-    with open_store(url) as store:
-        store.publish(fit(store.rewards(JUDGE), scope="task", gate=False), by="me")
-        expected = run("store versions", "--store", url).output
-        with store._database.write("publishing") as connection:
-            connection.execute(schema.versions.update().values(evidence=None))
-
-    assert "task:" in expected
-    assert run("store versions", "--store", url).output == expected
 
 
 def test_ask_again_takes_back_what_was_declined(url: str) -> None:
