@@ -1,4 +1,7 @@
-"""Judges that are asked by batches: requests in a file, answers within a day, at half the price."""
+"""Judges that are asked by batches: requests in a file, answers within a day, at half the price.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.judging.batching.byfile import answered, read_batch, write_batch
 from tttembed_rag.judging.batching.lines import LineJudge, LineResult, open_by_file
