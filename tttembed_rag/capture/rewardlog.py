@@ -229,7 +229,7 @@ class RewardLog(Log):
             head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
             log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
             for line in lines:
-                shown = [(text, dict(rewards)) for text, rewards in line["documents"]]
+                shown = [(text, rewards) for text, rewards in line["documents"]]
                 given = [reward for _, rewards in shown for reward in rewards.values()]
                 Scale().to_unit(np.array(given, dtype=np.float64))  # refuses what is no reward
                 log._add(line["query"], shown, line["task"], Known(line["vector"]))
