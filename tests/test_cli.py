@@ -6,9 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -124,7 +126,9 @@ def test_help_lists_every_command() -> None:
     listed = tttembed("--help").stdout.partition("Commands:\n")[2]
     lines = [line.split(maxsplit=1) for line in listed.splitlines() if line[:2] == "  " != line[2:4]]
 
-    assert [(words[0], len(words)) for words in lines] == [(name, 2) for name in sorted(main.commands)]
+    assert [(words[0], len(words)) for words in lines] == [
+        (name, 2) for name in main.list_commands(click.Context(main))
+    ]
 
 
 @pytest.mark.parametrize("command", sorted(main.commands))
@@ -149,6 +153,33 @@ def test_eval_has_the_options_of_the_contract() -> None:
     options = {option for parameter in main.commands["eval"].params for option in parameter.opts}
 
     assert [name for name in contract if f"--{name}" not in options] == []
+
+
+# Commands of other distributions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["judgments", "out.csv", "--store", "sqlite:///a.db"], "`tttembed judgments` is a command"),
+        (["annotate", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "`tttembed annotate` is a command"),
+        (["tools", "serve", "--catalog", "a.json"], "`tttembed tools serve` is a command"),
+        (["import", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "projects of Phoenix are read by a part"),
+        (["data", "NFCorpus"], "collections by name are a part"),
+    ],
+)
+def test_what_another_distribution_brings_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], what: str
+) -> None:
+    """Without tttembed-hosts, one line says what to install; it is not in the help."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tttembed_rag.system.extensions.entry_points", lambda **_: EntryPoints())
+
+    done = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+    installing = "which is not installed; run: pip install tttembed-hosts"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of tttembed-hosts, {installing}")
+    assert "judgments" not in CliRunner().invoke(main, ["--help"]).output
 
 
 # Eval

@@ -11,12 +11,12 @@ import contextlib
 import io
 from collections.abc import Callable, Mapping
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.errors import require
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
@@ -68,7 +68,7 @@ def oats(
 
 def nudge(collection: Collection, rows: IntArray, rewards: Rewards, *, method: str) -> FloatArray:
     """NUDGE-M or NUDGE-N (Zeighami et al. 2025), by its authors' package; a fifth of the queries validates."""
-    package: Any = require("nudge", "bench")
+    package: Any = import_module("nudge")  # benchmarks/requirements.txt brings it
     documents = unit(collection.doc_vectors)
     best = best_documents(collection, rows, rewards)
     labels = [found for found in best if found]
