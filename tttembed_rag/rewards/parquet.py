@@ -309,34 +309,35 @@ class _Table:
         """The vectors of all rows, as many as another column has, in one array; or of *only* some, which ascend."""
         pc = require("pyarrow.compute", EXTRA)
         vectors: NDArray[Any] | None = None
-        filled = seen = 0
-        for column in self._parts(_VECTOR):
+        filled = 0
+        for column in self._parts(_VECTOR, only):
             lengths = pc.list_value_length(column).to_numpy()
             width = int(lengths[0]) if vectors is None else vectors.shape[1]
             if width < 1 or not (lengths == width).all():
                 other = int(lengths[lengths != width][0]) if width else 0
                 raise DataError(f"{self.folder}: expected vectors of one width, got {width} and {other}")
-            here = self._whole(_VECTOR, column.flatten()).to_numpy().reshape(-1, width)
-            if only is not None:
-                here = here[only[slice(*np.searchsorted(only, (seen, seen + len(column))))] - seen]
-            seen += len(column)
             if vectors is None:
                 vectors = _room((rows, width), self._dtype, scratch=scratch)
-            filled += len(here)
+            begin, filled = filled, filled + len(column)
             if filled > rows:
                 raise DataError(f"{self.folder}: expected {rows} vectors, got more")
-            vectors[filled - len(here) : filled] = here
+            vectors[begin:filled] = self._whole(_VECTOR, column.flatten()).to_numpy().reshape(-1, width)
         if vectors is None or filled != rows:
             raise DataError(f"{self.folder}: expected {rows} vectors, got {filled}")
         return vectors
 
-    def _parts(self, name: str) -> Iterator[Any]:
-        """A column in parts, none of them empty; few are in memory at once."""
-        few = {"batch_size": _GROUP, "batch_readahead": 1, "fragment_readahead": 1}
+    def _parts(self, name: str, only: IntArray | None) -> Iterator[Any]:
+        """A column in parts, few of them in memory at once and none of them empty; of *only* some rows."""
+        begin = 0
         with _checked(self.folder):
+            few = {"batch_size": _GROUP, "batch_readahead": 1, "fragment_readahead": 1}
             for batch in self._files.to_batches(columns=[name], **few):
-                if batch.num_rows:
-                    yield self._whole(name, batch.column(0))
+                column, end = batch.column(0), begin + batch.num_rows
+                if only is not None:
+                    column = column.take(only[slice(*np.searchsorted(only, (begin, end)))] - begin)
+                begin = end
+                if len(column):
+                    yield self._whole(name, column)
 
     def checked_texts(self, column: Any) -> Any:
         """A column of texts in one piece."""

@@ -39,8 +39,8 @@ def check_engine(engine: str | MapLike) -> None:
 def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Each]:
     """The way to ask *shards*, which *engine* holds for as long as the block lasts."""
     if isinstance(engine, str) and engine != "local":
-        with _ray(engine) as ray, _pool(ray, len(shards)) as spread:
-            yield lambda method, *given: spread(partial(_held_asked, method, given), shards)
+        with _ray(engine) as ray, _pool(ray, len(shards)) as pooled:
+            yield lambda method, *given: pooled(partial(_held_asked, method, given), shards)
     else:
         # Threads share the shards, other processes get their paths.
         spread = map if isinstance(engine, str) else engine
