@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.hosts.saved import checked_store, steering_of, steering_or_base
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
@@ -70,7 +70,7 @@ class TestSaved:
         monkeypatch.setenv("MY_STORE", published)
         expected = offsets_of(task="billing").apply(vector_of("wool").tolist(), task="billing")
 
-        assert steering_of("env:MY_STORE", scope="billing").apply(vector_of("wool").tolist(), "wool") == expected
+        assert steering_of("env:MY_STORE", task="billing").apply(vector_of("wool").tolist(), "wool") == expected
 
     def test_a_variable_that_is_not_set_is_named(self, monkeypatch):
         """One line says which."""
@@ -85,7 +85,7 @@ class TestSaved:
         monkeypatch.delenv("MY_STORE", raising=False)
         monkeypatch.chdir(tmp_path)
 
-        served = steering_or_base(store, scope="billing").apply(vector_of("wool").tolist(), "wool")
+        served = steering_or_base(store, task="billing").apply(vector_of("wool").tolist(), "wool")
 
         assert served == vector_of("wool").tolist()
         assert "base vectors are served" in caplog.text
@@ -141,7 +141,7 @@ class TestPydanticAI:
 
         from tttembed_rag.hosts.pydantic_ai import TTTEmbeddingModel
 
-        embedder = Embedder(TTTEmbeddingModel(wrapped, offsets=offsets_of(), scope="billing"))
+        embedder = Embedder(TTTEmbeddingModel(wrapped, offsets=offsets_of(), task="billing"))
 
         query = asyncio.run(embedder.embed_query("wool"))
         several = asyncio.run(embedder.embed_query(["wool", "tea"]))
@@ -153,14 +153,14 @@ class TestPydanticAI:
         assert documents.embeddings == [vector_of(text).tolist() for text in DOCUMENTS]
         assert (query.model_name, query.inputs) == ("words", ["wool"])
 
-    def test_the_scope_of_the_caller_holds(self, wrapped):
-        """Without a scope of its own, the model serves that of the caller."""
+    def test_the_context_of_the_caller_holds(self, wrapped):
+        """Without a task of its own, the model serves that of the caller."""
         from tttembed_rag.hosts.pydantic_ai import TTTEmbeddingModel
 
         model = TTTEmbeddingModel(wrapped, offsets=offsets_of(task="billing"))
 
         async def asked():
-            with scope("billing"):
+            with context(task="billing"):
                 inside = await model.embed("wool", input_type="query")
             return inside, await model.embed("wool", input_type="query")
 
@@ -239,7 +239,7 @@ class TestLanceDB:
         import tttembed_rag.hosts.lancedb  # noqa: F401 - importing it registers the function
 
         function = words.get("tttembed").create(
-            inner="words", options={"width": WIDTH}, store=published, scope="billing"
+            inner="words", options={"width": WIDTH}, store=published, task="billing"
         )
 
         class Manual(LanceModel):
@@ -364,7 +364,7 @@ class TestChroma:
 
         from tttembed_rag.hosts.chroma import ChromaEmbeddingFunction
 
-        function = ChromaEmbeddingFunction(words, store=published, scope="billing")
+        function = ChromaEmbeddingFunction(words, store=published, task="billing")
         client = chromadb.PersistentClient(str(tmp_path / "chroma"))
         collection = client.create_collection("manuals", embedding_function=function)
         collection.add(ids=["a", "b", "c"], documents=DOCUMENTS)
@@ -398,7 +398,7 @@ class TestChroma:
         """There and back; no vector in it."""
         from tttembed_rag.hosts.chroma import ChromaEmbeddingFunction
 
-        function = ChromaEmbeddingFunction(words, store=published, scope="billing", embedder="words-v1")
+        function = ChromaEmbeddingFunction(words, store=published, task="billing", embedder="words-v1")
         config = function.get_config()
 
         assert ChromaEmbeddingFunction.build_from_config(config).get_config() == config
@@ -435,21 +435,21 @@ class TestSentenceTransformers:
         from tttembed_rag.hosts.sentence_transformers import TTTOffsets
 
         base, model = plain(), plain()
-        model.append(TTTOffsets(offsets_of(), scope="billing"))
+        model.append(TTTOffsets(offsets_of(), task="billing"))
 
         expected = offsets_of().apply(base.encode_query(DOCUMENTS))
         np.testing.assert_allclose(model.encode_query(DOCUMENTS), expected, atol=1e-6)
         np.testing.assert_array_equal(model.encode_document(DOCUMENTS), base.encode_document(DOCUMENTS))
         np.testing.assert_array_equal(model.encode(DOCUMENTS), base.encode(DOCUMENTS))
 
-    def test_the_scope_of_the_caller_holds(self, plain):
-        """Without a scope of its own, the module serves that of the caller; another task is bit for bit."""
+    def test_the_context_of_the_caller_holds(self, plain):
+        """Without a task of its own, the module serves that of the caller; another task is bit for bit."""
         from tttembed_rag.hosts.sentence_transformers import TTTOffsets
 
         base, model = plain(), plain()
         model.append(TTTOffsets(offsets_of(task="billing")))
 
-        with scope("billing"):
+        with context(task="billing"):
             inside = model.encode_query(DOCUMENTS)
 
         assert not np.allclose(inside, base.encode_query(DOCUMENTS), atol=1e-3)
@@ -462,7 +462,7 @@ class TestSentenceTransformers:
         from tttembed_rag.hosts.sentence_transformers import TTTOffsets, load_steered
 
         model = plain()
-        model.append(TTTOffsets(offsets_of(task="billing"), scope="billing"))
+        model.append(TTTOffsets(offsets_of(task="billing"), task="billing"))
         model.save_pretrained(str(tmp_path / "steered"))
 
         loaded = load_steered(str(tmp_path / "steered"), device="cpu")

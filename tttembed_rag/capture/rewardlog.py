@@ -39,7 +39,7 @@ class RewardLog:
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new reward replaces
     that of the same source, and those of the last 32 sources are kept side by side. Beyond *capacity* queries the
-    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `scope`, are left
+    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `context`, are left
     out. Of what is `Known` the log keeps the query vector.
 
     Args:
@@ -113,7 +113,7 @@ class RewardLog:
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `context`.
 
         Raises:
             InputError: Not one score per document, or a source that is no text.

@@ -283,8 +283,8 @@ class Writer:
         """Count queries that came without a tenant, and say once what that means."""
         if count and not self.outcomes.totals["without_tenant"]:
             _log.warning(
-                "queries without a tenant are left out, as the store has tenants: name one by scope(..., tenant=), or "
-                'make a log for the shared tenant with tenant=""'
+                "queries without a tenant are left out, as the store has tenants: name one by context(..., tenant=), "
+                'or make a log for the shared tenant with tenant=""'
             )
         self._settle("without_tenant", count)
 

@@ -78,7 +78,7 @@ def serve(
     import asyncio
 
     from tttembed_rag.judges.spending import Budget, Price
-    from tttembed_rag.serving.context import scope
+    from tttembed_rag.serving.context import context
     from tttembed_rag.system.background import checked_interval
     from tttembed_rag.tools.mcp_server import Front, read_servers, serve_http, serve_stdio
     from tttembed_rag.tools.search import LearnedToolSearch
@@ -101,7 +101,7 @@ def serve(
     # uvicorn takes a signal first, ends what is under way, and raises it once more.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with search, scope(None, tenant=tenant, source=source):
+    with search, context(tenant=tenant, source=source):
         asyncio.run(Front(search, servers, k=top, every=every).run(way))
 
 

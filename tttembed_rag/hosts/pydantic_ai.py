@@ -15,7 +15,7 @@ from tttembed_rag.errors import InputError, require
 from tttembed_rag.hosts.saved import steered_each
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.serving.live import LiveOffsets
-from tttembed_rag.serving.steering import ScopeSource, Steering
+from tttembed_rag.serving.steering import Steering, TaskSource
 
 require("pydantic_ai.embeddings", "pydantic-ai")
 from pydantic_ai.embeddings import EmbeddingModel, EmbeddingResult, EmbeddingSettings  # noqa: E402
@@ -33,20 +33,20 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
 
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
-        scope: The task of every query, a function from query text to task, or a router; a caller's
-            ``with scope(...)`` comes before these two.
+        task: The task of every query, a function from query text to task, or a router; a caller's
+            ``with context(...)`` comes before these two.
 
     Raises:
-        InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *scope* is something else.
+        InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *task* is something else.
     """
 
     def __init__(
-        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, scope: ScopeSource = None
+        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, task: TaskSource = None
     ) -> None:
         if isinstance(wrapped, TTTEmbeddingModel):
             raise InputError("wrapped: expected a model without offsets, got TTTEmbeddingModel; pass its .wrapped")
         super().__init__(wrapped)
-        self._steering = Steering(offsets, scope)
+        self._steering = Steering(offsets, task)
 
     async def embed(
         self, inputs: str | Sequence[str], *, input_type: EmbedInputType, settings: EmbeddingSettings | None = None

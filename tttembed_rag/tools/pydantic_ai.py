@@ -27,7 +27,7 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
     Args:
         search: The search.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
 
         k: Tools found at most.
 
