@@ -23,7 +23,8 @@ from handbook import ASKED, PASSAGES, UNSEEN, grade, helps
 from tttembed_rag import fit
 from tttembed_rag.capture import Known, RewardLog, TextVectors
 from tttembed_rag.embedders import GeminiEmbedder
-from tttembed_rag.judges import Budget, Gemini, RubricJudge
+from tttembed_rag.judges import Gemini, RubricJudge
+from tttembed_rag.judging import Budget
 
 EMBEDDER, JUDGE = "gemini-embedding-2", "gemini-3.5-flash"
 INSTRUCTION = "The passage answers the question for a user of version 2"

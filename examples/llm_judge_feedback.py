@@ -17,7 +17,7 @@ from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings, chat_judge
 
 from tttembed_rag import LiveOffsets, Offsets, fit
 from tttembed_rag.capture import RewardLog
-from tttembed_rag.judges import Budget
+from tttembed_rag.judging import Budget
 
 INSTRUCTION = "The passage answers the question for a user of version 2"
 

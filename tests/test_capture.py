@@ -10,7 +10,8 @@ import pytest
 
 from tttembed_rag import DataError, InputError, RewardError, context, fit
 from tttembed_rag.capture import Known, RewardLog, TextVectors
-from tttembed_rag.judges import Budget, RubricJudge
+from tttembed_rag.judges import RubricJudge
+from tttembed_rag.judging import Budget
 
 
 def vector(text):

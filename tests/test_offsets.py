@@ -19,8 +19,8 @@ from safetensors.numpy import load as to_tensors
 from safetensors.numpy import save as to_safetensors
 
 from tttembed_rag import Certificate, Evidence, InputError, Offset, OffsetFileError, Offsets, Rewards, VectorError, fit
-from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.rewards.observations import Candidate, Served
 
 WIDTH = 6
 UNGATED = Evidence(3, None, None, "ungated", "made for a test")

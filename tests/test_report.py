@@ -24,7 +24,7 @@ from markupsafe import escape
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
 from tttembed_rag.cli import main
-from tttembed_rag.judges import Paid
+from tttembed_rag.judging import Paid
 from tttembed_rag.report import StoreReport, drawing, gather, page_of
 from tttembed_rag.report.crossfit import held_out, moved_without, parts_of
 from tttembed_rag.report.drawing import Mark

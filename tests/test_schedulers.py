@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tttembed_rag.observations import Candidate, Served
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import open_store
 from tttembed_rag.worker import Worker
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tttembed_rag import InputError, RewardError, context
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import Budget, Forecasting, ScoreCache, check_judge, rewards_of
-from tttembed_rag.judging import Plan, judge_all
-from tttembed_rag.observations import Observation
+from tttembed_rag.judges import Forecasting, check_judge, rewards_of
+from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
 
 TEXTS = ["wash a wool jumper", "a wool jumper", "rust on a chain", ""]

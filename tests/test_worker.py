@@ -21,8 +21,9 @@ import pytest
 from tttembed_rag import InputError, Scale
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, RubricJudge
+from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
 from tttembed_rag.judges.feedback import FeedbackJudge
+from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually

@@ -13,9 +13,10 @@ from sqlalchemy import text
 
 from tttembed_rag import Scale
 from tttembed_rag.errors import StoreTooSlow
-from tttembed_rag.judges import Budget, HttpJudge, Patience, Price, Usage
+from tttembed_rag.judges import HttpJudge, Patience, Usage
 from tttembed_rag.judges.contract import PROBE_QUERY
-from tttembed_rag.judges.spending import report_usage
+from tttembed_rag.judging import Budget, Price
+from tttembed_rag.models.usage import report_usage
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.testing import word_overlap

@@ -12,15 +12,15 @@ import numpy as np
 from tttembed_rag.errors import InputError, JudgeError, RewardError, require
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.judges.cache import Answers, ScoreCache
 from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judging.cache import Answers, ScoreCache
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import judge_all
 from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.observations import Observation
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.serving.twopass import in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 

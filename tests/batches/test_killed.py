@@ -14,8 +14,10 @@ from threading import Event
 import numpy as np
 import pytest
 
-from tttembed_rag.judges import Patience, Price, open_batch_service, open_judge
-from tttembed_rag.judges.openaibatches import OpenAIBatches
+from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judging import Price
+from tttembed_rag.judging.batching import open_batch_service
+from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker

@@ -17,9 +17,11 @@ from sqlalchemy import text
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
-from tttembed_rag.judges import Budget, Patience, Price, open_batch_service, open_judge
-from tttembed_rag.judges.openaibatches import OpenAIBatches
-from tttembed_rag.observations import TOOL_CALLS
+from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judging import Budget, Price
+from tttembed_rag.judging.batching import open_batch_service
+from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
 from tttembed_rag.worker.holding import Holding

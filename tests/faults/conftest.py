@@ -20,7 +20,9 @@ from sqlalchemy import String, cast, exists, select
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.capture import Known
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.stores import judgequeue, observing, open_store, schema
+from tttembed_rag.stores import open_store, schema
+from tttembed_rag.stores.log import observing
+from tttembed_rag.stores.work import judgequeue
 from tttembed_rag.testing import JUDGE, eventually, traffic
 
 # Trials of each fault, and the seed of the first.

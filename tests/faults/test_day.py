@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 import numpy as np
 
 from tttembed_rag.errors import StoreError
-from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judging import Budget
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.worker import Worker

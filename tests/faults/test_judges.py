@@ -4,7 +4,8 @@ import time
 
 import numpy as np
 
-from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judging import Budget
 from tttembed_rag.worker import Worker
 
 FAULTS = [

@@ -6,7 +6,8 @@ import time
 import numpy as np
 
 from tttembed_rag.capture import StoreLog
-from tttembed_rag.judges import Budget, HttpJudge, Patience
+from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judging import Budget
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import JUDGE, eventually, traffic

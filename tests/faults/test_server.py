@@ -16,8 +16,9 @@ from sqlalchemy import make_url
 
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges import HttpJudge, Paid, Patience
+from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judges.contract import PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Spend, open_store

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from tttembed_rag import DataError, InputError
 from tttembed_rag.cli import main
 from tttembed_rag.hosts.judgments import write_judgments
-from tttembed_rag.judges import Event
-from tttembed_rag.judges.feedback import read_events
+from tttembed_rag.rewards import Event
+from tttembed_rag.rewards.events import read_events
 from tttembed_rag.stores import Candidate, Served
 
 REWARDS = {("q1", "a"): 1.0, ("q1", "b"): 1 / 3, ("q2", "a"): 0.0}

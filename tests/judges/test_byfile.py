@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError, InputError, JudgeError
-from tttembed_rag.judges import Budget, Price, ScoreCache, open_by_file, open_judge
-from tttembed_rag.judges.lines import LineResult
-from tttembed_rag.judging import Outstanding, Plan, answered, judge_all, read_batch, write_batch
-from tttembed_rag.observations import Observation
+from tttembed_rag.judges import open_judge
+from tttembed_rag.judging import Budget, Plan, Price, ScoreCache, judge_all
+from tttembed_rag.judging.batching import Outstanding, answered, open_by_file, read_batch, write_batch
+from tttembed_rag.judging.batching.lines import LineResult
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import word_overlap
 
 openai_types = pytest.importorskip("openai.types.chat", reason="openai is not installed")

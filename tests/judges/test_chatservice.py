@@ -7,7 +7,7 @@ import pytest
 from tttembed_rag import InputError
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges import ChatService, Patience, check_judge, open_judge
-from tttembed_rag.judges.spending import Usage, metered
+from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.testing import word_overlap
 
 ONCE = Patience(attempts=1)

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
-from tttembed_rag.judges import ScoreCache
-from tttembed_rag.judges.feedback import SIGNALS
+from tttembed_rag.judging import ScoreCache
+from tttembed_rag.rewards.events import SIGNALS
 
 
 def tttembed(*arguments):

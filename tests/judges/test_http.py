@@ -22,8 +22,8 @@ import pytest
 from tttembed_rag import InputError, JudgeError, RewardError
 from tttembed_rag.judges import HttpJudge, Patience, check_judge
 from tttembed_rag.judges.chatservice import ChatService
-from tttembed_rag.judges.spending import metered
 from tttembed_rag.models.endpoint import Endpoint
+from tttembed_rag.models.usage import metered
 from tttembed_rag.testing import FakeClock
 
 QUICK = Patience(first_wait=0.01)

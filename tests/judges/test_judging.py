@@ -15,11 +15,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tttembed_rag import DataError, InputError, RewardError, Scale
-from tttembed_rag.judges import Budget, HttpJudge, Paid, Price, ScoreCache, Usage, pair_key
-from tttembed_rag.judges.spending import Ledger, estimated_tokens, metered, report_usage
-from tttembed_rag.judging import Plan, in_turns, judge_all, read_log, water_fill, write_scores
+from tttembed_rag.judges import HttpJudge, Usage, pair_key
+from tttembed_rag.judging import (
+    Budget,
+    Paid,
+    Plan,
+    Price,
+    ScoreCache,
+    in_turns,
+    judge_all,
+    read_log,
+    water_fill,
+    write_scores,
+)
 from tttembed_rag.judging.running import ajudge_all, forecast
-from tttembed_rag.observations import Observation
+from tttembed_rag.judging.spending import Ledger
+from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeJudge
 
 law = settings(max_examples=40, deadline=None, derandomize=True)
@@ -306,7 +318,7 @@ class TestOnce:
         path = tmp_path / "paid.sqlite"
         ScoreCache.open(path).close()
         code = (
-            "import sys; from pathlib import Path; from tttembed_rag.judges import Paid, ScoreCache\n"
+            "import sys; from pathlib import Path; from tttembed_rag.judging import Paid, ScoreCache\n"
             "cache = ScoreCache.open(Path(sys.argv[1])); me = float(sys.argv[2])\n"
             "for i in range(50): cache.put('j', {bytes([i]): Paid(me), bytes([i, int(me)]): Paid(me)})"
         )
@@ -333,8 +345,10 @@ class TestOnce:
         server = serve(answer)
         code = (
             "import sys; from pathlib import Path\n"
-            "from tttembed_rag.judges import HttpJudge, ScoreCache\n"
-            "from tttembed_rag.judging import Plan, judge_all\nfrom tttembed_rag.observations import Observation\n"
+            "from tttembed_rag.judges import HttpJudge\n"
+            "from tttembed_rag.judging import ScoreCache\n"
+            "from tttembed_rag.judging import Plan, judge_all\n"
+            "from tttembed_rag.rewards.observations import Observation\n"
             "served = [Observation(f'q{q}', f'query {q}', [('d', 'text')]) for q in range(10)]\n"
             "judge = HttpJudge(sys.argv[1], 'cohere')\n"
             "judge_all(Plan(served), judge, ScoreCache.open(Path(sys.argv[2])), concurrency=1)"

@@ -11,10 +11,9 @@ import time
 import pytest
 
 from tttembed_rag import JudgeError, Scale
-from tttembed_rag.judges import Budget, ScoreCache
 from tttembed_rag.judges.contract import PROBE_QUERY, Blocking
-from tttembed_rag.judging import Plan, judge_all
-from tttembed_rag.observations import Observation
+from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
+from tttembed_rag.rewards.observations import Observation
 
 
 class Stuck(Blocking):
@@ -95,10 +94,10 @@ def test_a_process_ends_while_a_judge_hangs():
     code = (
         "import time\n"
         "from tttembed_rag import Scale\n"
-        "from tttembed_rag.judges import ScoreCache\n"
+        "from tttembed_rag.judging import ScoreCache\n"
         "from tttembed_rag.judges.contract import Blocking\n"
         "from tttembed_rag.judging import Plan, judge_all\n"
-        "from tttembed_rag.observations import Observation\n"
+        "from tttembed_rag.rewards.observations import Observation\n"
         "class Hanging(Blocking):\n"
         "    scale, fingerprint = Scale('probability'), 'hanging@1'\n"
         "    def score(self, query, documents):\n"

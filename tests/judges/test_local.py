@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge, check_judge
-from tttembed_rag.judges.spending import metered
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
 from tttembed_rag.models.local import Batches, PlainTokenizer
+from tttembed_rag.models.usage import metered
 
 MODEL = Path(__file__).resolve().parents[3] / "shared" / "models" / "ce-minilm-multi"
 QUERY = "How do I wash a wool jumper?"

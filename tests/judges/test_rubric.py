@@ -11,7 +11,7 @@ import torch
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, rewards_of
 from tttembed_rag.judges.rubric import grade_of
-from tttembed_rag.judges.spending import estimated_tokens, metered, report_usage
+from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
 
 
 def answering(answer):

@@ -20,7 +20,6 @@ from starlette.routing import Route
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
 from tttembed_rag.proxy import proxy_app
-from tttembed_rag.proxy.bounded import BoundedProtocol
 
 WIDTH = 16
 MODEL = "small"
@@ -154,8 +153,8 @@ def proxied(service):
 
         def start(live=None, *, upstream=None, **options):
             live = LiveOffsets(offsets_of()) if live is None else live
-            app = proxy_app(upstream or service.url, live, models=options.pop("models", [MODEL]), **options)
-            url = stack.enter_context(running(app, http=BoundedProtocol))
+            app = proxy_app(upstream or service.url, live, model=options.pop("model", MODEL), **options)
+            url = stack.enter_context(running(app, http="h11", ws="none"))
             return stack.enter_context(httpx.Client(base_url=url, timeout=30))
 
         yield start

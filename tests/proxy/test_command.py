@@ -94,6 +94,20 @@ def test_the_guide_speaks_to_it_with_typescript(command, tools, tmp_path):
     assert said.stdout == f"file {tools.WIDTH}\n"
 
 
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_the_guides_server_is_one_that_nginx_takes(tmp_path):
+    """`nginx -t` finds no fault in the guide's configuration."""
+    (block,) = examples("nginx")
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    folders = "".join(f"{kind}_temp_path {tmp_path}/{kind};\n" for kind in kinds)
+    whole = f"pid {tmp_path}/pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{folders}{block}}}\n"
+    (tmp_path / "nginx.conf").write_text(whole, encoding="utf-8")
+
+    said = subprocess.run(["nginx", "-t", "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False)
+
+    assert (said.returncode, "test is successful" in said.stderr) == (0, True), said.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
-from tttembed_rag.judges import Paid
+from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.stores.database import Database

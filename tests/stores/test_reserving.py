@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag.errors import LeaseLost
-from tttembed_rag.judges import Budget
+from tttembed_rag.judging import Budget
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.stores.records import Spend
 from tttembed_rag.stores.rows import fact

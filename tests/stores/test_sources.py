@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.errors import InputError
-from tttembed_rag.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import MAX_SOURCES, Candidate, Served
 from tttembed_rag.stores import Store, open_store, schema
 
 JUDGE = "user feedback"

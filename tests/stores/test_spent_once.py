@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.cache import Paid
+from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import Candidate, Served, judgequeue, open_store
+from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores.work import judgequeue
 
 JUDGE = "judge@1"
 

@@ -11,9 +11,10 @@ from sqlalchemy import make_url, select, text
 from tttembed_rag.errors import StoreTooSlow, StoreUnavailable
 from tttembed_rag.judges import Usage
 from tttembed_rag.judging import Progress
-from tttembed_rag.stores import Candidate, Served, Store, observing, open_store, schema
-from tttembed_rag.stores.batch import Batch
+from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
 from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.log import observing
+from tttembed_rag.stores.log.entries import Entries
 from tttembed_rag.testing import eventually
 
 VECTOR = np.ones(8, np.float32)
@@ -37,7 +38,7 @@ def test_a_text_that_another_writer_gives_makes_all_pairs_wait(store):
     store.observe([shown("old", "d")])
     store.judge_queue.waiting("judge")
     with store._database.write("observing") as connection:
-        observing.write_batch(connection, Batch([shown("a", "d")], ""), store._salt, 0.0)
+        observing.write_entries(connection, Entries([shown("a", "d")], ""), store._salt, 0.0)
         other = Thread(target=store.observe, args=([shown("b", "d", text="now known")],))
         other.start()
         other.join(0.3)

@@ -3,7 +3,7 @@
 import pytest
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.spending import Budget
+from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
 from tttembed_rag.tools import LearnedToolSearch

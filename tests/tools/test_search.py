@@ -15,8 +15,8 @@ import pytest
 import tttembed_rag
 from tttembed_rag.errors import InputError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch, Turns

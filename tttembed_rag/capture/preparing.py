@@ -18,9 +18,9 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Known, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import InputError
-from tttembed_rag.observations import MAX_DEPTH, Candidate, Served
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.observations import MAX_DEPTH, Candidate, Served
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 

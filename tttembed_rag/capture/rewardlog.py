@@ -19,13 +19,13 @@ from numpy.typing import ArrayLike, NDArray
 from tttembed_rag.capture.log import Known, check_judge, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import DataError, InputError, RewardError
-from tttembed_rag.judges.cache import ScoreCache
 from tttembed_rag.judges.contract import Judge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
-from tttembed_rag.observations import MAX_SOURCES, Observation
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_source, current_tenant, tenant_is_in_doubt
 from tttembed_rag.system.files import write_whole

@@ -15,8 +15,8 @@ from weakref import WeakSet
 
 from tttembed_rag.capture.preparing import Call, Preparation
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
-from tttembed_rag.observations import Served
 from tttembed_rag.offsets.values import TextId
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 

@@ -14,9 +14,9 @@ import click
 from tttembed_rag.cli.group import CommandT, say
 
 if TYPE_CHECKING:
-    from tttembed_rag.judges.cache import ScoreCache
-    from tttembed_rag.judges.lines import LineJudge
-    from tttembed_rag.judging.outstanding import Outstanding
+    from tttembed_rag.judging.batching.lines import LineJudge
+    from tttembed_rag.judging.batching.outstanding import Outstanding
+    from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.plan import Plan
 
 # Requests of a file, as OpenAI takes them.
@@ -107,10 +107,10 @@ def run_by_file(
 
         as_json: One JSON object a step.
     """
-    from tttembed_rag.judges.cache import ScoreCache
-    from tttembed_rag.judges.lines import open_by_file
-    from tttembed_rag.judging.byfile import forecast_batch
-    from tttembed_rag.judging.outstanding import Outstanding
+    from tttembed_rag.judging.batching.byfile import forecast_batch
+    from tttembed_rag.judging.batching.lines import open_by_file
+    from tttembed_rag.judging.batching.outstanding import Outstanding
+    from tttembed_rag.judging.cache import ScoreCache
 
     judge = open_by_file(spec)
     with closing(ScoreCache.open(cache_path)) as cache, closing(Outstanding.open(cache_path)) as outstanding:
@@ -142,7 +142,7 @@ def _read(
     *,
     as_json: bool,
 ) -> None:
-    from tttembed_rag.judging.byfile import answered, read_batch
+    from tttembed_rag.judging.batching.byfile import answered, read_batch
     from tttembed_rag.judging.files import write_scores
 
     collected = read_batch(paths, plan, judge, cache, outstanding)
@@ -176,7 +176,7 @@ def _write(
     probe: bool,
     as_json: bool,
 ) -> None:
-    from tttembed_rag.judging.byfile import write_batch
+    from tttembed_rag.judging.batching.byfile import write_batch
 
     written = write_batch(
         path, plan, judge, cache, outstanding, probe=probe, again=files.again, requests=files.requests

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tttembed_rag.embedders import Embedder
     from tttembed_rag.evaluate.datasets import Dataset
     from tttembed_rag.stores import Store
-    from tttembed_rag.stores.vectors import Lacking
+    from tttembed_rag.stores.log.vectors import Lacking
 
 # About how long it takes until the bar moves on.
 _SECONDS = 3.0

@@ -19,9 +19,9 @@ from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
-    from tttembed_rag.judges.spending import Price
     from tttembed_rag.judging.plan import Progress, Verdicts
-    from tttembed_rag.observations import Observation
+    from tttembed_rag.judging.spending import Price
+    from tttembed_rag.rewards.observations import Observation
 
 
 @main.command()
@@ -85,13 +85,13 @@ def judge(
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
     from tttembed_rag.evaluate.observed import observe
-    from tttembed_rag.judges.cache import ScoreCache
     from tttembed_rag.judges.feedback import FeedbackJudge
     from tttembed_rag.judges.specs import FREE, open_judge
-    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.files import write_scores
     from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
     from tttembed_rag.judging.running import check_once, forecast, judge_all
+    from tttembed_rag.judging.spending import Budget, Price
 
     target = out or _default_target(source, spec)
     if target.is_dir():
@@ -179,7 +179,7 @@ def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | Non
 
 def _money(usd: float, price: Price, bound: str = "") -> str:
     """What was or will be paid, in words; a judge without a price is one on a machine of yours, or was given none."""
-    from tttembed_rag.judges.spending import Price
+    from tttembed_rag.judging.spending import Price
 
     return "no price known" if not usd and price == Price() else f"{bound}${usd:.4f}"
 

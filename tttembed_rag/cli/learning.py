@@ -18,10 +18,10 @@ from tttembed_rag.cli.labels import read_labels
 from tttembed_rag.cli.options import PathOrURL, opened
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
-from tttembed_rag.feedback import id_of_text
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
+from tttembed_rag.rewards.texts import id_of_text
 from tttembed_rag.scales import Scale
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def learn(
         raise click.UsageError("--audit: expected the gate, which asks it, got --no-gate")
     labels = None if audit is None else read_labels(audit)
     if isinstance(source, Path) and is_sharded(source):
-        from tttembed_rag.parquet import parts
+        from tttembed_rag.rewards.parquet import parts
         from tttembed_rag.scale import fit_sharded
 
         refuse_all_but_scale(source)

@@ -18,7 +18,7 @@ from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
-    from tttembed_rag.judges.feedbackrows import TextReward
+    from tttembed_rag.rewards.rows import TextReward
 
 # Vectors of texts that were embedded before, beside what is written or read.
 _CACHE = ".known-vectors.sqlite"
@@ -68,7 +68,7 @@ def read_embedded(
     Raises:
         click.UsageError: No model, or no scores of a log, are named.
     """
-    from tttembed_rag.judges.feedbackrows import read_rows
+    from tttembed_rag.rewards.rows import read_rows
 
     parsed = Scale.parse(scale)
     log = _is_log(file)
@@ -152,8 +152,8 @@ def _is_log(file: Path) -> bool:
 def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> list[TextReward]:
     """The judged pairs of a log."""
     from tttembed_rag.evaluate.files import load_scores
-    from tttembed_rag.judges.feedbackrows import TextReward
     from tttembed_rag.judging.files import read_log
+    from tttembed_rag.rewards.rows import TextReward
 
     if rewards is None:
         raise click.UsageError(

@@ -21,7 +21,7 @@ _EXTRA = "serve"
 
 @main.command()
 @click.argument("upstream", metavar="UPSTREAM")
-@click.option("--model", "models", multiple=True, required=True, metavar="NAME", help="Whose vectors are steered.")
+@click.option("--model", required=True, metavar="NAME", help="Whose vectors are steered.")
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
 @click.option("--offsets", "path", type=click.Path(path_type=Path), metavar="FILE", help="Or the offsets of a file.")
 @click.option("--embedder", default="", metavar="NAME", help="Serve no offsets learned for another fingerprint.")
@@ -41,7 +41,7 @@ _EXTRA = "serve"
 @counted("--limit", 16, "Megabytes of a body up to which it is read; a longer one passes as it came.")
 def serve(
     upstream: str,
-    models: tuple[str, ...],
+    model: str,
     url: str | None,
     path: Path | None,
     embedder: str,
@@ -60,7 +60,6 @@ def serve(
     """
     uvicorn = require("uvicorn", _EXTRA)
     from tttembed_rag.proxy import Senders, proxy_app
-    from tttembed_rag.proxy.bounded import BoundedProtocol
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
@@ -69,15 +68,16 @@ def serve(
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
     live = _live(url, path, embedder)
-    app = proxy_app(upstream, live, models=models, senders=senders, upstream_key=own_key, limit=limit * 1_000_000)
-    # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients.
+    app = proxy_app(upstream, live, model=model, senders=senders, upstream_key=own_key, limit=limit * 1_000_000)
+    # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients; a request that
+    # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
-        http=BoundedProtocol,
-        h11_max_incomplete_event_size=65_536,
-        log_level="warning",
+        http="h11",
+        ws="none",
+        log_level="error",
         access_log=False,
         server_header=False,
         date_header=False,
@@ -90,7 +90,7 @@ def serve(
     # What was imported stays: later collections pass it over, which would make a caller wait for tens of milliseconds.
     gc.collect()
     gc.freeze()
-    click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {', '.join(models)} at {upstream}; {live!r}")
+    click.echo(f"http://{shown}:{listening.getsockname()[1]} steers {model} at {upstream}; {live!r}")
     uvicorn.Server(config).run(sockets=[listening])
 
 

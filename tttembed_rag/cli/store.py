@@ -27,7 +27,7 @@ from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
-    from tttembed_rag.stores.versions import Alias
+    from tttembed_rag.stores.versions.aliases import Alias
 
 # Tenants that one line names at most.
 _NAMED = 10

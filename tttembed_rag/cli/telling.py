@@ -144,7 +144,7 @@ def version_facts(version: Version) -> dict[str, Any]:
 def _evidence(version: Version) -> str:
     """The evidence of a version in one line; its vectors are read only where an earlier release published it."""
     from tttembed_rag.errors import StoreError
-    from tttembed_rag.stores.versions import evidence_of
+    from tttembed_rag.stores.versions.aliases import evidence_of
 
     if version.evidence is not None:
         return version.evidence

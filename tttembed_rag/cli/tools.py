@@ -77,7 +77,7 @@ def serve(
     """
     import asyncio
 
-    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.serving.context import context
     from tttembed_rag.system.background import checked_interval
     from tttembed_rag.tools.mcp_server import Front, read_servers, serve_http, serve_stdio
@@ -124,7 +124,7 @@ def learn(catalog: Path, store: str, embedder: str, grown: float, judge: str | N
 
     A tenant is learned for where requests that no process has learned from are at least a share --grown of the others.
     """
-    from tttembed_rag.judges.spending import Budget, Price
+    from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.stores import open_store
     from tttembed_rag.tools.search import LearnedToolSearch
 

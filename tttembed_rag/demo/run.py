@@ -23,11 +23,11 @@ from tttembed_rag.evaluate.experiment import ExperimentPlan, Row, run
 from tttembed_rag.evaluate.explaining import moves_between
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, traffic_of
 from tttembed_rag.report.moving import lists_of
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

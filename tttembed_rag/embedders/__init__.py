@@ -3,7 +3,7 @@
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder, unit_vectors
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
-from tttembed_rag.embedders.gemini import GeminiEmbedder
+from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
 from tttembed_rag.embedders.local import (
     LocalEmbedder,
     embedding_gemma,

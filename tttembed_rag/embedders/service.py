@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.embedders.batches import requests
 from tttembed_rag.embedders.contract import Width, unit_vectors
+from tttembed_rag.embedders.groups import requests
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError
 from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.fingerprints import fingerprint_of

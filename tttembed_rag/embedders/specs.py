@@ -64,7 +64,7 @@ def name_of(spec: str) -> str:
 
 
 def _gemini(model: str, dimensions: int | None, options: Options) -> Embedder:
-    from tttembed_rag.embedders.gemini import QUERY_PREFIX, GeminiEmbedder
+    from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 
     return GeminiEmbedder.connect(
         model,

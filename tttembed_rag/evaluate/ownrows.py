@@ -14,7 +14,7 @@ from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
-    from tttembed_rag.judges.feedbackrows import TextReward
+    from tttembed_rag.rewards.rows import TextReward
 
 # A document is relevant to a query where its reward lies above this: more often liked than not. A vote that was taken
 # back is a reward of exactly this.

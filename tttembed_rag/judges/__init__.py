@@ -1,57 +1,41 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
-from tttembed_rag.judges.batchservice import BatchService
-from tttembed_rag.judges.batchspecs import open_batch_service
-from tttembed_rag.judges.cache import Paid, ScoreCache
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
 from tttembed_rag.judges.chatservice import ChatService
 from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
-from tttembed_rag.judges.feedback import Event, Feedback
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
-from tttembed_rag.judges.lines import LineJudge, LineResult, open_by_file
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
-from tttembed_rag.judges.spending import Budget, Price, Usage
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of, pair_key
 from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.usage import Usage
 
 __all__ = [
     "INSTRUCTION",
-    "BatchService",
     "Blocking",
-    "Budget",
     "CalibratedJudge",
     "Calibration",
     "ChatService",
     "CrossEncoderJudge",
     "EnsembleJudge",
-    "Event",
-    "Feedback",
     "Forecasting",
     "Gemini",
     "HttpJudge",
     "Judge",
-    "LineJudge",
-    "LineResult",
     "LocalChat",
-    "Paid",
     "Patience",
-    "Price",
     "RubricJudge",
-    "ScoreCache",
     "Scores",
     "Usage",
     "YesNoJudge",
     "check_judge",
     "checked_judge",
     "fingerprint_of",
-    "open_batch_service",
-    "open_by_file",
     "open_judge",
     "pair_key",
     "rewards_of",

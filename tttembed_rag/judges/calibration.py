@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
-from tttembed_rag.judges.spending import Usage
 from tttembed_rag.models.fingerprints import fingerprint_of
+from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
 
 

@@ -6,9 +6,9 @@ from math import isnan, nan
 from typing import Any, Literal
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.spending import Usage, report_usage
 from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.usage import Usage, report_usage
 
 # Tokens that an answer may have. Models that think need more: their thoughts count.
 OUTPUT_TOKENS = 1024

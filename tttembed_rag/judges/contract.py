@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges.spending import Usage, estimated_tokens
+from tttembed_rag.models.usage import Usage, estimated_tokens
 from tttembed_rag.scales import Scale
 
 # One score per document, on the judge's scale; None is a document that was not judged.

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.local import (
     EXTRA,
@@ -21,6 +20,7 @@ from tttembed_rag.models.local import (
     short_name,
     weights_digest,
 )
+from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.scales import Scale
 
 # Tokens of a pair where neither tokenizer nor model names a limit.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from tttembed_rag.errors import require
-from tttembed_rag.judges.spending import Usage, report_usage
-from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
+from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.usage import Usage, report_usage
 
 # Thoughts count against the limit: room for them, and for a short answer.
 OUTPUT_TOKENS = 4096

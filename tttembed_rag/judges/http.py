@@ -12,10 +12,10 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges.contract import Blocking, Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import MOST_USED, Usage, estimated_tokens, report_usage
 from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, report_usage
 from tttembed_rag.scales import Scale
 
 # Requests in flight at once within one call.

@@ -17,8 +17,8 @@ from typing import Any, cast
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import Scores, side_by_side
 from tttembed_rag.judges.documents import Screened, fence_of, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
+from tttembed_rag.models.usage import Usage, estimated_tokens, metered, report_usage
 from tttembed_rag.scales import Scale
 
 # A chat model as a function: what it is asked, what it answers; None or "" where it has no answer.

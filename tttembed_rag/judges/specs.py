@@ -72,7 +72,8 @@ def _open(
         tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
     if kind == "feedback":
-        from tttembed_rag.judges.feedback import Feedback
+        from tttembed_rag.judges.feedback import FeedbackJudge
+        from tttembed_rag.rewards.events import Feedback
 
         declared = options.take("scale", "")
         feedback = Feedback.read(
@@ -81,7 +82,7 @@ def _open(
             half_life_days=options.number("half_life_days", float("inf")),
             attention=options.number("attention", 1.0),
         )
-        return feedback.judge(queries, documents)
+        return FeedbackJudge(feedback.by_text(queries, documents), feedback.scale)
     if transport in ("http", "https") and shape:
         return _http(f"{transport}:{target}", shape, options)
     if kind == "python":

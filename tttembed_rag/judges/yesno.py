@@ -15,7 +15,6 @@ from typing import Any
 from tttembed_rag.errors import InputError, JudgeError, require
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.spending import Usage, estimated_tokens, report_usage
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.local import (
     EXTRA,
@@ -27,6 +26,7 @@ from tttembed_rag.models.local import (
     short_name,
     weights_digest,
 )
+from tttembed_rag.models.usage import Usage, estimated_tokens, report_usage
 from tttembed_rag.scales import Scale
 
 PREFIX = (

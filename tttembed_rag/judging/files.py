@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.judging.plan import Verdicts
-from tttembed_rag.observations import Observation
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.system.files import write_whole
 
 

@@ -15,7 +15,6 @@ from threading import Event
 from typing import Protocol
 
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import (
     PROBE_BAD,
     PROBE_GOOD,
@@ -28,9 +27,11 @@ from tttembed_rag.judges.contract import (
     forecast_of,
     rewards_of,
 )
-from tttembed_rag.judges.spending import Ledger, Price, Usage, metered
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
+from tttembed_rag.judging.spending import Ledger, Price
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.system.background import DaemonThreads
 
 _log = logging.getLogger(__name__)

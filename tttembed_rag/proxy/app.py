@@ -19,7 +19,6 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
-from tttembed_rag.proxy.bodies import Bodies, Reading
 from tttembed_rag.proxy.senders import Sender, Senders
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
@@ -55,15 +54,13 @@ def application(proxy: Proxy) -> Starlette:
 class Proxy:
     """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
 
-    def __init__(
-        self, upstream: Upstream, live: LiveOffsets, models: frozenset[str], senders: Senders, limit: int
-    ) -> None:
+    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, senders: Senders, limit: int) -> None:
         self.upstream = upstream
         self._live = live
         self._steering = Steering(live)
-        self._models = models
+        self._model = model
         self._senders = senders
-        self._bodies = Bodies(limit)
+        self._limit = limit
 
     async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send a request to the upstream, and its answer back."""
@@ -75,22 +72,21 @@ class Proxy:
         path: str = scope["path"]
         asks = request.method == "POST" and is_embedding_path(path)
         sent = asyncio.Event()
-        with self._bodies.reading() as reading:
-            if asks:
-                read, rest = await reading.read(request.stream())
-                if rest is None:
-                    sent.set()
-                    await _while_connected(receive, self._answer(request, read, reading, caller, send), sent)
-                    return
-                _log.info("a request passes as it came: %s", reading.why)
-                body: AsyncIterator[bytes] | None = _noted(rest, sent)
-            elif "content-length" in request.headers or "transfer-encoding" in request.headers:
-                body = _noted(request.stream(), sent)
-            else:
-                body = None
+        if asks:
+            read, rest = await _whole(request.stream(), self._limit)
+            if rest is None:
                 sent.set()
-            more = [(_VERSION, _BASE)] if asks else []
-            await _while_connected(receive, self._pass(request, body, caller, send, more), sent)
+                await _while_connected(receive, self._answer(request, read, caller, send), sent)
+                return
+            _log.info("a request passes as it came: its body is longer than %d bytes", self._limit)
+            body: AsyncIterator[bytes] | None = _noted(rest, sent)
+        elif "content-length" in request.headers or "transfer-encoding" in request.headers:
+            body = _noted(request.stream(), sent)
+        else:
+            body = None
+            sent.set()
+        more = [(_VERSION, _BASE)] if asks else []
+        await _while_connected(receive, self._pass(request, body, caller, send, more), sent)
 
     async def _pass(
         self, request: Request, body: AsyncIterator[bytes] | None, caller: Sender, send: Send, more: Headers
@@ -100,11 +96,11 @@ class Proxy:
             if answer is not None:
                 await _relay(send, answer, answer.parts(), more)
 
-    async def _answer(self, request: Request, body: bytes, reading: Reading, caller: Sender, send: Send) -> None:
+    async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
         """Answer an embedding request that was read as a whole."""
         path: str = request.scope["path"]
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
-        steers = asked is not None and asked.is_query and asked.model in self._models
+        steers = asked is not None and asked.is_query and asked.model == self._model
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if asked is None else asked.body
@@ -115,20 +111,19 @@ class Proxy:
                 await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)])
                 return
             try:
-                read, rest = await reading.read(answer.parts())
+                read, rest = await _whole(answer.parts(), self._limit)
             except Exception as error:  # noqa: BLE001 - the upstream broke off: so does its answer
                 _log.warning("the upstream broke off: %s", error)
                 return
             if rest is not None:
-                _log.warning("an answer was not steered: %s", reading.why)
+                _log.warning("an answer was not steered: it is longer than %d bytes", self._limit)
                 await _relay(send, answer, rest, [(_VERSION, _BASE)])
                 return
             steered, version = await self._steered(path, asked, read, caller)
             headers = [(name, value) for name, value in answer.headers if name != b"content-length"]
             headers += [(b"content-length", str(len(steered)).encode()), (_VERSION, version)]
             await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": steered, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})  # waits until the caller has read most of it
+            await send({"type": "http.response.body", "body": steered})
 
     async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
@@ -156,12 +151,10 @@ class Proxy:
 
     async def steer(self, request: Request) -> Response:
         """Vectors in, vectors out: ``{"vectors": [[...]], "texts": [...]}``, the texts optional."""
-        with self._bodies.reading() as reading:
-            read, rest = await reading.read(request.stream())
-            if rest is None:
-                return await self._steered_here(read, self._senders.find(request.headers))
-            too_long = reading.held > self._bodies.limit
-            return _refusal(413 if too_long else 503, reading.why)
+        read, rest = await _whole(request.stream(), self._limit)
+        if rest is not None:
+            return _refusal(413, f"expected a body of at most {self._limit} bytes, got more")
+        return await self._steered_here(read, self._senders.find(request.headers))
 
     async def _steered_here(self, read: bytes, caller: Sender) -> Response:
         try:
@@ -223,6 +216,25 @@ async def _relay(send: Send, answer: Answer, parts: AsyncIterator[bytes], more: 
         _log.warning("the upstream broke off: %s", error)
         return
     await send({"type": "http.response.body", "body": b""})
+
+
+async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
+    """All bytes of *parts*, and None; or, where they are more than *limit*, an iterator over all of them."""
+    read: list[bytes] = []
+    size = 0
+    async for part in parts:
+        read.append(part)
+        size += len(part)
+        if size > limit:
+            return b"", _chained(read, parts)
+    return b"".join(read), None
+
+
+async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    while read:
+        yield read.pop(0)
+    async for part in parts:
+        yield part
 
 
 async def _noted(parts: AsyncIterator[bytes], sent: asyncio.Event) -> AsyncIterator[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError, require
@@ -19,7 +18,7 @@ def proxy_app(
     upstream: str,
     live: LiveOffsets,
     *,
-    models: Collection[str],
+    model: str,
     senders: Senders | None = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
@@ -31,21 +30,20 @@ def proxy_app(
 
         live: The offsets that are served, such as `tttembed_rag.serving.follow` gives.
 
-        models: Names of the model that the offsets were learned for; other models' vectors pass as they came.
+        model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
 
         senders: Finds tenant and task of a request; None takes them from its headers.
 
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
 
-        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came, and so does any body while
-            those of all requests have more than 16 times as many bytes.
+        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
 
     Raises:
         InputError: An argument is not what was expected.
         MissingExtraError: The extra ``serve`` is not installed.
     """
-    if isinstance(models, str) or not models:
-        raise InputError(f"models: expected names of at least one model, got {models!r}")
+    if not model:
+        raise InputError("model: expected the name of a model, got an empty one")
     if limit < 1:
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     for module in ("aiohttp", "orjson", "starlette"):
@@ -54,4 +52,4 @@ def proxy_app(
     from tttembed_rag.proxy.upstream import Upstream
 
     behind = Upstream(upstream, key=upstream_key)
-    return application(Proxy(behind, live, frozenset(models), senders or Senders(), limit))
+    return application(Proxy(behind, live, model, senders or Senders(), limit))

@@ -48,10 +48,6 @@ class Answer:
         """The body, in the parts in which it comes."""
         return self._content.iter_any()
 
-    def header(self, name: bytes) -> bytes:
-        """The value of a header; empty without one."""
-        return next((value for key, value in self.headers if key == name), b"")
-
 
 class Upstream:
     """The service at *address*.

@@ -13,11 +13,11 @@ from tttembed_rag.fitting.merging import query_numbers
 from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.observations import Served
 from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.report.heldout import HeldOut, Lists, extremes, summed_up, top_rows, traffic_of
 from tttembed_rag.report.moving import lists_of
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 

@@ -12,16 +12,16 @@ from typing import get_args
 
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.report.crossfit import Watch, held_out
 from tttembed_rag.report.facts import LEARNED, Comparison, Effect, Live, OffsetFacts, StoreReport, VersionFacts
 from tttembed_rag.report.heldout import HeldOut
 from tttembed_rag.report.moving import effect_of, shortened
+from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import AuditLine, Serving, Store, Version, open_store
 from tttembed_rag.stores.records import AUDIT
-from tttembed_rag.stores.states import DRIFT
+from tttembed_rag.stores.work.states import DRIFT
 from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.memory import prevailing_judge, read_memory, read_trial
 

@@ -30,8 +30,8 @@ from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Evidence, Offset
-from tttembed_rag.parquet import parts
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.parquet import parts
 from tttembed_rag.scale.engines import Each, check_engine, opened_engine
 from tttembed_rag.scale.shards import Census, NamedQueries, Shard, ShardGroup, ShardPlan
 from tttembed_rag.scales import Scale

@@ -1,10 +1,15 @@
-"""`open_store`: observations, rewards and published offsets, in SQLite or PostgreSQL."""
+"""`open_store`: observations, rewards and published offsets, in SQLite or PostgreSQL.
 
-from tttembed_rag.observations import Candidate, Served
-from tttembed_rag.stores.answers import StoredAnswers
+`log` holds what was served and the rewards of it, `versions` what was published, `work` what workers share. Each room
+imports from the rooms before it alone. Beside them stand the tables, the database and the leases, which all rooms use,
+and `store`, `forgetting` and `history`, which use all rooms.
+"""
+
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores.database import checked_url
 from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
 from tttembed_rag.stores.store import Store, open_store
+from tttembed_rag.stores.work.answers import StoredAnswers
 
 __all__ = [
     "AuditLine",

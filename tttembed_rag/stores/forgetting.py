@@ -12,15 +12,15 @@ from sqlalchemy import ColumnElement, Connection, exists, func, select
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.stores import leasing, schema
-from tttembed_rag.stores.audittrail import write_line
-from tttembed_rag.stores.due import mark_due
-from tttembed_rag.stores.observing import EVERYTHING, forgotten_id, source_id, update_progress
+from tttembed_rag.stores.log.due import mark_due
+from tttembed_rag.stores.log.observing import EVERYTHING, forgotten_id, source_id, update_progress
+from tttembed_rag.stores.log.sources import take_back
 from tttembed_rag.stores.records import Forgotten
-from tttembed_rag.stores.reserving import forget_reservations
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
-from tttembed_rag.stores.sources import take_back
-from tttembed_rag.stores.states import DERIVED, MEMORY, REMEMBERED
-from tttembed_rag.stores.versions import announce
+from tttembed_rag.stores.versions.aliases import announce
+from tttembed_rag.stores.versions.audittrail import write_line
+from tttembed_rag.stores.work.reserving import forget_reservations
+from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
 
 # The action of an expiry in the audit trail.
 _EXPIRE = "expire"
@@ -33,7 +33,7 @@ def forget_queries(
 ) -> Forgotten:
     """Delete the queries with the ids *names*, or (None) all of a tenant, and every version that may know of them.
 
-    Queries that were served until *now* and are written later are left out: see `observing.write_batch`.
+    Queries that were served until *now* and are written later are left out: see `observing.write_entries`.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     q = schema.queries
@@ -57,7 +57,7 @@ def forget_source(
 ) -> Forgotten:
     """Delete what a source with one of *names* said of a tenant's queries, and every version that may know of it.
 
-    What it said until *now* and is written later is left out: see `observing.write_batch`.
+    What it said until *now* and is written later is left out: see `observing.write_entries`.
 
     Raises:
         InputError: There is no reward of it, it was not forgotten before, and it is not allowed to be *unseen*; nothing

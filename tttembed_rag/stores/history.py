@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 from sqlalchemy import ColumnElement, Connection, and_, func, select, tuple_
 
-from tttembed_rag.observations import Candidate, Served
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
+from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.reading import owners_of
+from tttembed_rag.stores.log.reading import owners_of
+from tttembed_rag.stores.log.sources import Pair, Said, all_of, said_of
 from tttembed_rag.stores.records import Day
 from tttembed_rag.stores.rows import id_of, in_parts
-from tttembed_rag.stores.sources import Pair, Said, all_of, said_of
+from tttembed_rag.stores.work.answers import spent_on
 
 _DAY_SECONDS = 86_400
 # Characters that are read of a text.

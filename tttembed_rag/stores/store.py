@@ -12,24 +12,26 @@ from types import TracebackType
 from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
-from tttembed_rag.observations import Served
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores import forgetting, leasing, observing, reading, rows, schema, versions
-from tttembed_rag.stores.audittrail import AuditTrail, write_line
-from tttembed_rag.stores.batch import Batch, QueryKey, with_text_ids
+from tttembed_rag.rewards.observations import Served
+from tttembed_rag.stores import forgetting, leasing, rows, schema
 from tttembed_rag.stores.database import Database, TextIds
-from tttembed_rag.stores.due import Due, mark_due
 from tttembed_rag.stores.history import History
-from tttembed_rag.stores.judgequeue import JudgeQueue
 from tttembed_rag.stores.leasing import Leases
+from tttembed_rag.stores.log import observing, reading
+from tttembed_rag.stores.log.due import Due, mark_due
+from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
+from tttembed_rag.stores.log.reading import Selection
+from tttembed_rag.stores.log.vectors import StoredVectors
 from tttembed_rag.stores.migrating import migrate, salt_of
-from tttembed_rag.stores.openbatches import OpenBatches
-from tttembed_rag.stores.reading import Selection
 from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
-from tttembed_rag.stores.registry import Registry
-from tttembed_rag.stores.reserving import Reservations
-from tttembed_rag.stores.states import States
-from tttembed_rag.stores.vectors import StoredVectors
+from tttembed_rag.stores.versions import aliases
+from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
+from tttembed_rag.stores.versions.registry import Registry
+from tttembed_rag.stores.work.judgequeue import JudgeQueue
+from tttembed_rag.stores.work.openbatches import OpenBatches
+from tttembed_rag.stores.work.reserving import Reservations
+from tttembed_rag.stores.work.states import States
 
 _log = logging.getLogger(__name__)
 # The fact that is set in a store that keeps no texts.
@@ -113,7 +115,7 @@ class Store(AbstractContextManager["Store"]):
         self.name = database.name
         self.texts = texts
         self.text_id = TextIds(self._salt)
-        self._load = partial(versions.load_offsets, database)
+        self._load = partial(aliases.load_offsets, database)
         self.registry = Registry(database, self._load)
         self.publish, self.versions = self.registry.publish, self.registry.versions
         self.promote, self.rollback = self.registry.promote, self.registry.rollback
@@ -158,13 +160,13 @@ class Store(AbstractContextManager["Store"]):
         Raises:
             InputError: A name, vector or reward is not what was expected; nothing was written.
         """
-        batch = Batch(served, checked_name("judge", judge, empty=True))
+        entries = Entries(served, checked_name("judge", judge, empty=True))
         if not self.texts:
-            batch.without_texts(self.text_id)
+            entries.without_texts(self.text_id)
         with self._database.write("observing") as connection:
             now = self._database.now(connection)
-            batch.not_after(now + _AHEAD)
-            return observing.write_batch(connection, batch, self._salt, now)
+            entries.not_after(now + _AHEAD)
+            return observing.write_entries(connection, entries, self._salt, now)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], *, source: str = "") -> int:
         """Write rewards of pairs that were observed, all or nothing; gives how many were written.
@@ -306,18 +308,18 @@ class Store(AbstractContextManager["Store"]):
         A name that no store can hold is left out.
         """
         with self._database.read() as connection:
-            return versions.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
+            return aliases.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
 
     def own_tenants(self) -> list[str]:
         """The tenants that have been served something of their own: all others are served what the shared one is."""
         with self._database.read() as connection:
-            return versions.own_tenants(connection)
+            return aliases.own_tenants(connection)
 
     def serving(self, *, tenant: str = "") -> Serving:
         """What a process must serve to *tenant*, read in one moment."""
         checked_name("tenant", tenant, empty=True)
         with self._database.read() as connection:
-            return versions.serving(connection, self._load, tenant)
+            return aliases.serving(connection, self._load, tenant)
 
     # Tenants
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Known
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Judge, Scores
-from tttembed_rag.judges.spending import Usage, report_usage
+from tttembed_rag.models.usage import Usage, report_usage
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_source
 from tttembed_rag.vectors.checks import FloatArray, unit

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.cache import Answers
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge, forecast_of, rewards_of
-from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
+from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan
 from tttembed_rag.judging.running import check_once, judge_all, probe_keys
+from tttembed_rag.judging.spending import Budget, Ledger, Price
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.models.usage import Usage
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.tools.index import WEIGHT, ToolIndex
 from tttembed_rag.tools.learning import uncalled
 from tttembed_rag.tools.memory import LAST, PastRequest

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
 from tttembed_rag.tools.memory import PastRequest
 from tttembed_rag.vectors.checks import FloatArray, IntArray

@@ -13,9 +13,9 @@ from zlib import crc32
 from tttembed_rag.capture.log import Known
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, Superseded
-from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.context import context
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
@@ -258,12 +258,12 @@ class InStore:
     def see(self, digests: Collection[int], tenant: str) -> None:
         """Add the digests of requests that were learned from now; the first of many are forgotten."""
         earlier = [one for one in self._seen(tenant) if one not in set(digests)]
-        from tttembed_rag.stores.states import TOOLS
+        from tttembed_rag.stores.work.states import TOOLS
 
         self.store.states.set(TOOLS, json.dumps([*earlier, *digests][-_SEEN:]), tenant=tenant)
 
     def _seen(self, tenant: str) -> list[int]:
-        from tttembed_rag.stores.states import TOOLS
+        from tttembed_rag.stores.work.states import TOOLS
 
         kept = self.store.states.get(TOOLS, tenant=tenant)
         return [] if kept is None else list(json.loads(kept))

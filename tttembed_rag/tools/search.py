@@ -16,7 +16,7 @@ from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.serving.context import (
     context,
     current_source,

@@ -21,16 +21,17 @@ from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, StoreError, TTTEmbedError
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_MARGIN, PROBE_QUERY, Judge
-from tttembed_rag.judges.spending import Budget, Ledger, Price, Usage
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Verdicts
 from tttembed_rag.judging.running import LateError, Stop, check_once, judge_all
+from tttembed_rag.judging.spending import Budget, Ledger, Price
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.models.usage import Usage
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
-from tttembed_rag.stores.reserving import Reserved
+from tttembed_rag.stores.work.reserving import Reserved
 from tttembed_rag.worker.holding import Doubt, Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 from tttembed_rag.worker.wary import TimeLimit, Wary

@@ -35,20 +35,21 @@ from typing import TypeVar
 from uuid import uuid4
 
 from tttembed_rag.errors import DataError, InputError, JudgeError, StoreError, TTTEmbedError
-from tttembed_rag.judges.batchservice import BatchService, ServiceBatch
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
-from tttembed_rag.judges.spending import Budget, Price, Usage
-from tttembed_rag.judging.byfile import answered, read_batch, write_batch
-from tttembed_rag.judging.outstanding import Outstanding
+from tttembed_rag.judging.batching.byfile import answered, read_batch, write_batch
+from tttembed_rag.judging.batching.outstanding import Outstanding
+from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.running import LateError, check_once
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError, RefusedError
-from tttembed_rag.observations import Observation
+from tttembed_rag.models.usage import Usage
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.stores.records import Spend
+from tttembed_rag.stores.work.openbatches import GIVEN_UP, OpenBatch
 from tttembed_rag.system.terminal import printable
 from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
 from tttembed_rag.worker.holding import Holding

@@ -18,9 +18,9 @@ import numpy as np
 
 from tttembed_rag.errors import InputError, RewardError
 from tttembed_rag.gate.deciding import fit
-from tttembed_rag.observations import TOOL_CALLS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.system import telemetry
 from tttembed_rag.vectors.rows import Float64
 from tttembed_rag.worker.guarding import guard, recognise

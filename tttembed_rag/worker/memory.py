@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Store, Version
-from tttembed_rag.stores.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
+from tttembed_rag.stores.work.states import DRIFT, LEARNED, MEMORY, PROBE, TRIAL
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.trial import Trial

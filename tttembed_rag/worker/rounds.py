@@ -17,9 +17,9 @@ from threading import Event
 from uuid import uuid4
 
 from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded
-from tttembed_rag.judges.batchservice import BatchService
 from tttembed_rag.judges.contract import Judge
-from tttembed_rag.judges.spending import Budget, Price
+from tttembed_rag.judging.batching.service import BatchService
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
 from tttembed_rag.system import telemetry

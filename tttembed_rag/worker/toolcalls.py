@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tttembed_rag.errors import StoreError, StoreUnavailable
-from tttembed_rag.observations import KEYWORD_WEIGHT, TOOL_CALLS
+from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import AUDIT
 

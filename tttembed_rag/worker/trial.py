@@ -15,7 +15,7 @@ from tttembed_rag.gate.gains import Gain, judged_ndcg
 from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.stores.reading import FOREIGN
+from tttembed_rag.stores.log.reading import FOREIGN
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 

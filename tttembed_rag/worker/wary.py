@@ -16,11 +16,12 @@ from typing import TypeVar
 import numpy as np
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
 from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.judges.spending import Price, Usage, metered, report_usage
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.running import LateError, is_cancelled
+from tttembed_rag.judging.spending import Price
+from tttembed_rag.models.usage import Usage, metered, report_usage
 
 _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")

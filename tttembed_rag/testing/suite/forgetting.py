@@ -9,7 +9,7 @@ import pytest
 from tttembed_rag.errors import (
     InputError,
 )
-from tttembed_rag.judges.cache import Paid
+from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import Store, open_store

@@ -11,8 +11,8 @@ import pytest
 from tttembed_rag.errors import (
     RewardError,
 )
-from tttembed_rag.judges.cache import Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_QUERY
+from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Spend, Store
 from tttembed_rag.testing.queries import JUDGE, traffic, unrewarded

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError, RewardError
-from tttembed_rag.feedback import columns_of
-from tttembed_rag.parquet import read_folder, write_folder
+from tttembed_rag.rewards.parquet import read_folder, write_folder
+from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.arrays import read_arrays, write_arrays
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -253,7 +253,7 @@ class Rewards:
         """Rewards from a folder of Parquet files, written by `to_parquet` or by another engine; needs pyarrow.
 
         Args:
-            folder: Holds ``queries/`` and ``documents/``; `tttembed_rag.parquet` lists their columns.
+            folder: Holds ``queries/`` and ``documents/``; `tttembed_rag.rewards.parquet` lists their columns.
 
             scale: The scale of their rewards; `to_parquet` writes probabilities.
 

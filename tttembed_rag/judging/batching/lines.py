@@ -22,9 +22,9 @@ from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
 from tttembed_rag.judges.http import HttpJudge, score_of_one
 from tttembed_rag.judges.rubric import RubricJudge, grade_of
-from tttembed_rag.judges.spending import MOST_USED, Usage
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.options import Options, without_secrets
+from tttembed_rag.models.usage import MOST_USED, Usage
 
 FILE_KINDS = "openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME"
 # What a service takes for a request in a batch, as a share of the price of a single request.

@@ -12,13 +12,13 @@ import numpy as np
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, func, or_, select, true
 
 from tttembed_rag.errors import InputError, RewardError, StoreError
-from tttembed_rag.observations import MAX_DEPTH
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
+from tttembed_rag.stores.log.sources import Given, all_of, said_of
 from tttembed_rag.stores.records import AUDIT, Counts, checksum
 from tttembed_rag.stores.rows import id_of, in_parts
-from tttembed_rag.stores.sources import Given, all_of, said_of
 
 _log = logging.getLogger(__name__)
 

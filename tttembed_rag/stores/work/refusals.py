@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from sqlalchemy import Connection, select
 
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.observing import update_progress
+from tttembed_rag.stores.log.observing import update_progress
 from tttembed_rag.stores.records import cleaned
 from tttembed_rag.stores.rows import id_of, in_parts, insert_all
 

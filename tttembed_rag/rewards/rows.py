@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.judges.feedback import SIGNALS, Event, Feedback, seconds_of
+from tttembed_rag.rewards.events import SIGNALS, Event, Feedback, seconds_of
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import Connection, Table, select
 
-from tttembed_rag.observations import MAX_SOURCES
+from tttembed_rag.rewards.observations import MAX_SOURCES
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.rows import in_parts, insert_all
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from numpy.typing import ArrayLike
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.observations import MAX_DEPTH, Served
+from tttembed_rag.rewards.observations import MAX_DEPTH, Served
 from tttembed_rag.stores.records import checked_name, checked_reward, checked_vectors, cleaned
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _TELLING = 8
 
 @dataclass(slots=True)
 class DocumentEntry:
-    """What a batch says of one document: its text, and the bytes of its vectors by embedder."""
+    """What a transaction says of one document: its text, and the bytes of its vectors by embedder."""
 
     text: str | None = None
     vectors: dict[str, bytes] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class DocumentEntry:
 
 @dataclass(slots=True)
 class QueryEntry:
-    """What a batch says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
+    """What a transaction says of one query, served *seen* times, *first* at and last *at* a Unix second by *embedder*.
 
     It has the bytes of its base vectors by embedder, the places of its candidates, and their rewards by candidate and
     source.
@@ -55,7 +55,7 @@ class QueryEntry:
     rewards: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
-class Batch:
+class Entries:
     """Served queries, checked and merged.
 
     Args:
@@ -79,7 +79,7 @@ class Batch:
             vectors[embedder] = vector
 
     def _add(self, served: Served, unchecked: list[_Unchecked]) -> None:
-        """Merge a served query; its vectors are only listed, as checking all of a batch at once is faster."""
+        """Merge a served query; its vectors are only listed, as checking all of a transaction at once is faster."""
         tenant = checked_name("tenant", served.tenant, empty=True)
         key = (tenant, checked_name("task", served.task), checked_name("query_id", served.query_id))
         embedder = checked_name("embedder", served.embedder, empty=True)

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.batchservice import ServiceBatch, words_of
-from tttembed_rag.judges.lines import LineJudge
+from tttembed_rag.judging.batching.lines import LineJudge
+from tttembed_rag.judging.batching.service import ServiceBatch, words_of
 from tttembed_rag.models.endpoint import Endpoint
 from tttembed_rag.models.retrying import Patience
 

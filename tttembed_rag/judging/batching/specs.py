@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.batchservice import BatchService
-from tttembed_rag.judges.lines import open_by_file
-from tttembed_rag.judges.openaibatches import OpenAIBatches
+from tttembed_rag.judging.batching.lines import open_by_file
+from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
+from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.models.options import Options, without_secrets
 
 _KINDS = "openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME"
@@ -29,7 +29,7 @@ def open_batch_service(spec: str) -> BatchService:
     options = Options("judge", spec, query)
     patience = options.patience()
     if kind == "gemini":
-        from tttembed_rag.judges.geminibatches import GeminiBatches
+        from tttembed_rag.judging.batching.geminibatches import GeminiBatches
 
         return GeminiBatches(judge, target, base_url=options.take("url", "") or None, patience=patience)
     if kind == "openai":

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from tttembed_rag import DataError, InputError, Scale
-from tttembed_rag.judges import Event, Feedback
-from tttembed_rag.judges.feedback import read_events
+from tttembed_rag.judges.feedback import FeedbackJudge
+from tttembed_rag.rewards import Event, Feedback
+from tttembed_rag.rewards.events import read_events
 
 DAY = 86_400.0
 HEADER = "query_id,doc_id,signal,value,position,time\n"
@@ -89,14 +90,14 @@ class TestBehaviour:
         feedback = Feedback.of([event()])
 
         with pytest.raises(DataError, match=r"^feedback: 1 of 1 pairs name .*query 'q' with document 'd'.*"):
-            feedback.judge({"other": "text"}, {"d": "text"})
+            feedback.by_text({"other": "text"}, {"d": "text"})
 
     def test_a_few_unknown_ids_are_counted(self, caplog):
         """Documents come and go: the rest is used, and one line counts what is left out."""
         feedback = Feedback.of([event(), Event("q", "gone", "click", 1.0), Event("q", "e", "click", 1.0)])
-        judge = feedback.judge({"q": "query"}, {"d": "D", "e": "E"})
+        scores = feedback.by_text({"q": "query"}, {"d": "D", "e": "E"})
 
-        assert judge.score("query", ["D", "E"]) == [0.75, 0.75]
+        assert scores == {("query", "D"): 0.75, ("query", "E"): 0.75}
         assert ["feedback: 1 of 3 pairs" in message for message in caplog.messages] == [True]
 
     @pytest.mark.parametrize(
@@ -167,9 +168,9 @@ class TestFiles:
         path = tmp_path / "judgments.json"
         ratings = [{"docId": "a", "rating": "3"}, {"docId": "b", "rating": 0.0}]
         path.write_text(json.dumps({"judgmentRatings": [{"query": "my query", "ratings": ratings}]}), encoding="utf-8")
-        judge = Feedback.read(path, scale=Scale.parse("rubric:0,3")).judge({"7": "my query"}, {"a": "A", "b": "B"})
+        feedback = Feedback.read(path, scale=Scale.parse("rubric:0,3"))
 
-        assert judge.score("my query", ["B", "A", "C"]) == [0.0, 3.0, None]
+        assert feedback.by_text({"7": "my query"}, {"a": "A", "b": "B"}) == {("my query", "A"): 3, ("my query", "B"): 0}
 
     @pytest.mark.parametrize(
         ("name", "text", "message"),
@@ -200,16 +201,15 @@ class TestFiles:
             Feedback.read(tmp_path / "none.csv")
 
 
-def test_the_judge_knows_pairs_by_text():
+def test_pairs_are_known_by_text():
     """A pair is found by the texts of its ids; others were not judged."""
-    judge = Feedback.of([event("thumb", 1.0)]).judge({"q": "my query"}, {"d": "my text"})
+    feedback = Feedback.of([event("thumb", 1.0)])
 
-    assert judge.score("my query", ["other", "my text"]) == [None, 0.75]
-    assert judge.score("another", ["my text"]) == [None]
+    assert feedback.by_text({"q": "my query"}, {"d": "my text", "e": "other"}) == {("my query", "my text"): 0.75}
 
 
 def test_more_feedback_is_another_judge():
     """The fingerprint follows the feedback, so that old rewards are not taken for new ones."""
-    prints = {Feedback.of([event("thumb")] * n).judge({"q": "q"}, {"d": "d"}).fingerprint for n in (1, 2)}
+    prints = {FeedbackJudge(Feedback.of([event("thumb")] * n).scores, Scale("probability")).fingerprint for n in (1, 2)}
 
     assert len(prints) == 2

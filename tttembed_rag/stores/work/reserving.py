@@ -13,13 +13,13 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from tttembed_rag.judges.spending import Budget
+from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.answers import spent_on
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import insert, set_fact
+from tttembed_rag.stores.work.answers import spent_on
 
 # The fact that holds the reservations, a JSON object by the name of the lease.
 _ASKING = "asking"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.rewards.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
 # In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.batchservice import ServiceBatch, words_of
-from tttembed_rag.judges.lines import LineJudge
-from tttembed_rag.models.gemini import client_of, failures_of
+from tttembed_rag.judging.batching.lines import LineJudge
+from tttembed_rag.judging.batching.service import ServiceBatch, words_of
+from tttembed_rag.models.googleclient import client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.system.files import write_whole
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tttembed_rag.judges.cache import Answers, Paid
-from tttembed_rag.judges.spending import Price
+from tttembed_rag.judging.cache import Answers, Paid
+from tttembed_rag.judging.spending import Price
 from tttembed_rag.system.keyed import KeyedRows
 
 _COLUMNS = ("pair BLOB", "tokens REAL NOT NULL", "usd REAL NOT NULL", "price TEXT NOT NULL", "open INTEGER NOT NULL")

@@ -12,10 +12,10 @@ from typing import TypeVar
 from sqlalchemy import Connection, func, select
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.cache import Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.records import Spend, row_of

@@ -16,14 +16,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, case, collate, func, or_, select, true
 
 from tttembed_rag.errors import VectorError
-from tttembed_rag.observations import MAX_DEPTH
+from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.batch import Batch, DocumentEntry, DocumentKey, QueryKey
 from tttembed_rag.stores.database import keyed_digest
-from tttembed_rag.stores.due import mark_due
+from tttembed_rag.stores.log.due import mark_due
+from tttembed_rag.stores.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
+from tttembed_rag.stores.log.sources import Given, write_rewards
 from tttembed_rag.stores.records import AUDIT, checksum
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert, insert_all
-from tttembed_rag.stores.sources import Given, write_rewards
 
 # In `schema.forgotten`, the query that stands for all queries of a tenant.
 EVERYTHING = b""
@@ -39,35 +39,35 @@ def source_id(source: str) -> str:
     return f"\0{source}"
 
 
-def write_batch(connection: Connection, batch: Batch, salt: bytes, now: float) -> int:
-    """Write a batch, but for what was forgotten since it was served; gives how often its queries were served."""
-    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in batch.queries))
-    if late := _forgotten(connection, batch, tenants, salt):
-        batch.leave_out(late)
-    if not batch.queries:
+def write_entries(connection: Connection, entries: Entries, salt: bytes, now: float) -> int:
+    """Write entries, but for what was forgotten since it was served; gives how often its queries were served."""
+    tenants = ids_of(connection, schema.tenants, (tenant for tenant, _, _ in entries.queries))
+    if late := _forgotten(connection, entries, tenants, salt):
+        entries.leave_out(late)
+    if not entries.queries:
         return 0
-    embedders = _embedders(connection, batch)
-    rewarded = any(query.rewards for query in batch.queries.values())
-    judges = ids_of(connection, schema.judges, [batch.judge] if rewarded else [])
-    documents, first_texts = _write_documents(connection, batch, tenants, embedders)
+    embedders = _embedders(connection, entries)
+    rewarded = any(query.rewards for query in entries.queries.values())
+    judges = ids_of(connection, schema.judges, [entries.judge] if rewarded else [])
+    documents, first_texts = _write_documents(connection, entries, tenants, embedders)
     others = _shown(connection, first_texts)
-    queries = _write_queries(connection, batch, tenants, embedders, others)
+    queries = _write_queries(connection, entries, tenants, embedders, others)
     pairs = [
         {"query": queries[key], "document": documents[key[0], doc_id], "place": place}
-        for key, query in batch.queries.items()
+        for key, query in entries.queries.items()
         for doc_id, place in query.places.items()
     ]
     insert_all(connection, schema.pairs, pairs)
     _limit_depth(connection, pairs)
     rewards = [
         Given(queries[key], documents[key[0], doc_id], reward, source)
-        for key, query in batch.queries.items()
+        for key, query in entries.queries.items()
         for (doc_id, source), reward in query.rewards.items()
     ]
     if rewards:
-        _write_rewards(connection, judges[batch.judge], rewards, now)
+        _write_rewards(connection, judges[entries.judge], rewards, now)
     update_progress(connection, sorted({*queries.values(), *others.values()}))
-    return sum(query.seen for query in batch.queries.values())
+    return sum(query.seen for query in entries.queries.values())
 
 
 def _limit_depth(connection: Connection, shown: Sequence[Mapping[str, int]]) -> None:
@@ -189,13 +189,13 @@ def update_progress(connection: Connection, queries: Sequence[int], *, judge: in
         connection.execute(progress.insert().from_select(columns, counted))
 
 
-def _forgotten(connection: Connection, batch: Batch, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
-    """The queries of a batch that were served, at least once, before they were forgotten.
+def _forgotten(connection: Connection, entries: Entries, tenants: Mapping[str, int], salt: bytes) -> set[QueryKey]:
+    """The queries of *entries* that were served, at least once, before they were forgotten.
 
     Of those that stay, rewards by sources that were forgotten since are dropped.
     """
     table = schema.forgotten
-    first = min((query.first for query in batch.queries.values()), default=0.0)
+    first = min((query.first for query in entries.queries.values()), default=0.0)
     names = {number: name for name, number in tenants.items()}
     when: dict[tuple[str, bytes], float] = {}
     for numbers in in_parts(list(names)):
@@ -208,19 +208,19 @@ def _forgotten(connection: Connection, batch: Batch, tenants: Mapping[str, int],
     def is_late(tenant: str, name: str, at: float) -> bool:
         return any(at <= when.get((tenant, query), -math.inf) for query in (EVERYTHING, forgotten_id(salt, name)))
 
-    for key, query in batch.queries.items():
+    for key, query in entries.queries.items():
         query.rewards = {
             (document, source): reward
             for (document, source), reward in query.rewards.items()
             if not (source and is_late(key[0], source_id(source), query.first))
         }
-    return {key for key, query in batch.queries.items() if is_late(key[0], key[2], query.first)}
+    return {key for key, query in entries.queries.items() if is_late(key[0], key[2], query.first)}
 
 
-def _embedders(connection: Connection, batch: Batch) -> dict[str, int]:
-    """The batch's embedders with their ids; vectors of one embedder have one width."""
+def _embedders(connection: Connection, entries: Entries) -> dict[str, int]:
+    """The embedders of *entries* with their ids; vectors of one embedder have one width."""
     widths: dict[str, set[int]] = defaultdict(set)
-    for vectors in (entry.vectors for entries in (batch.queries, batch.documents) for entry in entries.values()):
+    for vectors in (entry.vectors for entries in (entries.queries, entries.documents) for entry in entries.values()):
         for embedder, vector in vectors.items():
             widths[embedder].add(len(vector) // 4)
     ids: dict[str, int] = {}
@@ -238,7 +238,7 @@ def _embedders(connection: Connection, batch: Batch) -> dict[str, int]:
 
 def _write_queries(
     connection: Connection,
-    batch: Batch,
+    entries: Entries,
     tenants: Mapping[str, int],
     embedders: Mapping[str, int],
     others: Mapping[QueryKey, int],
@@ -248,7 +248,7 @@ def _write_queries(
     names = {number: name for name, number in tenants.items()}
     upsert = _query_upsert(connection)
     ids: dict[QueryKey, int] = {}
-    for in_batch, keys in groupby(sorted({*batch.queries, *others}), batch.queries.__contains__):
+    for in_batch, keys in groupby(sorted({*entries.queries, *others}), entries.queries.__contains__):
         if not in_batch:
             for numbers in in_parts([others[key] for key in keys]):
                 locked_queries(connection, table.c.id.in_(numbers))
@@ -265,12 +265,12 @@ def _write_queries(
                 "last_at": query.at,
             }
             for tenant, task, name in keys
-            for query in [batch.queries[tenant, task, name]]
+            for query in [entries.queries[tenant, task, name]]
         ]
         ids |= {(names[tenant], task, name): number for number, tenant, task, name in connection.execute(upsert, rows)}
     own = [
         {"query": ids[key], "embedder": embedders[embedder], "vector": vector, "checksum": checksum(vector)}
-        for key, query in batch.queries.items()
+        for key, query in entries.queries.items()
         for embedder, vector in query.vectors.items()
     ]
     insert_all(connection, schema.query_vectors, own, replace=True)
@@ -298,7 +298,7 @@ def _query_upsert(connection: Connection) -> Any:
 
 
 def _write_documents(
-    connection: Connection, batch: Batch, tenants: Mapping[str, int], embedders: Mapping[str, int]
+    connection: Connection, entries: Entries, tenants: Mapping[str, int], embedders: Mapping[str, int]
 ) -> tuple[dict[DocumentKey, int], list[int]]:
     """The documents with their ids, and the ids of those that had no text and have one now.
 
@@ -308,7 +308,7 @@ def _write_documents(
     ids: dict[DocumentKey, int] = {}
     first_texts: list[int] = []
     of_tenants: dict[str, dict[str, DocumentEntry]] = defaultdict(dict)
-    for (tenant, name), document in sorted(batch.documents.items()):
+    for (tenant, name), document in sorted(entries.documents.items()):
         of_tenants[tenant][name] = document
     for tenant, documents in of_tenants.items():
         owner = tenants[tenant]
@@ -326,18 +326,18 @@ def _write_documents(
                 connection.execute(table.update().where(table.c.id == number).values(text=document.text))
                 if text is None:
                     first_texts.append(number)
-    _write_document_vectors(connection, batch, ids, embedders)
+    _write_document_vectors(connection, entries, ids, embedders)
     return ids, first_texts
 
 
 def _write_document_vectors(
-    connection: Connection, batch: Batch, ids: Mapping[DocumentKey, int], embedders: Mapping[str, int]
+    connection: Connection, entries: Entries, ids: Mapping[DocumentKey, int], embedders: Mapping[str, int]
 ) -> None:
     """Write the vectors of documents that are missing or were others; checksums tell which."""
     table = schema.document_vectors
     new = {
         (ids[key], embedders[embedder]): (vector, checksum(vector))
-        for key, document in batch.documents.items()
+        for key, document in entries.documents.items()
         for embedder, vector in document.vectors.items()
     }
     for numbers in in_parts(sorted({document for document, _ in new})):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tttembed_rag.judges.documents import readable
-from tttembed_rag.judges.lines import LineJudge
+from tttembed_rag.judging.batching.lines import LineJudge
 
 # States of a batch that does not change any more.
 _ENDED = ("completed", "failed", "expired", "cancelled")

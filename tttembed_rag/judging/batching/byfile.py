@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from tttembed_rag.errors import DataError, InputError, JudgeError
-from tttembed_rag.judges.cache import Answers, Paid
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, check_probe, rewards_of
-from tttembed_rag.judges.lines import LineJudge, LineResult
-from tttembed_rag.judges.spending import Price, Usage
-from tttembed_rag.judging.outstanding import Outstanding, PaidOrOutstanding
+from tttembed_rag.judging.batching.lines import LineJudge, LineResult
+from tttembed_rag.judging.batching.outstanding import Outstanding, PaidOrOutstanding
+from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan, Progress, Verdicts
 from tttembed_rag.judging.running import Walk, forecast, probe_keys
+from tttembed_rag.judging.spending import Price
 from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.usage import Usage
 from tttembed_rag.system.files import whole_file
 
 # Requests of one file: the most that OpenAI takes.

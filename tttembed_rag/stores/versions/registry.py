@@ -14,13 +14,12 @@ from tttembed_rag.errors import InputError, StoreError, Superseded
 from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.due import mark_due
 from tttembed_rag.stores.leasing import check_lease
+from tttembed_rag.stores.log.due import mark_due
 from tttembed_rag.stores.records import Lease, Version, checked_json, checked_name, cleaned
 from tttembed_rag.stores.rows import id_of, ids_of
-from tttembed_rag.stores.versions import (
+from tttembed_rag.stores.versions.aliases import (
     ALIASES,
     Alias,
     Load,
@@ -36,6 +35,7 @@ from tttembed_rag.stores.versions import (
     versions_of,
     way_back,
 )
+from tttembed_rag.stores.versions.audittrail import write_line
 
 
 class Registry:

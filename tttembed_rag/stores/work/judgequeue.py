@@ -11,15 +11,15 @@ from typing import Any
 from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
 
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.observations import Observation
+from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.answers import StoredAnswers, paid_answers, spent_on
-from tttembed_rag.stores.audittrail import write_line
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.observing import locked_queries, reward_rows, update_progress
+from tttembed_rag.stores.log.observing import locked_queries, reward_rows, update_progress
 from tttembed_rag.stores.records import Spend, checked_name, checked_reward, row_of
-from tttembed_rag.stores.refusals import forget_failures, forget_refusals, note_failures
 from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
+from tttembed_rag.stores.versions.audittrail import write_line
+from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
+from tttembed_rag.stores.work.refusals import forget_failures, forget_refusals, note_failures
 
 _DAY_SECONDS = 86_400
 # The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.

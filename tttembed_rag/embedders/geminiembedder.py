@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from tttembed_rag.embedders.batches import requests
 from tttembed_rag.embedders.contract import Width, unit_vectors
+from tttembed_rag.embedders.groups import requests
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
 from tttembed_rag.models.fingerprints import fingerprint_of
-from tttembed_rag.models.gemini import EXTRA, client_of, failures_of
+from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
 from tttembed_rag.vectors.checks import FloatArray
 

@@ -16,14 +16,14 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from tttembed_rag.judges.spending import Budget
+from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.answers import count_spending, spent_on
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, insert
-from tttembed_rag.stores.states import BATCHES
+from tttembed_rag.stores.work.answers import count_spending, spent_on
+from tttembed_rag.stores.work.states import BATCHES
 
 # Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
 GIVEN_UP = 3 * 86_400.0

@@ -1,0 +1,97 @@
+"""What a call to a model used, as the model reports it, and an upper estimate of what it will use."""
+
+from __future__ import annotations
+
+import logging
+import math
+import string
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+_log = logging.getLogger(__name__)
+
+# A lower estimate of the letters and blanks in a token of Latin prose; a digit or a sign may be a token of its own.
+_LEAST_CHARACTERS_PER_TOKEN = 3
+# Requests, or tokens, of one call at most: a judge that reports more, or fewer than none, is not believed.
+MOST_USED = 10**9
+_WITHOUT_PROSE = str.maketrans("", "", f"{string.ascii_letters} ")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Requests and tokens that were used.
+
+    Attributes:
+        requests: Requests that were answered.
+
+        input_tokens: Tokens read.
+
+        output_tokens: Tokens written, thoughts included.
+    """
+
+    requests: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens read and written."""
+        return self.input_tokens + self.output_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+
+def estimated_tokens(*texts: str) -> int:
+    """An upper estimate of the tokens of *texts*; text outside ASCII counts one token a byte."""
+    return sum(_estimated(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)
+
+
+def _estimated(text: str) -> int:
+    signs = len(text.translate(_WITHOUT_PROSE))
+    return signs + math.ceil((len(text) - signs) / _LEAST_CHARACTERS_PER_TOKEN)
+
+
+class Meter:
+    """A running total of usage that threads may share; `heard` is whether a judge reported any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.usage = Usage()
+        self.heard = False
+
+    def add(self, usage: Usage) -> None:
+        """Add *usage* to the total; a usage that no call can have is left out, so that the estimate counts."""
+        if not all(0 <= number <= MOST_USED for number in (usage.requests, usage.input_tokens, usage.output_tokens)):
+            _log.warning("a judge reports a usage that no call can have, its estimate counts: %.200r", usage)
+            return
+        with self._lock:
+            self.usage += usage
+            self.heard = True
+
+
+_METER: ContextVar[Meter | None] = ContextVar("tttembed_meter", default=None)
+
+
+@contextmanager
+def metered() -> Iterator[Meter]:
+    """A meter of all usage that judges report inside the block, also in threads and tasks that it starts."""
+    meter = Meter()
+    token = _METER.set(meter)
+    try:
+        yield meter
+    finally:
+        _METER.reset(token)
+
+
+def report_usage(usage: Usage) -> None:
+    """Report *usage* to the meter around this call, if there is one. Judges call this."""
+    if (meter := _METER.get()) is not None:
+        meter.add(usage)

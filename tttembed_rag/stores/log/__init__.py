@@ -1,0 +1,1 @@
+"""What was served, and the rewards of it: writing it, reading it for a fit, and marking whose is new."""

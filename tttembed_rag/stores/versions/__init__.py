@@ -1,0 +1,1 @@
+"""What was published: the versions, the aliases that point to them, and who changed what."""

@@ -1,0 +1,1 @@
+"""What workers share: the queue of judges, answers that were paid, open batches, and what is kept between rounds."""
