@@ -444,9 +444,9 @@ class TestGenerators:
         async def read(tenant, others):
             return [one async for one in steps(tenant, others)]
 
-        begun, both, context = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
+        begun, both, shared = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
         tasks = [
-            asyncio.get_running_loop().create_task(read(tenant, event), context=context)
+            asyncio.get_running_loop().create_task(read(tenant, event), context=shared)
             for tenant, event in zip(("acme", "bob"), begun, strict=True)
         ]
         for event in begun:
@@ -553,7 +553,7 @@ class TestGenerators:
         contexts[2].run(one.close)
 
         assert seen == ["acme", ""]
-        assert [context.run(current_tenant) for context in (*contexts, Context())] == [""] * 4
+        assert [each.run(current_tenant) for each in (*contexts, Context())] == [""] * 4
 
     async def test_a_task_that_outlives_a_block_stays_in_it(self):
         """As a thread does: what a request starts in the background is that request's."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.hosts.reading import Reader, Span, TextsById
-from tttembed_rag.serving.context import current_query_id, current_task, said_tenant, tenant_is_in_doubt
+from tttembed_rag.serving.context import context, current_query_id, current_task, said_tenant, tenant_is_in_doubt
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 
@@ -210,14 +210,14 @@ class TTTSpanProcessor(SpanProcessor):
         return 0.0 if self._queue else _PAUSE
 
     def _take(self, ended: _Ended) -> None:
-        context, parent = ended.span.context, ended.span.parent
-        if context is None:
+        itself, parent = ended.span.context, ended.span.parent
+        if itself is None:
             return
         attributes: Any = ended.span.attributes or {}
         began = None if ended.span.start_time is None else ended.span.start_time / 1e9
         parent_id = None if parent is None else f"{parent.span_id:x}"
         self._reader.cut_at = _shorter(self._cut_at, ended.span)
-        found = self._reader.read(Span(f"{context.span_id:x}", f"{context.trace_id:x}", parent_id, attributes, began))
+        found = self._reader.read(Span(f"{itself.span_id:x}", f"{itself.trace_id:x}", parent_id, attributes, began))
         if found is None:
             return
         if ended.in_doubt:
