@@ -8,7 +8,7 @@ from tttembed_rag.serving.context import (
     switched_off,
 )
 from tttembed_rag.serving.following import follow
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
@@ -41,6 +41,7 @@ __all__ = [
     "TaskSource",
     "TwoPass",
     "adrive",
+    "checked_offsets",
     "checked_task",
     "current_query_id",
     "current_task",

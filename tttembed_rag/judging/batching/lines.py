@@ -282,7 +282,7 @@ def _read_gemini(body: Any) -> tuple[float | None, Usage | None]:
 def _scored(spec: str) -> LineJudge:
     from tttembed_rag.judges.specs import open_judge
 
-    judge = open_judge(spec, queries={}, documents={})
+    judge = open_judge(spec)
     if not isinstance(judge, HttpJudge) or judge.model is None:
         raise InputError(f"judge: expected ?model=NAME where it is asked by file, got {without_secrets(spec)!r}")
 
