@@ -31,8 +31,8 @@ SUCCEEDED, FAILED = 1.0, 0.2
 CONTRADICTED = Question(
     "TTT-T01",
     "Does the list of both legs bear an offset of tools out?",
-    "Requests that the offset was not learned from are searched with BM25 beside the dense leg: their mean nDCG@10 does "
-    "not fall by more than a standard error.",
+    "Requests that the offset was not learned from are searched with BM25 beside the dense leg: their mean nDCG@10 "
+    "does not fall by more than a standard error.",
     "with BM25 beside it, requests that it was not learned from lose {loss} of nDCG@10",
     "Nothing: the search serves its first list for this task. More calls, of other requests, may decide otherwise.",
 )
@@ -223,7 +223,5 @@ def _withheld(offset: Offset, loss: float) -> Offset:
     """An offset that is not served, as the list of both legs contradicts it."""
     if not offset.served:
         return offset
-    reason = CONTRADICTED.answer.format(loss=f"{loss:.3f}")
-    return replace(
-        offset, evidence=replace(offset.evidence, verdict="abstained", reason=reason, code=CONTRADICTED.code)
-    )
+    said = {"reason": CONTRADICTED.answer.format(loss=f"{loss:.3f}"), "code": CONTRADICTED.code}
+    return replace(offset, evidence=replace(offset.evidence, verdict="abstained", **said))

@@ -177,14 +177,10 @@ class InStore:
 
     def note(self, outcome: Outcome, tenant: str | None) -> None:
         """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
-        card = outcome.card
+        card, rewards = outcome.card, (outcome.reward,)
         known = owned(Known(outcome.vector, outcome.card_vector[None], doc_ids=[card.key]))
-        scores, at = (outcome.reward,), time.time()
-        self._log.put(
-            Call(
-                outcome.query, (card.text,), scores, outcome.task, tenant, at, known, query_id="", source=outcome.source
-            )
-        )
+        call = Call(outcome.query, (card.text,), rewards, outcome.task, tenant, time.time(), known, "", outcome.source)
+        self._log.put(call)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
