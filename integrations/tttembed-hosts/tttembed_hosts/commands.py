@@ -127,7 +127,7 @@ def serve(
     import asyncio
 
     from tttembed_hosts import mcp_front
-    from tttembed_rag import scope
+    from tttembed_rag import context
     from tttembed_rag.judging import Budget, Price
     from tttembed_rag.tools import LearnedToolSearch
 
@@ -150,7 +150,7 @@ def serve(
     # uvicorn takes a signal first, ends what is under way, and raises it once more.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with search, scope(None, tenant=tenant, source=source):
+    with search, context(tenant=tenant, source=source):
         server = mcp_front.front(servers, search, k=top, every=every)
         asyncio.run(mcp_front.serve(server, search, every=every, **way))
 
