@@ -232,7 +232,7 @@ def test_requests_keep_to_the_rate(cohere):
     import pyrate_limiter
 
     judge = HttpJudge(cohere.url, "cohere", patience=Patience(per_minute=2))
-    judge._endpoint._patiently._limiter = pyrate_limiter.Limiter(pyrate_limiter.Rate(2, 300))  # the same in 0.3 s
+    judge.endpoint._patiently._limiter = pyrate_limiter.Limiter(pyrate_limiter.Rate(2, 300))  # the same in 0.3 s
     started = time.monotonic()
     for _ in range(5):
         judge.score("q", ["d"])

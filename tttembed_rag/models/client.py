@@ -19,6 +19,23 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PART = 16_384
 
 
+def client_options(*, per_minute: int | None = None) -> dict[str, Any]:
+    """Options of a client of httpx: it follows no redirects, which could carry a key away, and asks this machine itself.
+
+    Args:
+        per_minute: Requests a minute at most; None is no limit of ours.
+    """
+    options: dict[str, Any] = {
+        "follow_redirects": False,
+        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK},
+    }
+    if per_minute is not None:
+        pyrate = require("pyrate_limiter", EXTRA)
+        limiter = pyrate.Limiter(pyrate.Rate(per_minute, pyrate.Duration.MINUTE))
+        options["event_hooks"] = {"request": [lambda _: limiter.try_acquire("request", blocking=True)]}
+    return options
+
+
 def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Any:
     """An `httpx.Client`.
 
@@ -30,9 +47,8 @@ def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, 
         query: Stands behind the question mark of each address, percent-encoded, and in no log of httpx: it may hold a
             secret.
     """
-    mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
     httpx = require("httpx", EXTRA)
-    client = httpx.Client(timeout=timeout, headers=headers, follow_redirects=False, mounts=mounts)
+    client = httpx.Client(timeout=timeout, headers=headers, **client_options())
     # httpx has no parameter for what its connections are made of; a test tells where these names have changed.
     for transport in {client._transport, *client._mounts.values()} - {None}:  # noqa: SLF001
         pool = transport._pool  # noqa: SLF001
