@@ -1,10 +1,11 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each creates .venv itself.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-INTEGRATIONS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
+ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
+HOSTS := integrations/tttembed-hosts
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo docs test test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-hosts test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
@@ -12,11 +13,15 @@ demo: .venv/demo
 test: .venv/dev
 	$(BIN)/python -m pytest
 
+# What other people's releases break: it installs them too, into the same environment.
+test-hosts: .venv/hosts
+	$(BIN)/python -m pytest $(HOSTS)/tests
+
 # Two lanes that take about as long; one of them loads the models.
 test-quick: .venv/dev
 	$(MAKE) --jobs=2 --output-sync=target quick-parts quick-rest
 
-PARTS := tests/stores tests/judges $(addprefix tests/test_,worker.py embedders.py mteb.py) $(addsuffix /tests,$(INTEGRATIONS))
+PARTS := tests/stores tests/judges $(addprefix tests/test_,worker.py embedders.py) $(addsuffix /tests,$(ADAPTERS))
 
 quick-parts:
 	$(BIN)/python -m pytest -m "not slow" $(PARTS)
@@ -41,21 +46,22 @@ faults-server:
 faults-rest:
 	$(BIN)/python -m pytest --durations=0 tests/faults tests/scale/test_kills.py $(addprefix --ignore ,$(PROCESSES) $(SERVER))
 
-check: .venv/dev
+check: .venv/hosts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy integrations/langchain-tttembed/langchain_tttembed
 	cd integrations/llama-index-embeddings-tttembed && ../../$(BIN)/mypy --namespace-packages --explicit-package-bases llama_index
+	$(BIN)/mypy $(HOSTS)/tttembed_hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
 docs: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements.txt
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --clean --strict
 
 bench: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements.txt
 	mkdir -p build
 	$(BIN)/python benchmarks/fit.py --json build/fit.json --plot build/fit.png
 
@@ -68,8 +74,12 @@ bench-all: bench
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
-.venv/dev: pyproject.toml constraints.txt $(INTEGRATIONS:=/pyproject.toml)
+.venv/dev: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(ADAPTERS) $(HOSTS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' \
-		$(foreach folder,$(INTEGRATIONS),--editable '$(folder)[dev]')
+		--editable $(HOSTS) $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]')
 	touch .venv/demo $@
+
+.venv/hosts: .venv/dev
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]'
+	touch $@

@@ -27,12 +27,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from benchmarks.paper.curves import area_weights
 from tttembed_rag import Offsets, Rewards, Scale, fit
 from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.paper.curves import area_weights
 
 Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
 

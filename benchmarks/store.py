@@ -142,7 +142,7 @@ def measure(store: Store, options: argparse.Namespace) -> Iterator[dict[str, Any
             "waiting_ms": 1e3 * seconds(lambda: store.judge_queue.waiting(JUDGE, limit=1000)),
             "rewards_ms": 1e3 * seconds(lambda: store.rewards(JUDGE, last=10_000), 1),
             "judges_ms": 1e3 * seconds(store.judges),
-            "generation_ms": 1e3 * seconds(lambda: store.generations([""]), 50),
+            "generation_ms": 1e3 * seconds(store.generations, 50),
             "counts_ms": 1e3 * seconds(store.counts, 1),
             "bytes": store.counts().bytes / traffic.count,
         }

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.paper.rivals import adapter
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.files import load_beir, load_vectors
-from tttembed_rag.evaluate.paper.rivals import adapter
 from tttembed_rag.tools import Card, LearnedToolSearch
 from tttembed_rag.tools.index import WEIGHT, fused
 from tttembed_rag.tools.learning import rewards_of_calls, usable
@@ -89,7 +89,7 @@ def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
     if name != "stdlib":
         dataset = load_beir(data / name)
         return dataset, *load_vectors(data / name, "minilm", dataset)
-    from tttembed_rag.demo.run import standard_library
+    from tttembed_rag.demo.callables import standard_library
     from tttembed_rag.embedders import minilm
 
     dataset = standard_library()

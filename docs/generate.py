@@ -109,7 +109,10 @@ def gate() -> str:
 def command_line() -> str:
     """The help of every command, as it is printed."""
     parts = ["# The command line", ""]
-    for name, command in sorted(main.commands.items()):
+    top = click.Context(main)
+    for name in main.list_commands(top):
+        command = main.get_command(top, name)
+        assert command is not None  # noqa: S101 - it is listed
         with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
             parts += [f"## tttembed {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(parts)

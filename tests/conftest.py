@@ -16,9 +16,9 @@ from sqlalchemy import create_engine, make_url, text
 
 from tttembed_rag import Rewards
 from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.testing import word_overlap
 
-pytest.register_assert_rewrite("tttembed_rag.testing")
-from tttembed_rag.testing import word_overlap  # noqa: E402 (its assertions are rewritten as it is imported)
+pytest.register_assert_rewrite("tests.stores.suite")
 
 # Fixtures that build wheels, start PostgreSQL, measure every experiment, or load a real model in another process.
 SLOW_FIXTURES = {"postgres", "server", "wheels", "results", "embedded"}

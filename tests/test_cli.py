@@ -6,9 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -16,6 +18,8 @@ from click.testing import CliRunner, Result
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main, measuring
+from tttembed_rag.demo import tools
+from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.offsets import KernelMap
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -122,7 +126,9 @@ def test_help_lists_every_command() -> None:
     listed = tttembed("--help").stdout.partition("Commands:\n")[2]
     lines = [line.split(maxsplit=1) for line in listed.splitlines() if line[:2] == "  " != line[2:4]]
 
-    assert [(words[0], len(words)) for words in lines] == [(name, 2) for name in sorted(main.commands)]
+    assert [(words[0], len(words)) for words in lines] == [
+        (name, 2) for name in main.list_commands(click.Context(main))
+    ]
 
 
 @pytest.mark.parametrize("command", sorted(main.commands))
@@ -135,10 +141,9 @@ def test_help_lists_every_option(command: str) -> None:
     assert [option for option in options if option not in printed] == []
 
 
-@pytest.mark.parametrize("command", ["eval", "tables"])
-def test_help_shows_workers_as_they_are_typed(command: str) -> None:
+def test_help_shows_workers_as_they_are_typed() -> None:
     """In small letters: capitals are refused."""
-    assert "--workers N|ray|ray://HOST" in tttembed(command, "--help").output
+    assert "--workers N|ray|ray://HOST" in tttembed("eval", "--help").output
 
 
 def test_eval_has_the_options_of_the_contract() -> None:
@@ -148,6 +153,33 @@ def test_eval_has_the_options_of_the_contract() -> None:
     options = {option for parameter in main.commands["eval"].params for option in parameter.opts}
 
     assert [name for name in contract if f"--{name}" not in options] == []
+
+
+# Commands of other distributions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["judgments", "out.csv", "--store", "sqlite:///a.db"], "`tttembed judgments` is a command"),
+        (["annotate", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "`tttembed annotate` is a command"),
+        (["tools", "serve", "--catalog", "a.json"], "`tttembed tools serve` is a command"),
+        (["import", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "projects of Phoenix are read by a part"),
+        (["data", "NFCorpus"], "collections by name are a part"),
+    ],
+)
+def test_what_another_distribution_brings_names_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], what: str
+) -> None:
+    """Without tttembed-hosts, one line says what to install; it is not in the help."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tttembed_rag.system.extensions.entry_points", lambda **_: EntryPoints())
+
+    done = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+    installing = "which is not installed; run: pip install tttembed-hosts"
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of tttembed-hosts, {installing}")
+    assert "judgments" not in CliRunner().invoke(main, ["--help"]).output
 
 
 # Eval
@@ -726,23 +758,21 @@ def test_explain_says_why_nothing_serves(folder: Path, tmp_path: Path) -> None:
 # Demo
 
 
-def test_demo_json_on_stdout_is_pure(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_demo_json_on_stdout_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Demo with --json - prints the rows and none of its story, and still writes the report."""
-    arguments = ("--data", folder, "--vectors", "tiny", "--seeds", "0", "--out", tmp_path / "out")
+    names = [f"tool {number}" for number in range(12)]
+    requests = {f"r{number}": f"use {name}" for number, name in enumerate(names)}
+    library = Dataset("few", {name: name for name in names}, requests, {f"r{i}": {n: 1.0} for i, n in enumerate(names)})
+    monkeypatch.setattr(tools, "standard_library", lambda: library)
 
-    rows = json.loads(tttembed("demo", *arguments, "--json", "-").stdout)
+    rows = json.loads(tttembed("demo", "--seeds", "0", "--out", tmp_path / "out", "--json", "-").stdout)
 
-    assert {row["dataset"] for row in rows} == {"small"}
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["offsets.safetensors", "report.html"]
+    assert {row["seen"] for row in rows} == {0, 6}
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
 
 
 BAD_DEMO = {
-    "no folder": (("--data", "nowhere"), "nowhere: expected a BEIR folder, found none"),
-    "unknown rewards": (("--rewards", "gpt"), "scores/gpt.tsv: expected stored scores, found none"),
-    "unknown scale": (
-        ("--scale", "stars"),
-        "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 'stars'",
-    ),
     "seeds empty": (("--seeds", ""), "seeds: expected "),
     "negative seed": (("--seeds", "-1"), "seeds: expected "),
     "report over a file": (("--out", "taken"), "taken"),
@@ -752,25 +782,14 @@ BAD_DEMO = {
 
 @pytest.mark.parametrize(("arguments", "reason"), BAD_DEMO.values(), ids=BAD_DEMO)
 def test_bad_input_to_demo_is_one_line(
-    folder: Path, tmp_path: Path, arguments: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, arguments: tuple[str, ...], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bad input to demo ends with exit code 2 and one Error line that gives the reason."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").touch()
 
-    result = tttembed("demo", "--data", folder, "--vectors", "tiny", "--seeds", "0", *arguments)
+    result = tttembed("demo", *arguments)
 
     errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert (result.exit_code, len(errors)) == (2, 1)
     assert reason in errors[0]
-
-
-@pytest.mark.parametrize("arguments", [("--rewards", "gpt"), ("--vectors", "ada")])
-def test_demo_options_of_a_folder_need_the_folder(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Rewards or vectors without --data are refused: the built-in demo would run under a false name."""
-    command = [sys.executable, "-m", "tttembed_rag", "demo", *arguments, "--out", tmp_path / "out"]
-
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-
-    assert done.returncode == 2
-    assert "--data" in done.stderr.splitlines()[-1]

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tttembed_rag.demo import callables
-from tttembed_rag.demo.callables import CARD_LIMIT, Callables, collect_callables
+from tttembed_rag.demo.callables import CARD_LIMIT, Callables, collect_callables, standard_library
 
 REQUESTS = Path(callables.__file__).with_name("requests.tsv")
 
@@ -156,3 +156,12 @@ def test_requests_do_not_name_their_answers(requests: list[tuple[str, list[str]]
     """No request contains the full dotted name of one of its answers."""
     pairs = [(request, answer) for request, answers in requests for answer in answers]
     assert [pair for pair in pairs if re.search(rf"\b{re.escape(pair[1])}\b", pair[0])] == []
+
+
+@pytest.mark.slow
+def test_the_built_in_requests_have_answers() -> None:
+    """Every request of the built-in demo has an answer among the documents."""
+    dataset = standard_library()
+
+    assert len(dataset.queries) > 160
+    assert [query for query, answers in dataset.qrels.items() if not answers.keys() <= dataset.documents.keys()] == []

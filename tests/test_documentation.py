@@ -72,17 +72,25 @@ def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None
 
 
 def run_command(line: str) -> None:
-    """Runs a command as printed; a server, and the demo on its whole built-in corpus, are only parsed."""
+    """Runs a command as printed; a server, and the demo on its whole corpus, are only parsed."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
-    if name == "serve" or (name == "demo" and parameters["data"] is None):
+    if name in ("serve", "demo"):
         return
     provide(parameters)
 
     result = CliRunner().invoke(main, arguments, prog_name="tttembed")
 
     assert result.exit_code == 0, result.output
+
+
+def subcommands(command: click.Command) -> dict[str, click.Command]:
+    """The commands below a group by their names, those of other distributions too; none of a plain command."""
+    if not isinstance(command, click.Group):
+        return {}
+    context = click.Context(command)
+    return {name: found for name in command.list_commands(context) if (found := command.get_command(context, name))}
 
 
 VOTES = (("guide", 1), ("forum thread", -1), ("manual", -1))
@@ -137,7 +145,7 @@ def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     name, *rest = arguments
     if name in ("--help", "--version"):
         return name, {}
-    context = main.commands[name].make_context(name, rest)
+    context = subcommands(main)[name].make_context(name, rest)
     with context:
         return name, context.params
 
@@ -146,7 +154,7 @@ def provide(parameters: dict[str, Any]) -> None:
     """Makes the files and folders that a command reads, where they are missing."""
     vectors, judge = parameters.get("vectors") or "minilm", parameters.get("rewards", QRELS)
     judge = judge[0] if isinstance(judge, tuple) else judge
-    named = (parameters.get(name) for name in ("folder", "data", "source"))
+    named = (parameters.get(name) for name in ("folder", "source"))
     for folder in (*parameters.get("folders", ()), *named):
         if isinstance(folder, Path) and not folder.exists() and not folder.suffix:
             write_folder(folder, vectors, judge)
@@ -241,15 +249,19 @@ def test_options_exist(document: Path) -> None:
     """Every option that the prose shows in code is one of the command's."""
     known = {
         option
-        for command in main.commands.values()
-        for below in [command, *getattr(command, "commands", {}).values()]
+        for command in subcommands(main).values()
+        for below in [command, *subcommands(command).values()]
         for parameter in below.params
         if isinstance(parameter, click.Option)
         for option in parameter.opts
     } | {"--help", "--version"}
     prose = re.sub(r"^```.*?^```", "", document.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
 
-    codes = [code for code in re.findall(r"`([^`]+)`", prose) if not code.startswith("python benchmarks/")]
+    codes = [
+        code
+        for code in re.findall(r"`([^`]+)`", prose)
+        if not code.startswith(("python benchmarks/", "python -m benchmarks"))
+    ]
     shown = {option for code in codes for option in re.findall(r"(?<!\S)--[a-z-]+", code)}
 
     assert shown - known == set()
@@ -260,7 +272,7 @@ def test_commands_in_the_prose_exist(document: Path) -> None:
     """Every `tttembed NAME` that the prose shows in code is a command."""
     shown = set(re.findall(r"`tttembed ([a-z]+)", document.read_text(encoding="utf-8")))
 
-    assert shown - main.commands.keys() == set()
+    assert shown - subcommands(main).keys() == set()
 
 
 @pytest.mark.parametrize("name", sorted(generated.pages()))

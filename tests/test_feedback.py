@@ -7,9 +7,8 @@ import json
 import pytest
 
 from tttembed_rag import DataError, InputError, Scale
-from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.rewards import Event, Feedback
-from tttembed_rag.rewards.events import read_events
+from tttembed_rag.rewards.rows import read_events
 
 DAY = 86_400.0
 HEADER = "query_id,doc_id,signal,value,position,time\n"
@@ -168,7 +167,7 @@ class TestFiles:
         path = tmp_path / "judgments.json"
         ratings = [{"docId": "a", "rating": "3"}, {"docId": "b", "rating": 0.0}]
         path.write_text(json.dumps({"judgmentRatings": [{"query": "my query", "ratings": ratings}]}), encoding="utf-8")
-        feedback = Feedback.read(path, scale=Scale.parse("rubric:0,3"))
+        feedback = Feedback.of(list(read_events(path)), scale=Scale.parse("rubric:0,3"))
 
         assert feedback.by_text({"7": "my query"}, {"a": "A", "b": "B"}) == {("my query", "A"): 3, ("my query", "B"): 0}
 
@@ -198,7 +197,7 @@ class TestFiles:
     def test_no_file_is_an_error(self, tmp_path):
         """A missing file is named."""
         with pytest.raises(DataError, match=r"none.csv: expected feedback, found no file"):
-            Feedback.read(tmp_path / "none.csv")
+            list(read_events(tmp_path / "none.csv"))
 
 
 def test_pairs_are_known_by_text():
@@ -206,10 +205,3 @@ def test_pairs_are_known_by_text():
     feedback = Feedback.of([event("thumb", 1.0)])
 
     assert feedback.by_text({"q": "my query"}, {"d": "my text", "e": "other"}) == {("my query", "my text"): 0.75}
-
-
-def test_more_feedback_is_another_judge():
-    """The fingerprint follows the feedback, so that old rewards are not taken for new ones."""
-    prints = {FeedbackJudge(Feedback.of([event("thumb")] * n).scores, Scale("probability")).fingerprint for n in (1, 2)}
-
-    assert len(prints) == 2

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -193,6 +194,26 @@ class Hung:
         return getattr(self.store, name)
 
 
+class Counted:
+    """A store that keeps what it was *asked*, and says that some tenants have something of their *own*."""
+
+    def __init__(self, store, own=()):
+        self.store, self.own, self.asked = store, dict.fromkeys(own, 1), ()
+        self.text_id = store.text_id
+
+    def generations(self):
+        """Those of the store, and 1 for each that has something of its own."""
+        self.asked += ("generations",)
+        said = self.store.generations()
+        return replace(said, own=self.own | said.own)
+
+    def serving(self, *, tenant="", own=False):
+        """What the store says."""
+        self.asked += (tenant,)
+        said = self.store.serving(tenant=tenant, own=own)
+        return replace(said, generation=self.own.get(tenant, said.generation))
+
+
 class TestHowOftenItLooks:
     """Queries come first."""
 
@@ -274,35 +295,20 @@ class TestTenants:
             assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         assert first == BASE
 
-    def test_newcomers_do_not_put_off_the_look_at_all_others(self, store, monkeypatch):
-        """However often new tenants are met, what all others are served is looked at in its time."""
-        monkeypatch.setattr("tttembed_rag.serving.following._SHARE", 1e-9)
-        follower = Follower(store, every=0.01)
-        left = follower.round()
-        time.sleep(0.3)
-        follower.snapshot("acme")
-        later = follower.round()
+    def test_newcomers_do_not_put_off_the_look_at_all_others(self, store):
+        """However often new tenants are met, each look finds what all others are served."""
+        follower = Follower(store, every=60)
+        follower.refresh()
+        store.registry.halt(tenant="acme", by="test")
+        store.publish(offsets_of(1), by="test")
+        follower._wanted.add("acme")
+        follower.round()
 
-        assert later < left - 0.2
+        assert [follower.status(tenant).version for tenant in ("acme", "")] == [None, 1]
 
     def test_many_tenants_are_asked_about_together(self, store):
         """One look reads what changed, and asks once for all the rest; a bad name among them changes nothing."""
-
-        class Counted:
-            """The store, and what it was asked."""
-
-            asked = ()
-            text_id, own_tenants = store.text_id, store.own_tenants
-
-            def generations(self, tenants):
-                self.asked += ("generations",)
-                return store.generations(tenants)
-
-            def serving(self, *, tenant=""):
-                self.asked += (tenant,)
-                return store.serving(tenant=tenant)
-
-        counted = Counted()
+        counted = Counted(store)
         tenants = [f"t{number}" for number in range(50)]
         for tenant in tenants:
             store.registry.halt(tenant=tenant, by="test")
@@ -313,6 +319,34 @@ class TestTenants:
 
         assert sorted(before) == sorted(["", "generations", *tenants])
         assert sorted(counted.asked) == ["generations", "t7"]
+
+    def test_what_concerns_all_reaches_thousands_of_tenants_in_one_look(self, store):
+        """A halt of all, its end, a version for whoever has none of their own: two questions, however many they are."""
+        tenants = [f"t{number}" for number in range(3000)]
+        counted = Counted(store, own=tenants)
+        follower = follow(counted, tenants=tenants, every=60)._source
+        followed = len(follower._snapshots)
+        looks = []
+
+        def look():
+            counted.asked = ()
+            follower.refresh()
+            served = {(now.version, now.reason) for now in map(follower.snapshot, tenants)}
+            looks.append((counted.asked, served))
+
+        store.publish(offsets_of(1), by="test")
+        look()
+        store.registry.halt(by="test", note="all wrong")
+        look()
+        store.registry.resume(by="test")
+        look()
+
+        assert followed == 3001
+        assert looks == [
+            (("generations", ""), {(1, None)}),
+            (("generations", ""), {(None, "halted: all wrong")}),
+            (("generations", ""), {(1, None)}),
+        ]
 
     def test_the_least_recently_served_are_forgotten(self, store, live, monkeypatch):
         """More tenants than can be followed neither grow without end nor lose those that are served."""

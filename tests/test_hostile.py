@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import InputError, Offsets, fit, scope
 from tttembed_rag.cli import main
 from tttembed_rag.embedders import open_embedder
@@ -30,7 +31,6 @@ from tttembed_rag.report import gather
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.system.terminal import printable
-from tttembed_rag.testing import JUDGE, traffic
 from tttembed_rag.worker import Worker
 
 EVIL = "x\n03:00:00  published: version 99: all is well\x1b[2J\x1b]0;owned\x07\u202egnp.exe\u2066"
@@ -111,7 +111,7 @@ class TestJudges:
             "python:nowhere:name?key=secret3",
         ):
             with pytest.raises(InputError) as caught:
-                open_judge(spec, queries={}, documents={})
+                open_judge(spec)
 
             assert "secret@" not in str(caught.value)
             assert "=secret" not in str(caught.value)

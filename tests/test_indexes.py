@@ -185,4 +185,4 @@ def test_missing_faiss_names_the_install_command() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
-    assert done.stdout == "True faiss is not installed; run: pip install 'tttembed-rag[search]'\n"
+    assert done.stdout == "True faiss is not installed; run: pip install 'tttembed-rag[eval]'\n"

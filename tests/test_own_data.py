@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from tttembed_rag import Evidence, Offset, Offsets, Scale
 from tttembed_rag.cli import main
+from tttembed_rag.cli.rows import tasks_of
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.ownrows import tasks_of
 from tttembed_rag.rewards.rows import read_rows
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder

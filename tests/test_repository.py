@@ -25,7 +25,15 @@ PACKAGE = REPO / "tttembed_rag"
 LANGCHAIN = REPO / "integrations" / "langchain-tttembed"
 LLAMA_INDEX = REPO / "integrations" / "llama-index-embeddings-tttembed"
 HAYSTACK = REPO / "integrations" / "tttembed-haystack"
-DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX, HAYSTACK)
+HOSTS = REPO / "integrations" / "tttembed-hosts"
+DISTRIBUTIONS = (REPO, LANGCHAIN, LLAMA_INDEX, HAYSTACK, HOSTS)
+# The import packages of the distributions beside this one.
+ADAPTERS = (
+    LANGCHAIN / "langchain_tttembed",
+    LLAMA_INDEX / "llama_index",
+    HAYSTACK / "src" / "haystack_integrations",
+    HOSTS / "tttembed_hosts",
+)
 
 # What a line names imports from the lines above it alone. A folder is one entry, whose modules may import each other;
 # `__init__` is what `import tttembed_rag` runs. CONTRIBUTING prints this table.
@@ -45,9 +53,9 @@ LAYERS = (
     ("serving",),
     ("__init__",),
     ("capture", "worker"),
-    ("hosts", "proxy"),
+    ("proxy",),
     ("evaluate", "testing", "tools"),
-    ("mteb", "report"),
+    ("report",),
     ("demo",),
     ("cli",),
     ("__main__",),
@@ -126,8 +134,10 @@ def test_the_package_imports_nothing_relative() -> None:
 
 
 def test_the_package_knows_no_framework() -> None:
-    """Nothing in the package imports LangChain or LlamaIndex; the adapters do."""
-    frameworks = re.compile(r"(langchain|llama_index)")
+    """Nothing in the package imports an adapter, or what adapters are for."""
+    frameworks = re.compile(
+        r"(langchain|llama_index|haystack|tttembed_hosts|chromadb|lancedb|fastmcp|mcp|mteb|phoenix)"
+    )
 
     found = [
         (module.name, name) for module in modules(PACKAGE) for name, _ in imports(module) if frameworks.match(name)
@@ -140,7 +150,7 @@ def test_adapters_import_public_names_alone() -> None:
     """The adapters take from tttembed_rag, and from its modules that list public names, nothing else."""
     taken = [
         (name, names)
-        for folder in (LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index", HAYSTACK / "src")
+        for folder in ADAPTERS
         for module in modules(folder)
         for name, names in imports(module)
         if name.partition(".")[0] == "tttembed_rag"
@@ -201,10 +211,9 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_only_the_command_prints() -> None:
     """No module of the package or of an adapter calls print(); the command line uses click."""
-    sources = [PACKAGE, LANGCHAIN / "langchain_tttembed", LLAMA_INDEX / "llama_index", HAYSTACK / "src"]
     printing = [
         str(module.relative_to(REPO))
-        for folder in sources
+        for folder in (PACKAGE, *ADAPTERS)
         for module in modules(folder)
         if module.parent != PACKAGE / "cli"
         for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
@@ -222,7 +231,7 @@ def project(distribution: Path) -> dict[str, object]:
     return tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-@pytest.mark.parametrize("adapter", [LANGCHAIN, LLAMA_INDEX, HAYSTACK], ids=lambda path: path.name)
+@pytest.mark.parametrize("adapter", DISTRIBUTIONS[1:], ids=lambda path: path.name)
 def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
     """An adapter has the package's version and requires exactly that version of it."""
     (pinned,) = [line for line in project(adapter)["dependencies"] if line.startswith("tttembed-rag")]
@@ -233,7 +242,7 @@ def test_adapters_have_the_version_of_the_package(adapter: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The four wheels, built once from copies of the sources, by distribution."""
+    """The wheels, built once from copies of the sources, by distribution."""
     sources, built = tmp_path_factory.mktemp("sources"), {}
     for file in tracked_files():
         target = sources / file.relative_to(REPO)
@@ -251,7 +260,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def unpacked(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The contents of the four wheels in one folder, as an installer lays them out."""
+    """The contents of the wheels in one folder, as an installer lays them out."""
     folder = tmp_path_factory.mktemp("unpacked")
     for wheel in wheels.values():
         with zipfile.ZipFile(wheel) as archive:
@@ -272,6 +281,7 @@ def listed(wheel: Path) -> set[str]:
         (LANGCHAIN.name, LANGCHAIN / "langchain_tttembed"),
         (LLAMA_INDEX.name, LLAMA_INDEX / "llama_index"),
         (HAYSTACK.name, HAYSTACK / "src" / "haystack_integrations"),
+        (HOSTS.name, HOSTS / "tttembed_hosts"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -287,7 +297,6 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     [
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
-        "tttembed_rag/demo/report.html.jinja",
         "tttembed_rag/demo/tools.html.jinja",
         "tttembed_rag/report/report.html.jinja",
         "tttembed_rag/report/style.css",
@@ -297,6 +306,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "llama_index/retrievers/tttembed/py.typed",
         "haystack_integrations/components/connectors/tttembed/py.typed",
         "haystack_integrations/components/embedders/tttembed/py.typed",
+        "tttembed_hosts/py.typed",
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
@@ -346,6 +356,12 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "llama_index.retrievers.tttembed.tools",
         "haystack_integrations.components.connectors.tttembed.recorder",
         "haystack_integrations.components.embedders.tttembed.text_embedder",
+        "tttembed_hosts",
+        "tttembed_hosts.catalogue",
+        "tttembed_hosts.commands",
+        "tttembed_hosts.judgments",
+        "tttembed_hosts.phoenix",
+        "tttembed_hosts.stored",
     ],
 )
 def test_modules_import_from_the_wheels_alone(unpacked_origins: dict[str, str], unpacked: Path, module: str) -> None:
@@ -363,9 +379,12 @@ def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -
         "parts = ('embeddings', 'postprocessor', 'retrievers')\n"
         "haystack = (f'haystack_integrations.components.{part}.tttembed' for part in ('connectors', 'embedders'))\n"
         "llama = (f'llama_index.{part}.tttembed' for part in parts)\n"
-        "for top in ('tttembed_rag', 'langchain_tttembed', *llama, *haystack):\n"
+        "hosts = ('tttembed_hosts.' + part for part in ('catalogue', 'commands', 'judgments', 'phoenix', 'stored'))\n"
+        "for top in ('tttembed_rag', 'langchain_tttembed', *llama, *haystack, 'tttembed_hosts', *hosts):\n"
         "    package = importlib.import_module(top)\n"
         "    origins[top] = package.__file__\n"
+        "    if top.startswith('tttembed_hosts'):\n"
+        "        continue\n"
         "    for found in pkgutil.walk_packages(package.__path__, top + '.'):\n"
         "        if not found.name.endswith('__main__'):\n"
         "            origins[found.name] = importlib.import_module(found.name).__file__\n"

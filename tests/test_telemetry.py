@@ -15,11 +15,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.capture import StoreLog
-from tttembed_rag.judges.feedback import FeedbackJudge
-from tttembed_rag.scales import Scale
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.system import telemetry
+from tttembed_rag.testing import FakeJudge, word_overlap
 from tttembed_rag.worker import Worker
 
 WIDTH = 8
@@ -234,7 +233,7 @@ def test_a_round_of_the_worker_is_seen(read, spans, tmp_path, planted):
     rewards = planted(40, strength=0.9, dtype=np.float32)
     shown = {i: range(rewards.starts[i], rewards.starts[i + 1]) for i in range(40)}
     clicks = {(f"query {i}", f"document {j}"): float(rewards.values[j]) for i, rows in shown.items() for j in rows}
-    judge = FeedbackJudge(clicks, Scale("probability"))
+    judge = FakeJudge(lambda *pair: clicks.get(pair, word_overlap(*pair)), fingerprint="clicks")
     decisions = read("tttembed.publish.decisions")
     with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
         for i, rows in shown.items():

@@ -193,3 +193,13 @@ def test_overlap_is_a_share(query, document):
     """In [0, 1], 1 for a text and itself where it has words."""
     assert 0.0 <= word_overlap(query, document) <= 1.0
     assert word_overlap(query, f"{document} {query}") in (0.0, 1.0)
+
+
+def test_the_fakes_need_no_pytest():
+    """They import where it is not installed, as after `pip install tttembed-rag`."""
+    code = "import sys; sys.modules['pytest'] = None; import tttembed_rag.testing; print(tttembed_rag.testing.__all__)"
+
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+
+    assert done.returncode == 0, done.stderr
+    assert "FakeEmbedder" in done.stdout

@@ -22,11 +22,10 @@ from tttembed_rag import InputError, Scale
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
-from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store
-from tttembed_rag.testing import eventually
+from tttembed_rag.testing import FakeJudge, eventually
 from tttembed_rag.worker import Probe, Worker, wary
 from tttembed_rag.worker.memory import Memory
 
@@ -103,8 +102,8 @@ class TestOneRound:
 
     def judge(self, kind, world, reranker):
         """A judge of that kind that says what the world knows."""
-        if kind == "feedback":
-            return FeedbackJudge(world.scores, Scale("probability"))
+        if kind == "table":
+            return FakeJudge(lambda query, text: world.judged(query, [text])[0])
         if kind == "http":
             return http_judge(reranker()[0])
 
@@ -114,7 +113,7 @@ class TestOneRound:
 
         return RubricJudge(complete, model="function")
 
-    @pytest.mark.parametrize("kind", ["feedback", "rubric", "http"])
+    @pytest.mark.parametrize("kind", ["table", "rubric", "http"])
     def test_what_waits_is_judged_learned_from_and_served(self, kind, world, store, reranker):
         """Held-out queries find better documents after one round, whoever judged."""
         store.observe(world.served(range(40)))

@@ -21,6 +21,24 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
+__all__ = [
+    "DataError",
+    "EmbedderError",
+    "InputError",
+    "JudgeError",
+    "LeaseLost",
+    "MissingExtraError",
+    "OffsetFileError",
+    "RewardError",
+    "StoreError",
+    "StoreTooSlow",
+    "StoreUnavailable",
+    "Superseded",
+    "TTTEmbedError",
+    "VectorError",
+    "require",
+]
+
 
 class TTTEmbedError(Exception):
     """Root of every exception this package raises on purpose."""
@@ -78,10 +96,10 @@ class MissingExtraError(TTTEmbedError, ImportError):
     """An optional library is not installed; the message carries the install command."""
 
 
-def require(module: str, extra: str) -> ModuleType:
-    """Import an optional *module*, or say which *extra* of this package brings it."""
+def require(module: str, extra: str, *, of: str = "tttembed-rag") -> ModuleType:
+    """Import an optional *module*, or say which *extra* of the distribution *of* brings it."""
     try:
         return import_module(module)
     except ImportError as exc:
-        msg = f"{module.partition('.')[0]} is not installed; run: pip install 'tttembed-rag[{extra}]'"
+        msg = f"{module.partition('.')[0]} is not installed; run: pip install '{of}[{extra}]'"
         raise MissingExtraError(msg) from exc

@@ -143,7 +143,7 @@ def worker(gemini, store):
 
     def make(settling=600.0):
         patience = Patience(attempts=2, first_wait=0.001)
-        lines, judge = open_batch_service(spec).judge, open_judge(spec, queries={}, documents={})
+        lines, judge = open_batch_service(spec).judge, open_judge(spec)
         service = GeminiBatches(lines, "tiny", base_url=gemini.url, patience=patience, settling=settling)
         return Worker(store, judge, batches=service, price=Price(input=2.0, output=12.0), min_new=100_000)
 

@@ -38,7 +38,7 @@ def process(batch_server, spec, store_url):
     running = []
 
     def work():
-        judge = open_judge(spec, queries={}, documents={})
+        judge = open_judge(spec)
         service = OpenAIBatches(
             open_batch_service(spec).judge,
             batch_server.url,

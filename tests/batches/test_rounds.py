@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, store, server, spec):
         self.store, self.server, self.spec = store, server, spec
-        self.judge = open_judge(spec, queries={}, documents={})
+        self.judge = open_judge(spec)
         self.lines = open_batch_service(spec).judge
 
     def worker(self, *, settling=600.0, **options):

@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 from sqlalchemy import String, cast, exists, select
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.capture import Known
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.log import observing
 from tttembed_rag.stores.work import judgequeue
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 
 # Trials of each fault, and the seed of the first.
 TRIALS = int(os.environ.get("TTTEMBED_FAULT_TRIALS", "2"))

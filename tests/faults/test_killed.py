@@ -5,12 +5,13 @@ import time
 
 import numpy as np
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges import HttpJudge, Patience
 from tttembed_rag.judging import Budget
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()

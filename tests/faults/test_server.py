@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
@@ -22,7 +23,7 @@ from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Spend, open_store
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.holding import Holding
 

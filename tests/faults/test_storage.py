@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from tests.traffic import JUDGE, facts, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreError, TTTEmbedError
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store, schema
-from tttembed_rag.testing import JUDGE, facts, traffic
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import fit
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import LeaseLost, StoreError, StoreUnavailable
@@ -19,7 +20,7 @@ from tttembed_rag.judging import Budget
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Candidate, Served, open_store, schema
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 
 BASE = np.linspace(-1.0, 2.0, 8).tolist()

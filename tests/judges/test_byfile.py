@@ -580,7 +580,7 @@ def test_the_request_of_a_batch_is_the_live_one(serve, monkeypatch):
         (f"gemini:gemini-3.5-flash?url={gemini.url}", gemini, "request"),
         (f"http+vllm-score:{scorer.url.removeprefix('http:')}?model=m", scorer, "body"),
     ):
-        live, by_file = open_judge(spec, queries={}, documents={}), open_by_file(spec)
+        live, by_file = open_judge(spec), open_by_file(spec)
         live.score("a query", ["a document"])
         request = json.loads(by_file.line(bytes(32), "a query", "a document"))
 
@@ -594,7 +594,7 @@ def test_openai_has_the_same_name_both_ways(monkeypatch):
     by_file = open_by_file("openai:gpt-5-mini")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
 
-    assert open_judge("openai:gpt-5-mini", queries={}, documents={}).fingerprint == by_file.fingerprint
+    assert open_judge("openai:gpt-5-mini").fingerprint == by_file.fingerprint
 
 
 def test_answers_of_both_ways_are_one(proven, serve, tmp_path):
@@ -602,7 +602,7 @@ def test_answers_of_both_ways_are_one(proven, serve, tmp_path):
     scorer = serve(lambda *_: (500, {}, {}))
     one = proven(f"http+vllm-score:{scorer.url.removeprefix('http:')}?model=m")
     one.read(*map(result_of, requests_in(*one.write().files)))
-    live = open_judge(f"http+vllm-score:{scorer.url.removeprefix('http:')}?model=m", queries={}, documents={})
+    live = open_judge(f"http+vllm-score:{scorer.url.removeprefix('http:')}?model=m")
 
     assert judge_all(one.plan, live, one.cache).rewards == one.verdicts().rewards
     assert scorer.asked == []

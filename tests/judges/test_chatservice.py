@@ -36,7 +36,7 @@ def test_a_judge_in_one_line(serve, monkeypatch, kind, answer):
     """The spec of either protocol is a judge that tells a good from a bad document; its usage is the reported one."""
     monkeypatch.setenv("MY_KEY", "secret")
     server = serve(answer)
-    judge = open_judge(f"{kind}:some-model?url={server.url}/v1&key=MY_KEY&tokens=99", queries={}, documents={})
+    judge = open_judge(f"{kind}:some-model?url={server.url}/v1&key=MY_KEY&tokens=99")
 
     with metered() as meter:
         assert check_judge(judge) == [5.0, 0.0]
@@ -115,7 +115,7 @@ class TestPython:
         monkeypatch.chdir(tmp_path)
 
         def opened(name):
-            return open_judge(f"python:judges_of_test:{name}", queries={}, documents={})
+            return open_judge(f"python:judges_of_test:{name}")
 
         assert opened("grade").score("q", ["d"]) == [4.0]
         words = word_overlap("a b", "b")

@@ -185,6 +185,21 @@ def test_judges_a_log_with_feedback(tmp_path):
     assert "1 without a score" in result.stdout
 
 
+def test_judgments_take_their_scale_from_the_options(tmp_path):
+    """And a pair without a judgment has no score."""
+    log, qrels = tmp_path / "served.jsonl", tmp_path / "qrels.txt"
+    candidates = [{"id": "d", "text": "D"}, {"id": "e", "text": "E"}]
+    log.write_text(json.dumps({"query_id": "q", "query": "Q", "candidates": candidates}), encoding="utf-8")
+    qrels.write_text("q 0 d 2\n", encoding="utf-8")
+    result = tttembed("judge", log, "--judge", f"feedback:{qrels}?scale=rubric:0,2", "--json")
+    other = tttembed("judge", log, "--judge", f"feedback:{qrels}?grades=2")
+
+    assert rows(tmp_path / "scores" / "qrels.tsv") == [["q", "d", "1"]]
+    assert (json.loads(result.stdout)["pairs"], json.loads(result.stdout)["unjudged"]) == (2, 1)
+    assert other.exit_code == 2
+    assert "expected options scale, half_life_days, attention" in other.stderr
+
+
 def test_thumbs_down_written_as_zero_are_refused(folder):
     """A file of votes 1 and 0 is not read as one of votes that were taken back."""
     (folder / "fb.csv").write_text(

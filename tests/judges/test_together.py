@@ -158,7 +158,7 @@ class TestSpecs:
             f"cross-encoder:{classifier_folder}?device=cpu&scale=logit&batch_tokens=99": CrossEncoderJudge,
             f"rubric:{reranker_folder}?device=cpu": RubricJudge,
         }
-        opened = {spec: open_judge(spec, queries={}, documents={}) for spec in kinds}
+        opened = {spec: open_judge(spec) for spec in kinds}
 
         assert kinds == {spec: type(judge) for spec, judge in opened.items()}
         assert [str(judge.scale) for judge in opened.values()] == ["probability", "logit", "rubric:0,5"]
@@ -172,7 +172,7 @@ class TestSpecs:
             f"http+cohere:{address}?model=m",
             f"http+cohere:{address}/other?key=MINE&per_minute=100&characters=3",
         ):
-            judge = open_judge(spec, queries={}, documents={})
+            judge = open_judge(spec)
             assert isinstance(judge, HttpJudge)
             judge.score("q", ["document"])
 
@@ -189,15 +189,7 @@ class TestSpecs:
         part = {"content": {"parts": [{"text": "Score: 2"}]}, "finishReason": "STOP"}
         server = serve(lambda *_: (200, {}, {"candidates": [part]}))
 
-        assert open_judge(f"gemini:m?url={server.url}", queries={}, documents={}).score("q", ["d"]) == [2.0]
-
-    def test_opens_feedback(self, tmp_path):
-        """Judgments take their scale from the options."""
-        path = tmp_path / "qrels.txt"
-        path.write_text("q 0 d 2\n", encoding="utf-8")
-        judge = open_judge(f"feedback:{path}?scale=rubric:0,2", queries={"q": "Q"}, documents={"d": "D"})
-
-        assert rewards_of(judge, judge.score("Q", ["D"])).tolist() == [1.0]
+        assert open_judge(f"gemini:m?url={server.url}").score("q", ["d"]) == [2.0]
 
     @pytest.mark.parametrize(
         ("module", "spec", "command"),
@@ -213,7 +205,7 @@ class TestSpecs:
         monkeypatch.setitem(sys.modules, module, None)
 
         with pytest.raises(MissingExtraError, match=command):
-            open_judge(spec, queries={}, documents={})
+            open_judge(spec)
 
     @pytest.mark.parametrize(
         ("spec", "message"),
@@ -234,4 +226,4 @@ class TestSpecs:
     def test_other_specs_are_errors(self, spec, message):
         """The error lists what is known and shows what came."""
         with pytest.raises(InputError, match=message):
-            open_judge(spec, queries={}, documents={})
+            open_judge(spec)

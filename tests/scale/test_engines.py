@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from tttembed_rag import Offsets, Rewards
 from tttembed_rag.cli import main
 from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.errors import DataError
-from tttembed_rag.evaluate.paper.cells import Cell, CellStore, finished, measured
 from tttembed_rag.scale import fit_sharded
 
 pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
@@ -180,19 +178,12 @@ def test_damage_is_told_by_the_cluster_as_it_is_here(cluster, rewards, tmp_path)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def cell(number):
-    """The columns of a cell."""
-    return {"x": np.array([np.sqrt(number)])}
-
-
 @pytest.mark.slow
-def test_cells_of_a_study_are_tasks_of_a_cluster(cluster, tmp_path):
-    """`--workers ray`: the columns that this process measures; a command says what else there is."""
-    cells = [Cell({"i": number}, partial(cell, number)) for number in range(8)]
-    alone = [columns["x"][0] for columns in measured(cells, CellStore(tmp_path / "alone.sqlite"))]
+def test_splits_of_an_experiment_are_tasks_of_a_cluster(cluster, tmp_path):
+    """`--workers ray`: what this process measures; a command says what else there is."""
     with worker_processes("ray") as pool:
-        done = list(finished(cells, CellStore(tmp_path / "cells.sqlite"), pool, cell))
-    refused = CliRunner().invoke(main, ["tables", "budget", str(tmp_path), "--workers", "spark"])
+        done = [future.result() for future in [pool.submit(np.sqrt, number) for number in range(8)]]
+    refused = CliRunner().invoke(main, ["eval", str(tmp_path), "--workers", "spark"])
 
-    assert sorted(columns["x"][0] for columns in done) == alone
+    assert done == [np.sqrt(number) for number in range(8)]
     assert "expected a number from 1 on, ray or ray://HOST:PORT, got 'spark'" in refused.output

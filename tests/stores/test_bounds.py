@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sqlalchemy import insert
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag import Evidence, Offset, Offsets, fit
 from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
@@ -20,7 +21,6 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.testing import JUDGE, learned, traffic
 from tttembed_rag.worker import Probe
 
 

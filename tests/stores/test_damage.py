@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from sqlalchemy import Table, select
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import Rewards
 from tttembed_rag.errors import RewardError
 from tttembed_rag.stores import Store, open_store, schema
-from tttembed_rag.testing import JUDGE, traffic
 
 pytestmark = pytest.mark.slow
 

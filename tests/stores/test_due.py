@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sqlalchemy import event, text
 
+from tests.traffic import JUDGE
 from tttembed_rag import Offsets
 from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.testing import JUDGE
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from sqlalchemy import make_url, text
 
+from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag import Offsets
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.testing import JUDGE, eventually, learned, traffic
+from tttembed_rag.testing import eventually
 
 
 def path_of(url: str) -> Path:

@@ -10,13 +10,13 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import stores
 from tttembed_rag.errors import StoreError
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.stores.records import checksum
-from tttembed_rag.testing import JUDGE, traffic
 
 SCRIPTS = ScriptDirectory(Path(stores.__file__).parent / "migrations")
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag.errors import RewardError
 from tttembed_rag.stores import Candidate, Served, open_store
-from tttembed_rag.testing import JUDGE, traffic
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
+from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag.errors import StoreError
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.testing import JUDGE, learned, traffic
 
 pytestmark = pytest.mark.slow
 WRITERS, READERS, BATCHES = 4, 4, 4

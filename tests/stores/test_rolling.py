@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import inspect, text
 
+from tests.traffic import JUDGE, traffic
 from tttembed_rag import Offsets
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import LeaseLost, StoreUnavailable
@@ -12,7 +13,7 @@ from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.testing import JUDGE, eventually, traffic
+from tttembed_rag.testing import eventually
 
 
 def columns_at(url: str, revision: str) -> dict[tuple[str, str], bool]:

@@ -1,6 +1,6 @@
 """The published suite, on both databases."""
 
-from tttembed_rag.testing import StoreSuite
+from tests.stores.suite import StoreSuite
 
 
 class TestStore(StoreSuite):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag.report import StoreReport, gather
 from tttembed_rag.stores import open_store
-from tttembed_rag.testing import JUDGE, learned, traffic
 
 
 def told(url: str) -> StoreReport:

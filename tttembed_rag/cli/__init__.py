@@ -5,7 +5,6 @@ from tttembed_rag.cli import (
     data,
     embedding,
     judge,
-    judgments,
     learning,
     measuring,
     offsets,
@@ -13,7 +12,6 @@ from tttembed_rag.cli import (
     serve,
     spans,
     store,
-    tables,
     tools,
     worker,
 )
@@ -24,7 +22,6 @@ __all__ = [
     "data",
     "embedding",
     "judge",
-    "judgments",
     "learning",
     "main",
     "measuring",
@@ -33,7 +30,6 @@ __all__ = [
     "serve",
     "spans",
     "store",
-    "tables",
     "tools",
     "worker",
 ]

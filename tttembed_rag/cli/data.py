@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -91,7 +92,7 @@ def _check_same(folder: Path, there: Path, choices: Mapping[str, str | None]) ->
 
 def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
     """Write the collection called *name* to *folder*, unless a run with the same choices has."""
-    from tttembed_rag.evaluate.catalogue import load_collection
+    from tttembed_rag.system.extensions import extension
 
     wanted, made = {"name": name, **choices}, _asked(folder)
     if made is None and folder.exists() and any(folder.iterdir()):
@@ -100,7 +101,8 @@ def _fetch(name: str, folder: Path, choices: Mapping[str, str | None]) -> None:
         raise click.UsageError(f"{folder}: expected a folder made for {wanted}, got one for {made}")
     if made == wanted and (folder / "corpus.jsonl").is_file():
         return
-    collection = load_collection(name, **choices)
+    load: Any = extension("tttembed.collections", "mteb", brings="collections by name are a part")
+    collection = load(name, **choices)
     folder.mkdir(parents=True, exist_ok=True)
     origin = {**collection.origin, "asked": wanted}
     write_whole(folder / _NOTE, json.dumps(origin, indent=1).encode() + b"\n")

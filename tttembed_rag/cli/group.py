@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,10 @@ import click
 
 from tttembed_rag import __version__
 from tttembed_rag.errors import TTTEmbedError
+from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
+
+__all__ = ["CommandT", "Many", "check_target", "counted", "main", "say", "write_json"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -28,16 +32,46 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST_ERROR else f"{text[:half]} ... {text[-half:]}"
 
 
+@contextmanager
+def said_in_one_line() -> Iterator[None]:
+    """Turns the package's own errors within the block, and those of files, into one line and exit code 2."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # the reader has seen enough: not bad input
+    except (TTTEmbedError, OSError) as exc:
+        raise click.UsageError(_short(printable(str(exc)))) from exc
+
+
+# Commands that tttembed-hosts brings, by the group they are in.
+_HOSTED = {"tttembed.commands": ("annotate", "judgments"), "tttembed.commands.tools": ("serve",)}
+
+
 class _Commands(click.Group):
-    """Turns the package's own errors, and those of files, into one line and exit code 2."""
+    """Says errors in one line.
+
+    Commands of other distributions are found by their entry points, and imported where one of them is asked for.
+    """
+
+    group_class = type
+
+    @property
+    def _added(self) -> str:
+        return "tttembed.commands" if self is main else f"tttembed.commands.{self.name}"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *extensions(self._added)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None or cmd_name not in (*extensions(self._added), *_HOSTED.get(self._added, ())):
+            return own
+        found: click.Command = extension(self._added, cmd_name, brings=f"`{ctx.command_path} {cmd_name}` is a command")
+        return found
 
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with said_in_one_line():
             return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # the reader has seen enough: not bad input
-        except (TTTEmbedError, OSError) as exc:
-            raise click.UsageError(_short(printable(str(exc)))) from exc
 
 
 class Many(click.ParamType[tuple[Any, ...]]):

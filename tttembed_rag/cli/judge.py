@@ -19,7 +19,7 @@ from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
 if TYPE_CHECKING:
-    from tttembed_rag.judging.plan import Progress, Verdicts
+    from tttembed_rag.judging.plan import Plan, Progress, Verdicts
     from tttembed_rag.judging.spending import Price
     from tttembed_rag.rewards.observations import Observation
 
@@ -85,10 +85,9 @@ def judge(
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
     from tttembed_rag.evaluate.observed import observe
-    from tttembed_rag.judges.feedback import FeedbackJudge
     from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judging.cache import ScoreCache
-    from tttembed_rag.judging.files import write_scores
+    from tttembed_rag.judging.files import read_feedback
     from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
     from tttembed_rag.judging.running import check_once, forecast, judge_all
     from tttembed_rag.judging.spending import Budget, Price
@@ -97,7 +96,8 @@ def judge(
     if target.is_dir():
         raise click.UsageError(f"{target}: expected a file, got a folder")
     caps = Budget.parse(budget)
-    if not price and spec.partition(":")[0] in FREE:
+    feedback = spec.startswith("feedback:")
+    if not price and (feedback or spec.partition(":")[0] in FREE):
         caps = replace(caps, usd=None)
     draft = Plan([], depths, caps, Price.parse(price), seed)
     vectors = vectors or "minilm" if embed is None else _embedded(source, embed, vectors)
@@ -107,9 +107,16 @@ def judge(
         cache_file = _cache_path(cache_path, target, dry_run=dry_run)
         run_by_file(batch, spec, plan, cache_file, target, dry_run=dry_run, probe=not no_probe, as_json=as_json)
         return
-    scorer = open_judge(spec, **_texts(source, served))
+    if feedback:
+        given = read_feedback(spec, plan, **_texts(source, served))
+        if dry_run:
+            _report("forecast", spec, given.progress, plan.price, as_json=as_json, of=plan.pairs)
+        else:
+            _write(target, spec, given, plan, as_json=as_json)
+        return
+    scorer = open_judge(spec)
     with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
-        probe = not no_probe and not isinstance(scorer, FeedbackJudge)
+        probe = not no_probe
         ahead = forecast(plan, scorer, cache, probe=probe)
         if dry_run:
             _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
@@ -128,10 +135,7 @@ def judge(
             except KeyboardInterrupt:
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
-    write_scores(target, verdicts)
-    _report(
-        "judged", spec, verdicts.progress, plan.price, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target
-    )
+    _write(target, spec, verdicts, plan, as_json=as_json)
     if verdicts.stopped not in ("", BUDGET_ENDED):
         raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
 
@@ -175,6 +179,16 @@ def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | Non
         return None
     cache.parent.mkdir(parents=True, exist_ok=True)
     return cache
+
+
+def _write(target: Path, spec: str, verdicts: Verdicts, plan: Plan, *, as_json: bool) -> None:
+    """Write the scores, and say so."""
+    from tttembed_rag.judging.files import write_scores
+
+    write_scores(target, verdicts)
+    _report(
+        "judged", spec, verdicts.progress, plan.price, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target
+    )
 
 
 def _money(usd: float, price: Price, bound: str = "") -> str:

@@ -241,14 +241,7 @@ class RewardSource:
         read = read_embedded(
             file, embed=self.embed, rewards=self.rewards, scale=self.scale, task=self.task, beside=self.out.parent
         )
-        rewards = Rewards.from_texts(
-            read.rows,
-            embed_query=read.queries.__getitem__,
-            embed_documents=lambda texts: [read.documents[text] for text in texts],
-            judge=read.judge,
-            embedder=read.embedder,
-        )
         documents = {id_of_text(row.document): row.document for row in read.rows}
         lengths = {name: len(text) for name, text in documents.items()}
         asked = {row.query: row.query for row in read.rows}
-        return Found(rewards, lengths, texts=lambda _: (asked, documents))
+        return Found(read.rewards(), lengths, texts=lambda _: (asked, documents))

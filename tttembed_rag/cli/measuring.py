@@ -113,7 +113,6 @@ def _collections(
 ) -> list[Collection]:
     from tttembed_rag.evaluate.collection import open_collection
     from tttembed_rag.evaluate.datasets import QRELS
-    from tttembed_rag.evaluate.ownrows import collections_of
 
     found = []
     several = sum(map(is_file_of_rows, paths)) > 1
@@ -123,9 +122,7 @@ def _collections(
             read = read_embedded(
                 path, embed=embed, rewards=named, scale=scale, task=task or unnamed, beside=path.parent
             )
-            found += collections_of(
-                read.rows, read.queries, read.documents, judge=read.judge, embedder=read.embedder, index=index
-            )
+            found += read.collections(index)
             continue
         refuse_embed(path, embed)
         found.append(open_collection(path, vectors=vectors, rewards=rewards, scale=Scale.parse(scale), index=index))
@@ -141,44 +138,20 @@ _kept = lru_cache(maxsize=1)(_collections)
 
 
 @main.command()
-@click.option("--data", type=click.Path(path_type=Path), help="A BEIR folder instead of the Python standard library.")
-@click.option("--vectors", help="Stored vectors of that folder; without, its texts are embedded.")
-@click.option("--rewards", default="qrels", show_default=True, help="scores/NAME.tsv of that folder, or qrels.")
-@click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH.")
 @click.option("--seeds", default="0,1,2,3,4,5", show_default=True, type=Many(int, "N,..."), help="Splits.")
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("tttembed-demo"), show_default=True, help="Report folder."
 )
-@click.option("--interactive", is_flag=True, help="The report of --data has a slider: the lists at other doses.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
-def demo(
-    data: Path | None,
-    vectors: str | None,
-    rewards: str,
-    scale: str,
-    seeds: tuple[int, ...],
-    out: Path,
-    json_path: Path | None,
-    *,
-    interactive: bool,
-) -> None:
-    """Watch a frozen embedding model get better at a real retrieval job from rewards alone.
-
-    An agent's search over the callables of the standard library, or (with --data) any BEIR folder.
-    """
-    from tttembed_rag.demo.run import run_demo
+def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
+    """Watch an agent's search over the callables of Python's standard library get better from rewards alone."""
     from tttembed_rag.demo.tools import run_tool_demo
 
-    if data is None and (vectors or rewards != "qrels" or interactive):
-        raise click.UsageError("--vectors, --rewards and --interactive need a folder: --data DIR")
     check_target(json_path)
     quiet = json_path is not None and str(json_path) == "-"
     say: Callable[[str], None] = (lambda _: None) if quiet else click.echo
     began = time.monotonic()
-    if data is None:
-        rows = run_tool_demo(seeds, out, say)
-    else:
-        rows = run_demo(data, vectors, rewards, Scale.parse(scale), seeds, out, say, interactive=interactive)
+    rows = run_tool_demo(seeds, out, say)
     say(f"It took {time.monotonic() - began:.0f} s.")
     if json_path is not None:
         write_json(json_path, rows)

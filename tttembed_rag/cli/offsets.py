@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import main, say
 from tttembed_rag.cli.options import PathAlone, PathOrURL, opened
-from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
+from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder, tasks_of
 from tttembed_rag.cli.telling import offset_facts, offset_line, print_versions, served_now, tell
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -128,7 +127,6 @@ def _of_rows(
 ) -> Explanation:
     """The effect of *offsets* on a *query* of the user's own *file*."""
     from tttembed_rag.evaluate.explaining import explain_in, task_of
-    from tttembed_rag.evaluate.ownrows import tasks_of
 
     read = read_embedded(
         file, embed=embed, rewards=rewards, scale=scale, task=task or task_of(offsets, DEFAULT_TASK), beside=beside
@@ -140,11 +138,7 @@ def _of_rows(
     dataset, scores = next(((one, said) for one, said in found if query in one.queries), (None, None))
     if dataset is None or scores is None:
         raise click.UsageError(f"QUERY: expected the text of a query of {file}, got {query!r}")
-    docs, queries = (
-        np.stack([of[text] for text in texts])
-        for of, texts in ((read.documents, dataset.documents), (read.queries, dataset.queries))
-    )
-    return explain_in(dataset, query, offsets, docs, queries, scores, task=dataset.name, top=top)
+    return explain_in(dataset, query, offsets, *read.vectors(dataset), scores, task=dataset.name, top=top)
 
 
 # What the numbers of a document's line mean.

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from tttembed_rag.stores import Store
 
 
+__all__ = [
+    "PathAlone",
+    "PathOrURL",
+    "as_objects",
+    "in_store",
+    "judged",
+    "of_tenant",
+    "on_record",
+    "opened",
+    "signed",
+    "user",
+]
+
+
 class PathOrURL(click.ParamType[Path | str]):
     """A file or folder, as a path; or the URL of a store, as it is."""
 
@@ -75,6 +89,21 @@ def on_record(command: CommandT) -> CommandT:
 def signed(command: CommandT) -> CommandT:
     """The option that says who acts."""
     return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
+
+
+def judged(command: CommandT) -> CommandT:
+    """The options of a judge that is asked about tools that nobody called."""
+    for option in (
+        click.option("--price", default="", metavar="USD", help="As for `tttembed worker`."),
+        click.option(
+            "--budget", default="pairs=200", show_default=True, metavar="CAPS", help="Of --judge, per day (UTC)."
+        ),
+        click.option(
+            "--judge", metavar="SPEC", help="Asked about a sample of the tools that were listed and not called."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def opened(url: str, *, create: bool = False, upgrade: bool = False) -> Store:

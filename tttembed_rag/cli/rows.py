@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import click
 import numpy as np
@@ -13,15 +13,37 @@ from click.core import ParameterSource
 
 from tttembed_rag.cli.embedding import cached_embedder
 from tttembed_rag.errors import DataError
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.rewards.rows import TextReward, read_rows
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
-    from tttembed_rag.rewards.rows import TextReward
+    from tttembed_rag.evaluate.collection import Collection
+    from tttembed_rag.evaluate.datasets import Dataset
 
 # Vectors of texts that were embedded before, beside what is written or read.
 _CACHE = ".known-vectors.sqlite"
+# A document is relevant to a query where its reward lies above this: more often liked than not. A vote that was taken
+# back is a reward of exactly this.
+RELEVANT = 0.5
+
+
+class TaskOfRows(NamedTuple):
+    """The rows of one task.
+
+    Attributes:
+        dataset: Their texts, which are their own ids, and labels.
+
+        scores: By query and document the mean of what its sources said.
+
+        sources: Scores by query, source and document; of several rewards of a pair by one source their mean.
+    """
+
+    dataset: Dataset
+    scores: dict[str, dict[str, float]]
+    sources: dict[str, dict[str, dict[str, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +68,76 @@ class EmbeddedRows:
     judge: str
     embedder: str
 
+    def rewards(self) -> Rewards:
+        """The rewards to learn from."""
+        return Rewards.from_texts(
+            self.rows,
+            embed_query=self.queries.__getitem__,
+            embed_documents=lambda texts: [self.documents[text] for text in texts],
+            judge=self.judge,
+            embedder=self.embedder,
+        )
+
+    def vectors(self, dataset: Dataset) -> tuple[FloatArray, FloatArray]:
+        """The vectors of the documents and of the queries of a task, in order."""
+        documents = np.stack([self.documents[text] for text in dataset.documents])
+        return documents, np.stack([self.queries[text] for text in dataset.queries])
+
+    def collections(self, index: Literal["flat", "hnsw"]) -> list[Collection]:
+        """A collection for each task, to measure on, with an index of that kind.
+
+        Raises:
+            DataError: No document of a task is relevant.
+        """
+        from tttembed_rag.evaluate.collection import Collection
+
+        found = []
+        for dataset, scores, sources in tasks_of(self.rows):
+            if not any(grade for grades in dataset.qrels.values() for grade in grades.values()):
+                raise DataError(
+                    f"{self.judge}: expected a reward above {RELEVANT:g} in task {dataset.name!r}, found none"
+                )
+            documents, queries = self.vectors(dataset)
+            one = Collection.of(
+                dataset, documents, queries, embedder=self.embedder, judge=self.judge, scores=scores, index=index
+            )
+            found.append(replace(one, sources=sources))
+        return found
+
+
+def tasks_of(rows: Sequence[TextReward]) -> list[TaskOfRows]:
+    """Each task of *rows*, whose documents are all rows' documents.
+
+    Queries without a relevant document have labels too: nothing can be gained there.
+    """
+    from tttembed_rag.evaluate.datasets import Dataset
+
+    given: dict[str, dict[str, dict[str, list[tuple[str, float]]]]] = {}
+    for row in rows:
+        sources = given.setdefault(row.task, {}).setdefault(row.query, {})
+        sources.setdefault(row.source, []).append((row.document, row.reward))
+    documents = {row.document: row.document for row in rows}
+    found = []
+    for task, queries in given.items():
+        by_source = {query: {source: _means(said) for source, said in of.items()} for query, of in queries.items()}
+        scores = {
+            query: _means(pair for said in of.values() for pair in said.items()) for query, of in by_source.items()
+        }
+        qrels = {
+            query: {document: float(score > RELEVANT) for document, score in of_query.items()}
+            for query, of_query in scores.items()
+        }
+        found.append(TaskOfRows(Dataset(task, documents, {query: query for query in scores}, qrels), scores, by_source))
+    return found
+
+
+def _means(said: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean of each document's scores."""
+    scores: dict[str, list[float]] = {}
+    for document, score in said:
+        scores.setdefault(document, []).append(score)
+    return {document: float(np.mean(given)) for document, given in scores.items()}
+
 
 def read_embedded(
     file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
@@ -68,8 +160,6 @@ def read_embedded(
     Raises:
         click.UsageError: No model, or no scores of a log, are named.
     """
-    from tttembed_rag.rewards.rows import read_rows
-
     parsed = Scale.parse(scale)
     log = _is_log(file)
     rows = _judged_log(file, rewards, parsed, task) if log else read_rows(file, scale=parsed, task=task)
@@ -153,7 +243,6 @@ def _judged_log(file: Path, rewards: str | None, scale: Scale, task: str) -> lis
     """The judged pairs of a log."""
     from tttembed_rag.evaluate.files import load_scores
     from tttembed_rag.judging.files import read_log
-    from tttembed_rag.rewards.rows import TextReward
 
     if rewards is None:
         raise click.UsageError(

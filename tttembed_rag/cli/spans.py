@@ -1,11 +1,11 @@
-"""`tttembed import` and `tttembed annotate`: served queries from a log or from spans, and verdicts back onto spans."""
+"""`tttembed import`: served queries from a log or from spans."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,9 +13,10 @@ from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import counted, main
 from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, of_tenant, opened
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.extensions import extension
 
 if TYPE_CHECKING:
-    from tttembed_rag.hosts.reading import Reader, Retrieval
+    from tttembed_rag.capture.spans import Reader, Retrieval
     from tttembed_rag.stores import Served, Store
 
 # Queries that are imported in one transaction: others write in between.
@@ -67,7 +68,7 @@ def import_(
     served = [] if of_spans else _served_log(Path(log), tenant)
     with opened(url, create=True) as store:
         if of_spans:
-            from tttembed_rag.hosts.reading import Reader
+            from tttembed_rag.capture.spans import Reader
 
             reader = Reader(scores_of, None, cut_at)
             served = _served_spans(log, reader, limit, store, tenant, None if scale is None else Scale.parse(scale))
@@ -86,43 +87,6 @@ def import_(
     click.echo(f"{written} queries of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
     if lacking.texts:
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
-
-
-@main.command()
-@click.argument("project", metavar="PROJECT")
-@in_store
-@of_tenant
-@click.option("--judge", metavar="JUDGE", help="Fingerprint of whose rewards.  [default: whoever gave most of late]")
-@click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
-@counted("--limit", 10_000, "Spans read at most, the newest.")
-@as_objects
-def annotate(
-    project: str, url: str, tenant: str, judge: str | None, cut_at: int | None, limit: int, *, as_json: bool
-) -> None:
-    """Write a store's rewards onto the retrieved documents of a Phoenix PROJECT, where its relevance panels read them.
-
-    PROJECT is phoenix+http://HOST:6006/PROJECT. A query and its documents are found by their texts.
-    """
-    from tttembed_rag.hosts.reading import Reader
-
-    with opened(url) as store:
-        named = judge or store.judge(tenant=tenant)
-        if named is None:
-            raise click.UsageError(f"--judge: expected a judge with rewards for tenant {tenant!r}, found none")
-        found = _retrievals(project, Reader(None, None, cut_at), limit)
-        ids = {one.query: store.text_id(one.query) for one in found}
-        rewards = store.history.verdicts(tenant, judge=named, query_ids=sorted(set(ids.values())))
-
-        def verdict_of(query: str, text: str) -> float | None:
-            return rewards.get((ids[query], store.text_id(text)))
-
-        from tttembed_rag.hosts.phoenix import PhoenixProject
-
-        written = PhoenixProject.open(project).annotate(found, verdict_of, judge=named)
-    if as_json:
-        click.echo(json.dumps({"annotations": written, "retrievals": len(found), "judge": named}))
-    else:
-        click.echo(f"{written} documents of {len(found)} retrievals were annotated with rewards of {named}")
 
 
 def _served_log(log: Path, tenant: str) -> list[Served]:
@@ -145,17 +109,16 @@ def _served_log(log: Path, tenant: str) -> list[Served]:
 def _served_spans(
     log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None
 ) -> list[Served]:
-    from tttembed_rag.hosts.spanfiles import served_of
+    from tttembed_rag.capture.spans import served_of
 
     found = _retrievals(log, reader, limit)
     return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]
 
 
 def _retrievals(log: Path | str, reader: Reader, limit: int) -> list[Retrieval]:
-    from tttembed_rag.hosts.spanfiles import read_spans, retrievals_of
+    from tttembed_rag.capture.spans import read_spans, retrievals_of
 
     if isinstance(log, str):
-        from tttembed_rag.hosts.phoenix import PhoenixProject
-
-        return retrievals_of(PhoenixProject.open(log).spans(limit=limit), reader)
+        spans_at: Any = extension("tttembed.spans", "phoenix", brings="projects of Phoenix are read by a part")
+        return retrievals_of(spans_at(log, limit=limit), reader)
     return retrievals_of(read_spans(log), reader)

@@ -167,9 +167,7 @@ def _open(spec: str) -> tuple[Judge, bool]:
     from tttembed_rag.judges.specs import FREE, open_judge
 
     kind = spec.partition(":")[0]
-    if kind == "feedback":
-        raise click.UsageError("--judge: expected who can be asked, got feedback (it goes in by Store.reward)")
-    return open_judge(spec, queries={}, documents={}), kind in FREE
+    return open_judge(spec), kind in FREE
 
 
 class _Printed:

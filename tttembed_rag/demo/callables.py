@@ -1,4 +1,4 @@
-"""The public callables of the running Python's standard library, one card of text each."""
+"""The public callables of the running Python's standard library, one card of text each, and requests for them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import resources
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
+
+from tttembed_rag.evaluate.datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +70,20 @@ class _Found:
             len(self.name),
             self.name,
         )
+
+
+def standard_library() -> Dataset:
+    """The standard library's callables and the requests they answer."""
+    callables = collect_callables()
+    table = resources.files("tttembed_rag.demo").joinpath("requests.tsv").read_text(encoding="utf-8")
+    queries, qrels = {}, {}
+    for number, line in enumerate(table.splitlines()[1:]):
+        request, answers = line.split("\t")
+        relevant = {callables.canonical[name]: 1.0 for name in answers.split(",") if name in callables.canonical}
+        if relevant:  # another Python version may lack a callable
+            queries[f"request-{number}"] = request
+            qrels[f"request-{number}"] = relevant
+    return Dataset("python-standard-library", callables.texts, queries, qrels)
 
 
 def collect_callables() -> Callables:

@@ -15,10 +15,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.demo.run import standard_library
+from tttembed_rag.demo.callables import standard_library
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm
+from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.datasets import Dataset
 from tttembed_rag.evaluate.measures import dcg
 from tttembed_rag.report import drawing
@@ -105,9 +106,14 @@ def run_tool_demo(
         library: Tools, requests, and the tools that people finally used; None is the standard library of this Python.
 
         embedder: The embedding model; None is all-MiniLM-L6-v2.
+
+    Raises:
+        InputError: There is no seed, or a negative one.
     """
-    library = library or standard_library()
+    if not seeds or min(seeds) < 0:
+        raise InputError(f"seeds: expected numbers >= 0, got {tuple(seeds)}")
     out.mkdir(parents=True, exist_ok=True)
+    library = library or standard_library()
     embedder = CachedEmbedder(embedder or _Reader(), VectorCache.open(None))
     say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
     say(f"Embedding the tools with {embedder.fingerprint}, about a minute on two cores ...")

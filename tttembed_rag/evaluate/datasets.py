@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from tttembed_rag.errors import DataError
 
+__all__ = ["QRELS", "Dataset", "Judgments"]
+
 Judgments = Mapping[str, Mapping[str, float]]
 
 # The name under which relevance labels act as a judge: a simulation, and called one in every output.

@@ -16,6 +16,8 @@ from tttembed_rag.system.arrays import UNREADABLE, read_arrays
 from tttembed_rag.system.files import whole_file
 from tttembed_rag.vectors.checks import FloatArray
 
+__all__ = ["embedder_of", "load_beir", "load_scores", "load_vectors", "write_beir", "write_vectors"]
+
 
 def load_beir(folder: Path, split: str = "test", *, labels: bool = True) -> Dataset:
     """The collection in a BEIR *folder*; documents are title and text, joined.

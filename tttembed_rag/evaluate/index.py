@@ -9,6 +9,8 @@ import numpy as np
 from tttembed_rag.errors import InputError, VectorError, require
 from tttembed_rag.vectors.checks import FloatArray, IntArray, as_floats, checked_norms
 
+__all__ = ["FaissIndex"]
+
 # Graph degree and search width of HNSW: FAISS's own guidance for a few million vectors.
 _LINKS = 32
 _SEARCH_WIDTH = 128
@@ -33,7 +35,7 @@ class FaissIndex:
 
             kind: ``flat`` compares every document; ``hnsw`` walks a neighbour graph.
         """
-        faiss = require("faiss", "search")
+        faiss = require("faiss", "eval")
         floats = as_floats("vectors", vectors)
         if floats.ndim != 2 or not floats.size:
             raise VectorError(f"vectors: expected a matrix (N, d) with N > 0, got shape {floats.shape}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from inspect import isfunction
 from math import nan
-from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import InputError
@@ -13,30 +11,22 @@ from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.models.fingerprints import INSTRUCTION
 from tttembed_rag.models.named import load_named
 from tttembed_rag.models.options import Options, without_secrets
-from tttembed_rag.scales import Scale
 
-# Kinds of judges that cost nothing: models on this machine, and feedback of users.
-FREE = ("yesno", "cross-encoder", "rubric", "feedback")
+# Kinds of judges that cost nothing: models on this machine.
+FREE = ("yesno", "cross-encoder", "rubric")
 KINDS = (
-    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, http+SHAPE://HOST, "
-    "python:MODULE:NAME or feedback:FILE"
+    "yesno:MODEL, cross-encoder:MODEL, rubric:MODEL, openai:MODEL, anthropic:MODEL, gemini:MODEL, http+SHAPE://HOST "
+    "or python:MODULE:NAME"
 )
 
 
-def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Judge:
+def open_judge(spec: str) -> Judge:
     """The judge that *spec* names.
 
     `yesno:MODEL`, `cross-encoder:MODEL`, `rubric:MODEL` (a local chat model), `openai:MODEL` (any service that speaks
     its chat completions, by `?url=`), `anthropic:MODEL`, `gemini:MODEL`, `http+SHAPE://HOST[:PORT][/PATH]` or
-    `https+SHAPE://...`, `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt
-    to answer), `feedback:FILE`; options follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
-
-    Args:
-        spec: The text.
-
-        queries: Text by id, for feedback.
-
-        documents: Text by id, for feedback.
+    `https+SHAPE://...` or `python:MODULE:NAME` (a judge, a class or function that makes one, or a function from prompt
+    to answer); options follow as in an address: `cross-encoder:PATH?scale=logit&device=cuda`.
 
     Raises:
         InputError: No such kind or option.
@@ -46,19 +36,12 @@ def open_judge(spec: str, *, queries: Mapping[str, str], documents: Mapping[str,
     options = Options("judge", spec, query)
     if not (colon and target.strip("/")):
         raise InputError(f"judge: expected {KINDS}, got {without_secrets(spec)!r}")
-    judge = _open(spec, kind, target, options, queries, documents)
+    judge = _open(spec, kind, target, options)
     options.check_all_used()
     return judge
 
 
-def _open(
-    spec: str,
-    kind: str,
-    target: str,
-    options: Options,
-    queries: Mapping[str, str],
-    documents: Mapping[str, str],
-) -> Judge:
+def _open(spec: str, kind: str, target: str, options: Options) -> Judge:
     transport, _, shape = kind.partition("+")
     if kind == "yesno":
         from tttembed_rag.judges.yesno import YesNoJudge
@@ -71,18 +54,6 @@ def _open(
         scale: Any = options.take("scale", "probability")
         tokens = options.whole("tokens", 0)
         return CrossEncoderJudge.from_pretrained(target, scale=scale, max_tokens=tokens or None, **options.machine())
-    if kind == "feedback":
-        from tttembed_rag.judges.feedback import FeedbackJudge
-        from tttembed_rag.rewards.events import Feedback
-
-        declared = options.take("scale", "")
-        feedback = Feedback.read(
-            Path(target),
-            scale=Scale.parse(declared) if declared else None,
-            half_life_days=options.number("half_life_days", float("inf")),
-            attention=options.number("attention", 1.0),
-        )
-        return FeedbackJudge(feedback.by_text(queries, documents), feedback.scale)
     if transport in ("http", "https") and shape:
         return _http(f"{transport}:{target}", shape, options)
     if kind == "python":

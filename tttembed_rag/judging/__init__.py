@@ -1,6 +1,6 @@
 """Judging served queries under a budget: which call comes next, which answers are kept, when to stop."""
 
-from tttembed_rag.judging.cache import Paid, ScoreCache
+from tttembed_rag.judging.cache import Answers, Paid, ScoreCache
 from tttembed_rag.judging.files import read_log, write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import judge_all
@@ -8,6 +8,7 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.judging.turns import in_turns, water_fill
 
 __all__ = [
+    "Answers",
     "Budget",
     "Paid",
     "Plan",

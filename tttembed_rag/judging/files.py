@@ -1,15 +1,22 @@
-"""A log of served queries, and the scores that a judge gave, as text files."""
+"""A log of served queries, feedback on them, and the scores that a judge gave, as text files."""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from tttembed_rag.errors import DataError
-from tttembed_rag.judging.plan import Verdicts
-from tttembed_rag.rewards import DEFAULT_TASK
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.models.options import Options
+from tttembed_rag.rewards import DEFAULT_TASK, Feedback
 from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.rewards.rows import read_events
+from tttembed_rag.scales import Scale
 from tttembed_rag.system.files import write_whole
 
 
@@ -46,6 +53,38 @@ def _observation(path: Path, number: int, line: str, task: str) -> Observation:
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"{path}:{number}: expected texts, got another kind of value")
     return observation
+
+
+def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Verdicts:
+    """The scores that a file of feedback holds for the pairs of *plan*.
+
+    Args:
+        spec: ``feedback:FILE``; options follow as in an address: ``feedback:FILE?scale=rubric:0,3&half_life_days=30``.
+
+        plan: The pairs.
+
+        queries: Text by id.
+
+        documents: Text by id.
+
+    Raises:
+        DataError: Not such a file, or one about other queries and documents.
+    """
+    path, _, query = spec.removeprefix("feedback:").partition("?")
+    options = Options("judge", spec, query)
+    scale = options.take("scale", "")
+    days, attention = options.number("half_life_days", math.inf), options.number("attention", 1.0)
+    options.check_all_used()
+    events = list(read_events(Path(path)))
+    scale_of = Scale.parse(scale) if scale else None
+    feedback = Feedback.of(events, scale=scale_of, half_life_days=days, attention=attention)
+    scores = feedback.by_text(queries, documents)
+    rewards: dict[str, dict[str, float]] = {}
+    asked = [(one, name, text) for one, stage in plan.visits() for name, text in stage]
+    for one, name, text in asked:
+        if (score := scores.get((one.query, text))) is not None:
+            rewards.setdefault(one.query_id, {})[name] = float(feedback.scale.to_unit(np.array([score]))[0])
+    return Verdicts(rewards, len(asked) - sum(map(len, rewards.values())), Progress(len(asked)))
 
 
 def write_scores(path: Path, verdicts: Verdicts) -> None:

@@ -2,6 +2,6 @@
 
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Certificate, Evidence, Offset, Scope, Verdict
+from tttembed_rag.offsets.values import AnyScope, Certificate, Evidence, Offset, Scope, Verdict, check_scope
 
-__all__ = ["AnyScope", "Certificate", "Evidence", "KernelMap", "Offset", "Offsets", "Scope", "Verdict"]
+__all__ = ["AnyScope", "Certificate", "Evidence", "KernelMap", "Offset", "Offsets", "Scope", "Verdict", "check_scope"]

@@ -7,16 +7,10 @@ pair is the posterior mean (m/2 + sum w good) / (m + sum w (good + e_p bad)), in
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from tttembed_rag.errors import DataError, InputError
 from tttembed_rag.scales import Scale
@@ -29,9 +23,6 @@ SIGNALS = {
     "success": "1 the document served the task, 0 it did not",
     "judgment": "a grade on the declared scale",
 }
-_BEIR_HEADER = ["query-id", "corpus-id", "score"]
-_QUEPID = {"query", "docid", "rating"}
-_COLUMNS = ("query_id", "doc_id", "signal", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +129,6 @@ class Feedback:
         }
         return cls(scores, scale if imported and scale is not None else Scale("probability"))
 
-    @classmethod
-    def read(
-        cls, path: Path, *, scale: Scale | None = None, half_life_days: float = math.inf, attention: float = 1.0
-    ) -> Feedback:
-        """The feedback in a file: events or Quepid's ratings as CSV, TREC qrels, or OpenSearch judgments as JSON."""
-        return cls.of(list(read_events(path)), scale=scale, half_life_days=half_life_days, attention=attention)
-
     def by_text(self, queries: Mapping[str, str], documents: Mapping[str, str]) -> dict[tuple[str, str], float]:
         """The scores by (query text, document text).
 
@@ -187,108 +171,3 @@ def _check_thumbs(events: Sequence[Event]) -> None:
     if 2 * silent > len(thumbs):
         raise InputError(f"{line}; expected -1 for a thumb down")
     _log.warning("%s; a thumb down is -1", line)
-
-
-def read_events(path: Path) -> Iterator[Event]:
-    """The events of a file, read by its ending: ``.json``, ``.csv``, and qrels of TREC or BEIR under any other.
-
-    A CSV file has the columns of events, or those of Quepid's ratings: query, docid, rating.
-
-    Raises:
-        DataError: Not such a file; the message names the line.
-    """
-    read = {".json": _opensearch, ".csv": _csv}.get(path.suffix, _qrels)
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from read(path, file.read())
-    except FileNotFoundError as exc:
-        raise DataError(f"{path}: expected feedback, found no file") from exc
-    except UnicodeDecodeError as exc:
-        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
-    except csv.Error as exc:
-        raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
-
-
-def _csv(path: Path, text: str) -> Iterator[Event]:
-    rows = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-    if (titles := {name.strip().lower(): name for name in rows.fieldnames or ()}).keys() >= _QUEPID:
-        yield from _quepid(path, rows, titles)
-        return
-    if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
-        raise DataError(f"{path}:1: expected a header with {', '.join(_COLUMNS)}, lacks {', '.join(missing)}")
-    for row in rows:
-        try:
-            position, when = int(row.get("position") or 1), row.get("time")
-            value, seconds = float(row["value"]), seconds_of(when) if when else None
-            yield Event(row["query_id"], row["doc_id"], row["signal"], value, position, seconds)
-        except (TypeError, ValueError) as exc:
-            raise DataError(f"{path}:{rows.line_num}: expected an event ({exc})") from exc
-
-
-def _quepid(path: Path, rows: csv.DictReader[str], titles: Mapping[str, str]) -> Iterator[Event]:
-    """Ratings as Quepid exports and imports them; a document without a rating was not judged."""
-    query, document, rating = (titles[name] for name in ("query", "docid", "rating"))
-    for row in rows:
-        if row[rating] is not None and not row[rating].strip():
-            continue
-        try:
-            yield _judgment(row[query], row[document], row[rating])
-        except (TypeError, ValueError) as exc:
-            raise DataError(f"{path}:{rows.line_num}: expected query, docid and rating ({exc})") from exc
-
-
-def _qrels(path: Path, text: str) -> Iterator[Event]:
-    lines = text.splitlines()
-    beir = bool(lines) and lines[0].split() == _BEIR_HEADER
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or (beir and number == 1):
-            continue
-        try:
-            query, document, grade = line.split() if beir else _without_second(line.split())
-            yield Event(query, document, "judgment", float(grade))
-        except ValueError as exc:
-            columns = "QUERY DOCUMENT GRADE" if beir else "QUERY 0 DOCUMENT GRADE"
-            raise DataError(f"{path}:{number}: expected {columns}, got {line[:60]!r}") from exc
-
-
-def _without_second(fields: list[str]) -> list[str]:
-    return fields[:1] + fields[2:] if len(fields) == 4 else []
-
-
-def _opensearch(path: Path, text: str) -> Iterator[Event]:
-    """A judgment list as it is imported, or as OpenSearch answers who asks for it by its id."""
-    try:
-        said = json.loads(text)
-        lists = [hit["_source"] for hit in said["hits"]["hits"]] if "hits" in said else [said.get("_source", said)]
-        if len(lists) != 1:
-            raise DataError(f"{path}: expected one judgment list, got {len(lists)}: ask OpenSearch for one by its id")
-        entries = list(enumerate(lists[0]["judgmentRatings"], 1))
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
-        if isinstance(exc, DataError):
-            raise
-        raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
-    for number, entry in entries:
-        try:
-            for rating in entry["ratings"]:
-                yield _judgment(entry["query"], rating["docId"], rating["rating"])
-        except (KeyError, OverflowError, TypeError, ValueError) as exc:
-            raise DataError(
-                f"{path}: judgmentRatings {number}: expected query and ratings, each with docId and rating ({exc!r})"
-            ) from exc
-
-
-def _judgment(query: Any, document: Any, grade: Any) -> Event:
-    """The event of a rating; who wrote no query or no document did not judge a pair."""
-    for name, said in (("query", query), ("document", document)):
-        if not isinstance(said, str | int) or not str(said).strip():
-            raise ValueError(f"{name}: expected a text, got {said!r:.40}")
-    return Event(str(query), str(document), "judgment", float(grade))
-
-
-def seconds_of(text: str) -> float:
-    """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
-    try:
-        return float(text)
-    except ValueError:
-        moment = datetime.fromisoformat(text)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

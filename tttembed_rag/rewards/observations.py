@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from tttembed_rag.rewards.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
+__all__ = ["KEYWORD_WEIGHT", "MAX_DEPTH", "MAX_SOURCES", "TOOL_CALLS", "Candidate", "Observation", "Served"]
+
 # In the place of a judge's fingerprint: rewards for calls of tools, from which `tttembed_rag.tools` alone learns.
 TOOL_CALLS = "tool use"
 # The setting of offsets of a search over tools that holds the weight of BM25.

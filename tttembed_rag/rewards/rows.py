@@ -1,17 +1,19 @@
-"""A file of the user's own: a query, a document and what was said of it in each row, as CSV or JSON lines."""
+"""Files of feedback: rows with texts, for `Rewards.from_texts`; and events or judgments with ids, for `Feedback`."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
-from tttembed_rag.rewards.events import SIGNALS, Event, Feedback, seconds_of
+from tttembed_rag.rewards.events import SIGNALS, Event, Feedback
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
@@ -21,6 +23,13 @@ _REWARD = ("reward", "score", "rating")
 _BEHAVIOUR = tuple(signal for signal in SIGNALS if signal != "judgment")
 _WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "up": 1.0, "down": -1.0, "+": 1.0, "-": -1.0}
 COLUMNS = f"query, document (or text), and one of reward, {', '.join(_BEHAVIOUR)}; task, source where several"
+# The columns of events by id, those of Quepid's ratings, and those of BEIR's judgments.
+_EVENT = ("query_id", "doc_id", "signal", "value")
+_QUEPID = ("query", "docid", "rating")
+_BEIR_HEADER = ["query-id", "corpus-id", "score"]
+
+# A row of a file with the number of its line.
+_Row = tuple[int, dict[str, Any]]
 
 
 class TextReward(NamedTuple):
@@ -46,9 +55,9 @@ class TextReward(NamedTuple):
 
 
 def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
-    """The rows of a CSV with a header, or of a file of JSON lines.
+    """The rewards in a CSV with a header, or in a file of JSON lines: one for each pair, task and source.
 
-    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards are as they stand.
+    Thumbs, clicks and successes of a pair become one reward, as `Feedback` gathers them; rewards become their mean.
 
     Args:
         path: The file.
@@ -61,13 +70,8 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
         DataError: Not such a file; the message names the line.
         RewardError: A reward is off the scale.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as exc:
-        raise DataError(f"{path}: expected a file with {COLUMNS}, found none") from exc
-    except UnicodeDecodeError as exc:
-        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
-    rows = list(_csv_rows(path, text) if path.suffix.lower() in (".csv", ".tsv") else _json_rows(path, text))
+    with _read(path, f"a file with {COLUMNS}, found none") as text:
+        rows = list(_table(path, text)[1] if path.suffix.lower() in (".csv", ".tsv") else _json_lines(path, text))
     if not rows:
         raise DataError(f"{path}: expected at least one row with {COLUMNS}, found none")
     first = rows[0][1]
@@ -75,34 +79,149 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
     said = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
     if "query" not in first or document is None or len(said) != 1:
         raise DataError(f"{path}: expected {COLUMNS}, got {', '.join(map(str, first))}")
-    judged: dict[tuple[str, str], list[Event]] = {}
-    given: list[TextReward] = []
+    events: dict[tuple[str, str], list[Event]] = {}
     for number, row in rows:
-        try:
-            query, shown, of_task = _texts(row, "query", document, task)
-            source, value = str(row.get("source") or ""), _number(row[said[0]])
-            if said[0] in _REWARD:
-                reward = float(scale.to_unit(np.array([value]))[0])
-                given.append(TextReward(query, shown, reward, of_task, source))
-                continue
-            place, when = int(row.get("position") or 1), row.get("time")
-            seconds = seconds_of(str(when)) if when else None
-            judged.setdefault((of_task, source), []).append(Event(query, shown, said[0], value, place, seconds))
-        except (InputError, KeyError, TypeError, ValueError) as exc:
-            raise DataError(f"{path}:{number}: expected {COLUMNS} ({exc})") from exc
-    return given + [
-        TextReward(query, shown, score, of_task, source)
-        for (of_task, source), events in judged.items()
-        for (query, shown), score in Feedback.of(events).scores.items()
+        with _expected(path, number, COLUMNS):
+            of_task = row.get("task") or task
+            for name, text in (("query", row["query"]), ("document", row[document]), ("task", of_task)):
+                if not isinstance(text, str) or not text.strip():
+                    raise InputError(f"{name}: expected a text, got {text!r:.40}")
+            value, signal = _number(row[said[0]]), said[0]
+            if signal in _REWARD:
+                value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
+            event = _event(row, row["query"], row[document], signal, value)
+            events.setdefault((of_task, str(row.get("source") or "")), []).append(event)
+    return [
+        TextReward(*pair, score, of_task, source)
+        for (of_task, source), given in events.items()
+        for pair, score in Feedback.of(given, scale=Scale()).scores.items()
     ]
 
 
-def _texts(row: Mapping[str, Any], query: str, document: str, task: str) -> tuple[str, str, str]:
-    found = row[query], row[document], row.get("task") or task
-    for name, text in zip((query, document, "task"), found, strict=True):
-        if not isinstance(text, str) or not text.strip():
-            raise InputError(f"{name}: expected a text, got {text!r:.40}")
-    return found
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a file, read by its ending: ``.json``, ``.csv``, and qrels of TREC or BEIR under any other.
+
+    A CSV file has the columns of events, or those of Quepid's ratings: query, docid, rating. JSON is a judgment list
+    of OpenSearch.
+
+    Raises:
+        DataError: Not such a file; the message names the line.
+    """
+    readers: dict[str, Callable[[Path, str], Iterator[Event]]] = {".json": _opensearch, ".csv": _events}
+    with _read(path, "feedback, found no file") as text:
+        yield from readers.get(path.suffix, _qrels)(path, text)
+
+
+@contextmanager
+def _read(path: Path, expected: str) -> Iterator[str]:
+    """The text of a file; what is wrong with it, or found to be while it is parsed, is a DataError."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            text = file.read()
+        yield text
+    except FileNotFoundError as exc:
+        raise DataError(f"{path}: expected {expected}") from exc
+    except UnicodeDecodeError as exc:
+        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+    except csv.Error as exc:
+        raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
+
+
+@contextmanager
+def _expected(path: Path, line: int, what: str) -> Iterator[None]:
+    """Around the reading of a row: whatever is wrong with it is a DataError that names its line."""
+    try:
+        yield
+    except (InputError, KeyError, OverflowError, TypeError, ValueError) as exc:
+        raise DataError(f"{path}:{line}: expected {what} ({exc})") from exc
+
+
+def _table(path: Path, text: str) -> tuple[Sequence[str], Iterator[_Row]]:
+    """The titles of a CSV file in small letters, and its rows by them."""
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    return reader.fieldnames, ((reader.line_num, row) for row in reader)
+
+
+def _json_lines(path: Path, text: str) -> Iterator[_Row]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parsed_json(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict):
+            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}")
+        yield number, row
+
+
+def _event(row: Mapping[str, Any], query: str, document: str, signal: str, value: float) -> Event:
+    """An event with the place and the time of its row, where these are known."""
+    when = row.get("time")
+    return Event(query, document, signal, value, int(row.get("position") or 1), _seconds(str(when)) if when else None)
+
+
+def _events(path: Path, text: str) -> Iterator[Event]:
+    """Events by id, a row each; or ratings as Quepid exports and imports them, where an empty one is no judgment."""
+    titles, rows = _table(path, text)
+    if set(titles) >= set(_QUEPID):
+        for number, row in rows:
+            if row["rating"] is None or row["rating"].strip():
+                with _expected(path, number, "query, docid and rating"):
+                    yield _judgment(*(row[name] for name in _QUEPID))
+        return
+    if missing := [name for name in _EVENT if name not in titles]:
+        raise DataError(f"{path}:1: expected a header with {', '.join(_EVENT)}, lacks {', '.join(missing)}")
+    for number, row in rows:
+        with _expected(path, number, "an event"):
+            yield _event(row, row["query_id"], row["doc_id"], row["signal"], float(row["value"]))
+
+
+def _qrels(path: Path, text: str) -> Iterator[Event]:
+    lines = text.splitlines()
+    beir = bool(lines) and lines[0].split() == _BEIR_HEADER
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or (beir and number == 1):
+            continue
+        try:
+            query, *ignored, document, grade = line.split()
+            if len(ignored) != (0 if beir else 1):
+                raise ValueError(ignored)
+            yield Event(query, document, "judgment", float(grade))
+        except ValueError as exc:
+            columns = "QUERY DOCUMENT GRADE" if beir else "QUERY 0 DOCUMENT GRADE"
+            raise DataError(f"{path}:{number}: expected {columns}, got {line[:60]!r}") from exc
+
+
+def _opensearch(path: Path, text: str) -> Iterator[Event]:
+    """A judgment list as it is imported, or as OpenSearch answers who asks for it by its id."""
+    try:
+        said = parsed_json(text)
+        lists = [hit["_source"] for hit in said["hits"]["hits"]] if "hits" in said else [said.get("_source", said)]
+        entries = [list_["judgmentRatings"] for list_ in lists]
+        numbered = list(enumerate(entries[0] if entries else [], 1))
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        raise DataError(f'{path}: expected {{"judgmentRatings": [...]}} of OpenSearch ({exc!r})') from exc
+    if len(lists) != 1:
+        raise DataError(f"{path}: expected one judgment list, got {len(lists)}: ask OpenSearch for one by its id")
+    for number, entry in numbered:
+        try:
+            for rating in entry["ratings"]:
+                yield _judgment(entry["query"], rating["docId"], rating["rating"])
+        except (KeyError, OverflowError, TypeError, ValueError) as exc:
+            raise DataError(
+                f"{path}: judgmentRatings {number}: expected query and ratings, each with docId and rating ({exc!r})"
+            ) from exc
+
+
+def _judgment(query: Any, document: Any, grade: Any) -> Event:
+    """The event of a rating; who wrote no query or no document did not judge a pair."""
+    for name, said in (("query", query), ("document", document)):
+        if not isinstance(said, str | int) or not str(said).strip():
+            raise ValueError(f"{name}: expected a text, got {said!r:.40}")
+    return Event(str(query), str(document), "judgment", float(grade))
 
 
 def _number(value: Any) -> float:
@@ -110,23 +229,10 @@ def _number(value: Any) -> float:
     return float(_WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value)
 
 
-def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
+def _seconds(text: str) -> float:
+    """Seconds since 1970 of a number or an ISO date, UTC where it names no zone."""
     try:
-        for row in reader:
-            yield reader.line_num, {(name or "").strip().lower(): value for name, value in row.items()}
-    except csv.Error as exc:
-        raise DataError(f"{path}:{reader.line_num}: expected comma-separated values ({exc})") from exc
-
-
-def _json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = parsed_json(line)
-        except ValueError as exc:
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}") from exc
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}")
-        yield number, row
+        return float(text)
+    except ValueError:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

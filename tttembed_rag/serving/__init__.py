@@ -9,7 +9,7 @@ from tttembed_rag.serving.context import (
     switched_off,
 )
 from tttembed_rag.serving.following import follow
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, ScopeSource, Steering, checked_scope, resolve_scope
@@ -42,6 +42,7 @@ __all__ = [
     "Steering",
     "TwoPass",
     "adrive",
+    "checked_offsets",
     "checked_scope",
     "current_query_id",
     "current_scope",

@@ -1,7 +1,8 @@
 """Live offsets that follow a store: what it publishes is served within seconds, and what it loses goes on being served.
 
-One thread for each store and process asks for the generations of all tenants it serves, in one indexed read,
-and reads a version only where that changed. Queries never wait for it.
+One thread for each store and process asks for the generations of all tenants in one read, and reads a version only
+where its tenant's generation changed. A halt of all is one flag, and tenants without a version of their own are served
+the shared snapshot, so both reach any number of tenants in one look. Queries never wait for it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
-from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import TextId
 from tttembed_rag.serving.context import switched_off
 from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached, checked_interval
 
-__all__ = ["Follower", "ServingStore", "check_url", "follow"]
+if TYPE_CHECKING:
+    from tttembed_rag.stores import Serving, Store
+
+__all__ = ["Follower", "check_url", "follow"]
 
 _log = logging.getLogger(__name__)
 # Tenants with something of their own that are followed at once; beyond it the least recently served is forgotten.
@@ -34,80 +36,13 @@ _SHARE, _LONGEST_REST = 0.01, 2.0
 # Seconds, and times between two looks, after which a store that says nothing is said not to answer.
 _PATIENCE, _LOOKS = 5.0, 3.0
 _NOT_READ = Snapshot(reason="not read from the store yet")
+# Stands for the shared snapshot, at tenants that were read and have neither a live version nor a halt of their own.
+_SHARED = Snapshot(reason="the shared offsets are served")
 _LEFT = Snapshot(reason="the store is no longer followed")
 
 
-class ServedVersion(Protocol):
-    """A published version."""
-
-    @property
-    def number(self) -> int:
-        """Its number, strictly increasing."""
-        ...
-
-    @property
-    def tenant(self) -> str:
-        """Whose it is."""
-        ...
-
-    @property
-    def at(self) -> float:
-        """When it was published, in Unix seconds."""
-        ...
-
-    @property
-    def embedder(self) -> str:
-        """Fingerprint of the embedding model it was learned for."""
-        ...
-
-    @property
-    def offsets(self) -> Offsets:
-        """Its offsets, read when they are asked for."""
-        ...
-
-
-class ServedNow(Protocol):
-    """What a store says a tenant must be served, in one consistent read."""
-
-    @property
-    def generation(self) -> int:
-        """Changes with what the tenant is served."""
-        ...
-
-    @property
-    def version(self) -> ServedVersion | None:
-        """The live version; None for base vectors."""
-        ...
-
-    @property
-    def halted(self) -> str | None:
-        """Why everything is switched off; None where it is not."""
-        ...
-
-
-class ServingStore(Protocol):
-    """What a store must answer to be followed."""
-
-    def generations(self, tenants: Collection[str]) -> Mapping[str, int]:
-        """By tenant, a number that changes with what it is served; cheap. Names it cannot hold are left out."""
-        ...
-
-    def own_tenants(self) -> Collection[str]:
-        """The tenants that may be served something else than the shared tenant; cheap."""
-        ...
-
-    def serving(self, *, tenant: str = "") -> ServedNow:
-        """What *tenant* is served."""
-        ...
-
-    @property
-    def text_id(self) -> TextId:
-        """Gives a text's id in this store, also while the store is away; can be pickled."""
-        ...
-
-
 def follow(
-    store: ServingStore | str,
+    store: Store | str,
     *,
     tenant: str | None = None,
     tenants: Iterable[str] = (),
@@ -166,14 +101,17 @@ class Follower:
         every: Seconds between two looks.
     """
 
-    def __init__(self, store: ServingStore | str, every: float) -> None:
+    def __init__(self, store: Store | str, every: float) -> None:
         self.every = every
-        self._reached: Reached[ServingStore] = Reached(store, _opened)
+        self._reached: Reached[Store] = Reached(store, _opened)
+        # Why base vectors are served to all, as a snapshot; None where they are not.
+        self._off: Snapshot | None = None
+        # The generations that the store says, and those that were read; none before the first look.
+        self._own: Mapping[str, int] = {}
+        self._read: dict[str, int] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._errors: dict[str, str] = {}
-        self._used: set[str] = set()
-        # Tenants with something of their own; all others are served what the shared one is. None before the first look.
-        self._own: frozenset[str] | None = None
+        self._wanted: set[str] = set()
         self._served_at: dict[str, float] = {}
         self._due = 0.0
         self._crowded = False
@@ -193,22 +131,26 @@ class Follower:
 
     def snapshot(self, tenant: str) -> Snapshot:
         """What *tenant* is served now; base vectors until it was read for the first time."""
-        now = self._snapshots.get(tenant)
-        if now is None and self._own is not None and tenant not in self._own:
-            now, tenant = (
-                self._snapshots.get(""),
-                "",
-            )  # a name from a request costs nothing here, however many there are
-        if now is None or self._loop.asleep:
+        if self._loop.asleep:
             self._loop.start()
+        self._outage.check()
+        if self._off is not None:
+            return self._off
+        tenant = self._key(tenant)
+        now = self._snapshots.get(tenant)
         if now is not None:
-            self._used.add(tenant)
-            self._outage.check()
+            self._served_at[tenant] = time.monotonic()
             return now
-        if tenant not in self._used and len(self._used) < 2 * _MOST_TENANTS:
-            self._used.add(tenant)
+        if tenant not in self._wanted and len(self._wanted) < _MOST_TENANTS:
+            self._wanted.add(tenant)
             self._loop.wake()
         return _NOT_READ
+
+    def _key(self, tenant: str) -> str:
+        """The tenant under whose name the snapshot for *tenant* stands: itself, or the shared one."""
+        # A name from a request costs nothing here, however many there are.
+        unknown = bool(self._own) and tenant not in self._own
+        return "" if unknown or self._snapshots.get(tenant) is _SHARED else tenant
 
     def start(self) -> None:
         """Look at the store from now on."""
@@ -218,38 +160,38 @@ class Follower:
 
     def status(self, tenant: str) -> Snapshot:
         """What *tenant* is served now, since when that is known, and what is wrong."""
-        error = self._outage.error or self._errors.get(tenant)
+        error = self._outage.error or self._errors.get(self._key(tenant))
         return replace(self.snapshot(tenant), age=self._outage.age, error=error)
 
     def closed(self) -> Published:
         """What was served last, for good."""
-        unread = dict.fromkeys(self._own or (), _LEFT)
-        others = _LEFT if self._own is None else None
-        return Published({**unread, "": self.snapshot(""), **self._snapshots}, others=others)
+        if self._off is not None:
+            return Published({"": self._off})
+        read = dict(self._snapshots)
+        return Published({"": _LEFT, **{one: read.get(self._key(one), _LEFT) for one in self._own}})
 
-    def refresh(self, tenants: Collection[str]) -> TTTEmbedError | None:
-        """Read what *tenants* are served, where it changed; gives why the store could not be read."""
-        if not tenants:
-            return None
+    def refresh(self, tenants: Collection[str] = ()) -> TTTEmbedError | None:
+        """Read what changed of the tenants that are followed, and of *tenants*; gives why that failed."""
         with self._reading:
             if switched_off():
-                self._snapshots = self._snapshots | dict.fromkeys(tenants, Snapshot(reason=SWITCHED_OFF))
+                self._off = Snapshot(reason=SWITCHED_OFF)
                 return None
             began = time.perf_counter()
             try:
                 self._ask()
                 store = self._reached.store()
-                self._own = frozenset(store.own_tenants())
-                tenants = [tenant for tenant in tenants if not tenant or tenant in self._own]
-                self._leave(self._snapshots.keys() - self._own - {""})
-                now = store.generations(tenants)
-                for tenant in tenants:
-                    if tenant not in now or now[tenant] != self._snapshots.get(tenant, _NOT_READ).generation:
+                now = store.generations()
+                self._off = None if now.halted is None else _halted(now.halted)
+                self._own = now.own
+                self._leave(self._snapshots.keys() - now.own.keys())
+                for tenant in {"", *tenants, *self._snapshots} & now.own.keys():
+                    if self._read.get(tenant) != now.own[tenant]:
                         self._refresh_one(store, tenant)
                 self._outage.answered()
             except TTTEmbedError as error:
                 self._outage.failed(error)
                 return error
+            self._forget_idle()
             telemetry.record("tttembed.refresh.duration", time.perf_counter() - began)
             return None
 
@@ -261,38 +203,31 @@ class Follower:
         """Version and age, for telemetry."""
         if (age := self._outage.age) is not None:
             yield telemetry.Point("tttembed.refresh.age", age, {})
-        for tenant, now in self._snapshots.items():
-            if now.version is not None:
+        for tenant, now in dict(self._snapshots).items():
+            if now.version is not None and self._off is None:
                 yield telemetry.Point("tttembed.refresh.version", now.version, {"tenant": tenant})
 
     def round(self) -> float:
-        """One look at the store; gives the seconds until the next.
-
-        A tenant that is new is read at once, all others when their time has come.
-        """
-        now = time.monotonic()
-        used, self._used = self._used, set()
-        everybody = now >= self._due
-        tenants = used | self._snapshots.keys() if everybody else used - self._snapshots.keys()
-        if everybody:
-            self._due = now + self.every
-        self._served_at |= dict.fromkeys(used, now)
-        with self._reading:
-            self._forget_idle(tenants)
-        busy = time.thread_time()
-        self.refresh(tenants)
-        if everybody:  # newcomers never put off the look at all others
+        """One look at the store; gives the seconds until the next. A tenant that is new wakes the thread earlier."""
+        wanted, self._wanted = self._wanted, set()
+        if wanted or time.monotonic() >= self._due:
+            self._served_at |= dict.fromkeys(wanted, time.monotonic())
+            busy = time.thread_time()
+            if self.refresh(wanted) is not None:
+                self._wanted |= wanted
             rest = min((time.thread_time() - busy) / _SHARE, _LONGEST_REST)
-            self._due = max(self._due, time.monotonic() + rest)
+            self._due = time.monotonic() + max(self.every, rest)
         return max(0.0, self._due - time.monotonic())
 
-    def _refresh_one(self, store: ServingStore, tenant: str) -> None:
-        before = self._snapshots.get(tenant, _NOT_READ)
+    def _refresh_one(self, store: Store, tenant: str) -> None:
         self._ask()
         try:
             with telemetry.span("refresh", tenant=tenant) as note:
-                after = self._read(store, tenant)
-                note(version=after.version or 0, generation=after.generation or 0)
+                now = store.serving(tenant=tenant, own=True)
+                # One assignment in a dict: a reader finds the old snapshot or the new one.
+                after = self._snapshots[tenant] = self._snapshot_of(store, tenant, now)
+                note(version=after.version or 0, generation=now.generation)
+            self._read[tenant] = now.generation
             self._errors.pop(tenant, None)
         except StoreUnavailable:
             raise
@@ -300,53 +235,42 @@ class Follower:
             if self._errors.get(tenant) != str(error):
                 self._errors[tenant] = str(error)
                 _log.warning("tenant %r: what it was served last stays: %s", tenant, error)
-            after = before
-        # One assignment in a dict: a reader finds the old snapshot or the new one.
-        self._snapshots = self._snapshots | {tenant: after}
+            self._snapshots.setdefault(tenant, _NOT_READ)
 
     def _ask(self) -> None:
         self._outage.asked(_PATIENCE + _LOOKS * self.every)
 
-    def _read(self, store: ServingStore, tenant: str) -> Snapshot:
-        now = store.serving(tenant=tenant)
+    def _snapshot_of(self, store: Store, tenant: str, now: Serving) -> Snapshot:
         version = now.version
-        if now.halted is not None or version is None:
-            reason = "nothing was published" if now.halted is None else f"halted: {now.halted}"
-            return Snapshot(reason=reason, generation=now.generation)
-        known = next((one for one in self._snapshots.values() if one.version == version.number), None)
-        if known is None:
+        if now.halted is not None:
+            return _halted(now.halted)
+        if version is None:
+            return _SHARED if tenant else Snapshot()
+        before = self._snapshots.get(tenant, _NOT_READ).version
+        if before != version.number:
             telemetry.record("tttembed.refresh.lag", max(0.0, time.time() - version.at))
-        offsets = version.offsets if known is None else known.offsets
         return Snapshot(
-            offsets,
-            None,
-            version.number,
-            now.generation,
-            version.embedder,
-            owner=version.tenant,
-            text_id=store.text_id,
+            version.offsets, None, version.number, version.embedder, owner=version.tenant, text_id=store.text_id
         )
 
-    def _forget_idle(self, tenants: set[str]) -> None:
-        """Take the least recently served out of *tenants* and out of what is followed, beyond the most."""
-        known = (self._snapshots.keys() | tenants) - {""}
-        if len(known) <= _MOST_TENANTS:
+    def _forget_idle(self) -> None:
+        """Follow no more than the most tenants, those that were served last."""
+        if (beyond := len(self._snapshots) - 1 - _MOST_TENANTS) <= 0:
             return
         if not self._crowded:
             self._crowded = True
-            _log.warning("%d tenants are served: %d are followed at a time", len(known), _MOST_TENANTS)
-        idle = sorted(known, key=lambda one: self._served_at.get(one, 0.0))[: len(known) - _MOST_TENANTS]
-        tenants.difference_update(idle)
-        self._leave(set(idle))
+            _log.warning("%d tenants are served: %d are followed at a time", beyond + _MOST_TENANTS, _MOST_TENANTS)
+        self._leave(sorted(self._snapshots.keys() - {""}, key=lambda one: self._served_at.get(one, 0.0))[:beyond])
 
     def _leave(self, idle: Collection[str]) -> None:
         """Follow some tenants no longer."""
-        if not idle:
-            return
-        self._snapshots = {one: now for one, now in self._snapshots.items() if one not in idle}
         for one in idle:
-            self._served_at.pop(one, None)
-            self._errors.pop(one, None)
+            for known in (self._snapshots, self._read, self._served_at, self._errors):
+                known.pop(one, None)
+
+
+def _halted(why: str) -> Snapshot:
+    return Snapshot(reason=f"halted: {why}")
 
 
 def _round(follower: Follower | None) -> float | None:
@@ -366,7 +290,7 @@ def check_url(store: object) -> None:
         checked_url(store)
 
 
-def _opened(url: str) -> ServingStore:
+def _opened(url: str) -> Store:
     from tttembed_rag.stores import open_store
 
     return open_store(url)
@@ -377,7 +301,7 @@ _followers: WeakValueDictionary[tuple[str | int, str], Follower] = WeakValueDict
 _making = Lock()
 
 
-def _follower_of(store: ServingStore | str, every: float) -> Follower:
+def _follower_of(store: Store | str, every: float) -> Follower:
     is_relative = isinstance(store, str) and store.startswith("sqlite:///") and not store.startswith("sqlite:////")
     key = (store if isinstance(store, str) else id(store)), (str(Path.cwd()) if is_relative else "")
     with _making:
@@ -388,7 +312,7 @@ def _follower_of(store: ServingStore | str, every: float) -> Follower:
         return follower
 
 
-def _unpickled(store: ServingStore | str, every: float, tenants: tuple[str, ...]) -> Follower:
+def _unpickled(store: Store | str, every: float, tenants: tuple[str, ...]) -> Follower:
     follower = _follower_of(store, every)
     follower.refresh(tenants)
     follower.start()

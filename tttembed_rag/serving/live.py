@@ -36,8 +36,6 @@ class Snapshot:
 
         version: Number of the version in its store; None where nothing was published, or not by a store.
 
-        generation: The store's count of changes when this was read; None where it was not read from one.
-
         embedder: Fingerprint of the model the offsets were learned for; empty where it is not known.
 
         error: Why the store could not be read just now; None where it was.
@@ -52,7 +50,6 @@ class Snapshot:
     offsets: Offsets | None = None
     reason: str | None = "nothing was published"
     version: int | None = None
-    generation: int | None = None
     embedder: str = ""
     error: str | None = None
     age: float | None = None
@@ -98,23 +95,20 @@ class Published:
 
     Args:
         snapshots: By tenant; ``""`` are the shared ones.
-
-        others: What tenants without an own snapshot are served; None is the shared ones.
     """
 
-    def __init__(self, snapshots: Mapping[str, Snapshot], others: Snapshot | None = None) -> None:
+    def __init__(self, snapshots: Mapping[str, Snapshot]) -> None:
         self._snapshots = {"": Snapshot(), **snapshots}
-        self._others = others
         self._writing = Lock()
 
-    def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot], Snapshot | None]]:
+    def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot]]]:
         """The same offsets in another process."""
-        return Published, (self._snapshots, self._others)
+        return Published, (self._snapshots,)
 
     def snapshot(self, tenant: str) -> Snapshot:
-        """The tenant's own offsets, else those for all others."""
+        """The tenant's own offsets, else the shared ones."""
         snapshots = self._snapshots
-        return snapshots.get(tenant) or self._others or snapshots[""]
+        return snapshots.get(tenant) or snapshots[""]
 
     status = snapshot
 

@@ -151,6 +151,21 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Generations:
+    """What changes with what is served, of all tenants in one moment.
+
+    Attributes:
+        halted: Why all tenants are served base vectors; None where they are not.
+
+        own: By tenant, a number that rises with each change of its own version or its own halt. The shared tenant, "",
+            is there; of all others those alone that ever had something of their own.
+    """
+
+    halted: str | None
+    own: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """What a process must serve to a tenant, read in one moment.
 

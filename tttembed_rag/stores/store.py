@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -24,7 +24,7 @@ from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_rag.stores.log.reading import Selection
 from tttembed_rag.stores.log.vectors import StoredVectors
 from tttembed_rag.stores.migrating import migrate, salt_of
-from tttembed_rag.stores.records import Counts, Forgotten, Serving, checked_name, checked_reward, is_name
+from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.versions import aliases
 from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.versions.registry import Registry
@@ -302,24 +302,23 @@ class Store(AbstractContextManager["Store"]):
 
     # Serving
 
-    def generations(self, tenants: Collection[str]) -> dict[str, int]:
-        """By tenant, a number that rises whenever what the tenant is served may change; one look-up for all.
+    def generations(self) -> Generations:
+        """Whether all tenants are halted, and a number for each that rises with what is its own; one look-up."""
+        with self._database.read() as connection:
+            return aliases.generations(connection)
 
-        A name that no store can hold is left out.
+    def serving(self, *, tenant: str = "", own: bool = False) -> Serving:
+        """What a process must serve to *tenant*, read in one moment.
+
+        Args:
+            tenant: A tenant; "" is the shared one, whom all others without a live version of their own are served.
+
+            own: Read what is said of *tenant* alone, not of the shared tenant nor of all.
         """
-        with self._database.read() as connection:
-            return aliases.generations(connection, [tenant for tenant in tenants if is_name(tenant)])
-
-    def own_tenants(self) -> list[str]:
-        """The tenants that have been served something of their own: all others are served what the shared one is."""
-        with self._database.read() as connection:
-            return aliases.own_tenants(connection)
-
-    def serving(self, *, tenant: str = "") -> Serving:
-        """What a process must serve to *tenant*, read in one moment."""
         checked_name("tenant", tenant, empty=True)
+        read = aliases.own_serving if own else aliases.serving
         with self._database.read() as connection:
-            return aliases.serving(connection, self._load, tenant)
+            return read(connection, self._load, tenant)
 
     # Tenants
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+__all__ = ["parsed_json"]
+
 
 def parsed_json(text: str | bytes) -> Any:
     """The value that *text* is.

@@ -3,10 +3,11 @@
 from tttembed_rag.tools.catalog import Card, cards_of
 from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
 from tttembed_rag.tools.learning import Lesson
-from tttembed_rag.tools.search import LearnedToolSearch
-from tttembed_rag.tools.turn import Turn, Turns, is_outage
+from tttembed_rag.tools.search import GROWTH, LearnedToolSearch
+from tttembed_rag.tools.turn import Turn, Turns, is_outage, sent_by
 
 __all__ = [
+    "GROWTH",
     "Card",
     "FoundTool",
     "LearnedToolSearch",
@@ -16,4 +17,5 @@ __all__ = [
     "Turns",
     "cards_of",
     "is_outage",
+    "sent_by",
 ]

@@ -369,7 +369,7 @@ def _asked(judge: Any, memory: CallMemory, budget: Budget, price: Price) -> Tool
     if isinstance(judge, str):
         from tttembed_rag.judges.specs import open_judge
 
-        judge = open_judge(judge, queries={}, documents={})
+        judge = open_judge(judge)
     return ToolJudge(memory.store, checked_judge(judge), budget, price)
 
 

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import VectorError
 
+__all__ = ["FloatArray", "IntArray", "as_floats", "checked_norms", "norms", "shift", "shift_one", "unit", "unit_one"]
+
 FloatArray: TypeAlias = NDArray[np.floating[Any]]
 IntArray: TypeAlias = NDArray[np.intp]
 

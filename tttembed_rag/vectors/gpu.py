@@ -32,7 +32,7 @@ def placed(rows: UnitRows, device: Device) -> Rows:
     """
     if device == "cpu" or (device == "auto" and (rows.vectors.nbytes < _WORTH_A_GPU or not _gpu_at_hand())):
         return rows
-    torch = require("torch", "gpu")
+    torch = require("torch", "local")
     if torch.cuda.is_available():
         return TorchRows.of(rows, "cuda")
     if device == "auto":
@@ -94,7 +94,7 @@ class TorchRows:
 
 def _sent(array: NDArray[Any], device: Any) -> Any:
     """An array as a tensor on *device*."""
-    return require("torch", "gpu").from_numpy(np.require(array, requirements=["C", "W"])).to(device)
+    return require("torch", "local").from_numpy(np.require(array, requirements=["C", "W"])).to(device)
 
 
 def _fetched(tensor: Any) -> FloatArray:

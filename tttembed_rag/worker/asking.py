@@ -271,18 +271,17 @@ class Asking:
         given_up: Event,
     ) -> Verdicts | None:
         """Verdicts on *fresh* pairs, until there is *doubt*; None where not even the judge's probe can be paid for."""
-        if not self._judge.knows_some:
-            keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
-            while len(answers.get(keys)) < len(keys):
-                reserved = self._reserve([*fresh, _PROBE], holding)
-                if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
-                    if given_up.wait(_POLL):
-                        return None
-                    continue
-                if not self._affords_probe(reserved.budget):
+        keys = [pair_key(self.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+        while len(answers.get(keys)) < len(keys):
+            reserved = self._reserve([*fresh, _PROBE], holding)
+            if PROBE_QUERY in reserved.elsewhere:  # another worker waits for the answer
+                if given_up.wait(_POLL):
                     return None
-                check_once(self._judge, answers, price=self._price)
-                left = self._reserve(fresh, holding).budget
+                continue
+            if not self._affords_probe(reserved.budget):
+                return None
+            check_once(self._judge, answers, price=self._price)
+            left = self._reserve(fresh, holding).budget
         return judge_all(
             self._plan(fresh, left),
             self._judge,

@@ -17,7 +17,6 @@ import numpy as np
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
-from tttembed_rag.judges.feedback import FeedbackJudge
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.running import LateError, is_cancelled
 from tttembed_rag.judging.spending import Price
@@ -36,9 +35,8 @@ class Wary:
     """A judge with scores that are sensible or None: NaN and scores off its scale count as declined.
 
     An error of any kind is a `JudgeError` (also `SystemExit`, and a `CancelledError` of its own making), and so is an
-    answer without any score for several documents: a server in trouble says NaN to everything, and only `FeedbackJudge`
-    may know nothing of a whole result list. Those pairs are asked about again another day. What the answer cost counts
-    against the budget all the same.
+    answer without any score for several documents: a server in trouble says NaN to everything. Those pairs are asked
+    about again another day. What the answer cost counts against the budget all the same.
 
     Args:
         judge: The judge to ask.
@@ -55,8 +53,6 @@ class Wary:
         self.scale = judge.scale
         self.fingerprint = judge.fingerprint
         self.documents_per_call = documents_per_call(judge)
-        # Feedback knows only the pairs it was given, and costs nothing: no probe, no suspicion.
-        self.knows_some = isinstance(judge, FeedbackJudge)
 
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """The judge's forecast."""
@@ -107,7 +103,7 @@ class Wary:
         held = self.scale.holds(numbers)
         scores = [score if holds else None for score, holds in zip(numbers.tolist(), held.tolist(), strict=True)]
         nonsense = sum(score is None and given is not None for score, given in zip(scores, answer, strict=True))
-        if scores.count(None) == documents and (nonsense or (documents > 1 and not self.knows_some)):
+        if scores.count(None) == documents and (nonsense or documents > 1):
             raise JudgeError(f"{self.fingerprint}: expected scores on its scale {self.scale}, got {answer[0]!r:.40}")
         if nonsense:
             _log.warning("%s: %d of %d scores are off its scale %s", self.fingerprint, nonsense, documents, self.scale)

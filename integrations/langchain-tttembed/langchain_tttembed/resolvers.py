@@ -12,8 +12,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
-
-from tttembed_rag.hosts.stored import from_chroma, from_qdrant
+from tttembed_hosts.stored import from_chroma, from_qdrant
 
 __all__ = ["ids_of", "stored_vectors"]
 

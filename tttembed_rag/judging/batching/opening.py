@@ -36,7 +36,7 @@ def open_batch_service(spec: str) -> BatchService:
             "judge: expected openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME where it is asked by "
             f"batches, got {without_secrets(spec)!r}"
         )
-    judge = open_judge(spec, queries={}, documents={})
+    judge = open_judge(spec)
     if not isinstance(judge, RubricJudge | HttpJudge):
         raise InputError(f"judge: expected a judge that takes batches, got {judge.fingerprint}")
     lines = LineJudge(judge)

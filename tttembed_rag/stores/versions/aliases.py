@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, func, or_, select
@@ -15,8 +15,8 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.records import Serving, Version
-from tttembed_rag.stores.rows import fact, ids_of, in_parts, insert, set_fact
+from tttembed_rag.stores.records import Generations, Serving, Version
+from tttembed_rag.stores.rows import fact, ids_of, insert, set_fact
 
 Alias = Literal["live", "candidate", "previous"]
 # The offsets of a version, by its number.
@@ -32,13 +32,10 @@ _FACTS = (
     *(_v.c.width, _v.c.rewarded, _v.c.kept, _v.c.served, _v.c.probe, _v.c.evidence),
 )
 # Built once, as followers ask it again and again: building a statement takes longer than answering it.
+_EVERYWHERE = select(schema.facts.c.value).where(schema.facts.c.name == _HALTED).scalar_subquery().label("everywhere")
+_GENERATIONS = select(_t.c.name, _t.c.generation, _EVERYWHERE).where(or_(_t.c.generation > 0, _t.c.name == ""))
 _SERVING = (
-    select(
-        _t.c.generation,
-        _t.c.halted,
-        select(schema.facts.c.value).where(schema.facts.c.name == _HALTED).scalar_subquery().label("everywhere"),
-        *_FACTS,
-    )
+    select(_t.c.generation, _t.c.halted, _EVERYWHERE, *_FACTS)
     .outerjoin(_a, and_(_a.c.tenant == _t.c.id, _a.c.alias == "live"))
     .outerjoin(_v, and_(_v.c.number == _a.c.version, _v.c.tenant == _t.c.id))
     .where(or_(_t.c.name == bindparam("tenant"), _t.c.name == ""))
@@ -165,21 +162,21 @@ def _raise_generation(connection: Connection, tenant: int) -> None:
     connection.execute(table.update().where(table.c.id == tenant).values(generation=table.c.generation + 1))
 
 
-def generations(connection: Connection, tenants: Collection[str]) -> dict[str, int]:
-    """By tenant, a number that rises whenever what the tenant is served may change."""
-    table = schema.tenants
-    own: dict[str, int] = {}
-    for names in in_parts(sorted({"", *tenants})):
-        rows = connection.execute(select(table.c.name, table.c.generation).where(table.c.name.in_(names)))
-        own |= {row.name: row.generation for row in rows}
-    shared = own.get("", 0)
-    return {tenant: shared + own.get(tenant, 0) if tenant else shared for tenant in tenants}
+def generations(connection: Connection) -> Generations:
+    """What changes with what is served, of all tenants at once."""
+    # The shared tenant has a row whenever all tenants are halted: `set_halted` makes it.
+    rows = connection.execute(_GENERATIONS).all()
+    return Generations(
+        next((row.everywhere for row in rows), None), {"": 0} | {row.name: row.generation for row in rows}
+    )
 
 
-def own_tenants(connection: Connection) -> list[str]:
-    """The tenants whose generation was ever raised, the shared one apart."""
-    table = schema.tenants
-    return list(connection.execute(select(table.c.name).where(table.c.generation > 0, table.c.name != "")).scalars())
+def own_serving(connection: Connection, load: Load, tenant: str) -> Serving:
+    """What is said of *tenant* alone: its own live version and a halt of its own."""
+    row = next((row for row in connection.execute(_SERVING, {"tenant": tenant}) if row.tenant == tenant), None)
+    if row is None:
+        return Serving(0, None, None)
+    return Serving(row.generation, None if row.number is None else version_of_row(row, load), row.halted)
 
 
 def serving(connection: Connection, load: Load, tenant: str) -> Serving:

@@ -8,7 +8,7 @@ from haystack import Document, component, default_from_dict, default_to_dict
 
 from tttembed_rag import current_scope, scope
 from tttembed_rag.capture import Known, StoreLog
-from tttembed_rag.hosts.saved import checked_store, url_of
+from tttembed_rag.serving.saved import checked_store, url_of
 
 __all__ = ["TTTRecorder"]
 

@@ -8,8 +8,8 @@ from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
 from tttembed_rag import InputError, current_scope, scope
-from tttembed_rag.hosts.saved import checked_store, steering_of
 from tttembed_rag.serving import Steering
+from tttembed_rag.serving.saved import checked_store, steering_of
 
 __all__ = ["TTTTextEmbedder"]
 

@@ -1,0 +1,215 @@
+"""Spans of real frameworks with the real instrumentation of OpenInference, beside the native adapters."""
+
+import asyncio
+import sys
+
+import numpy as np
+import pytest
+
+from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag.capture import RewardLog
+from tttembed_rag.testing import FakeEmbedder, FakeLog
+
+trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the extra spans: the OpenTelemetry SDK is not installed")
+
+from tttembed_rag.capture.spans.processor import TTTSpanProcessor  # noqa: E402 - it needs the SDK
+
+DOCUMENTS = ["wash wool cold", "boil the kettle", "river past the mill", "wool shrinks when hot"]
+
+
+def provided(log):
+    """A processor, and a provider of spans that it sees."""
+    processor, provider = TTTSpanProcessor(log), trace.TracerProvider()
+    provider.add_span_processor(processor)
+    return processor, provider
+
+
+def calls_of(log):
+    """What a log was told, without the objects."""
+    return [(one.query, one.documents, one.scores, one.task) for one in log.calls]
+
+
+class TestLangChain:
+    """The same chain, seen by its own callbacks and by its spans."""
+
+    @pytest.fixture
+    def chain(self):
+        """A chain with two retrievers in an ensemble, compressed, over a store with stemmed word vectors."""
+        pytest.importorskip("langchain_classic", reason="LangChain is not installed")
+        from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+        from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
+        from langchain_core.embeddings import Embeddings
+        from langchain_core.runnables import RunnableLambda
+        from langchain_core.vectorstores import InMemoryVectorStore
+
+        fake = FakeEmbedder()
+
+        class Words(Embeddings):
+            """Vectors of the words of a text."""
+
+            def embed_query(self, text):
+                """One vector."""
+                return list(map(float, fake.embed_query(text)))
+
+            def embed_documents(self, texts):
+                """A vector each."""
+                return [self.embed_query(text) for text in texts]
+
+        words = Words()
+        stores = [InMemoryVectorStore(words) for _ in range(2)]
+        for part, into in enumerate(stores):
+            into.add_texts([f"{text} {part}" for text in DOCUMENTS])
+        ensemble = EnsembleRetriever(retrievers=[one.as_retriever(search_kwargs={"k": 2}) for one in stores])
+        compressed = ContextualCompressionRetriever(
+            base_compressor=EmbeddingsFilter(embeddings=words, k=2), base_retriever=ensemble
+        )
+        return RunnableLambda(lambda query: query.lower()) | compressed
+
+    @pytest.mark.parametrize("metadata", [{}, {"tttembed_scope": "billing"}])
+    def test_both_taps_tell_the_same(self, chain, metadata):
+        """Queries, documents, order and tasks are those of the native adapter, sync, in batches and with a scope."""
+        instrument = pytest.importorskip(
+            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
+        )
+        from langchain_tttembed import RewardCallbackHandler
+
+        native, tapped = FakeLog(), FakeLog()
+        processor, provider = provided(tapped)
+        instrumentor = instrument.LangChainInstrumentor()
+        instrumentor.instrument(tracer_provider=provider)
+        try:
+            config = {"callbacks": [RewardCallbackHandler(native)], "metadata": metadata}
+            chain.invoke("Wash wool", config)
+            with scope("sales"):
+                chain.batch(["hot kettle", "mill river"], config)
+            processor.force_flush()
+        finally:
+            instrumentor.uninstrument()
+
+        assert len(native.calls) == 6
+        assert sorted(calls_of(tapped), key=repr) == sorted(calls_of(native), key=repr)
+        assert {one.task for one in native.calls} == ({"billing"} if metadata else {None, "sales"})
+
+    def test_what_was_tapped_can_be_judged_and_learned(self, chain):
+        """Through a `RewardLog`: observe by spans, judge, and rewards are there for `fit`."""
+        instrument = pytest.importorskip(
+            "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
+        )
+        from tttembed_rag.testing import FakeJudge
+
+        judge, model = FakeJudge(), FakeEmbedder()
+        log = RewardLog.of(judge)
+        processor, provider = provided(log)
+        instrumentor = instrument.LangChainInstrumentor()
+        instrumentor.instrument(tracer_provider=provider)
+        try:
+            chain.invoke("Wash wool")
+            processor.force_flush()
+        finally:
+            instrumentor.uninstrument()
+        log.score_waiting(judge)
+
+        rewards = log.rewards(model.embed_query, model.embed_documents)
+
+        assert (len(rewards.query_vectors), len(rewards.values)) == (1, 4)
+
+
+@pytest.mark.slow
+class TestHaystack:
+    """A real pipeline of Haystack, seen by its spans."""
+
+    @pytest.mark.parametrize("embedders", [1, 2])
+    def test_a_retriever_asked_by_a_vector(self, embedders, tmp_path, monkeypatch):
+        """The query is the one text that was embedded; of several, it is not known which, and none is made up."""
+        instrument = pytest.importorskip(
+            "openinference.instrumentation.haystack", reason="OpenInference of Haystack is not installed"
+        )
+        from haystack import Document, Pipeline, component
+        from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+        from haystack.document_stores.in_memory import InMemoryDocumentStore
+        from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder
+
+        @component
+        class Ones:
+            """A vector of ones for any text."""
+
+            @component.output_types(embedding=list[float])
+            def run(self, text: str):
+                """The vector."""
+                return {"embedding": [1.0, 1.0]}
+
+        monkeypatch.setattr(sys.modules[__name__], "Ones", Ones, raising=False)  # where the instrumentation looks
+        store = InMemoryDocumentStore()
+        store.write_documents([Document(content=text, embedding=[1.0, 0.5]) for text in DOCUMENTS])
+        pipeline = Pipeline()
+        for number in range(embedders):
+            pipeline.add_component(f"text{number}", TTTTextEmbedder(Ones(), store=f"sqlite:///{tmp_path}/ttt.db"))
+        pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=4))
+        pipeline.connect("text0.embedding", "retriever.query_embedding")
+        tapped = FakeLog()
+        processor, provider = provided(tapped)
+        instrumentor = instrument.HaystackInstrumentor()
+        instrumentor.instrument(tracer_provider=provider)
+        try:
+            pipeline.run({f"text{number}": {"text": f"wash {number}"} for number in range(embedders)})
+            processor.force_flush()
+        finally:
+            instrumentor.uninstrument()
+
+        assert [(one.query, set(one.documents)) for one in tapped.calls] == [("wash 0", set(DOCUMENTS))] * (
+            2 - embedders
+        )
+        assert processor.counts.left_out == len(DOCUMENTS) * (embedders - 1)
+
+
+@pytest.mark.slow
+class TestLlamaIndex:
+    """The same query engine, seen by its own events and by its spans."""
+
+    def test_both_taps_tell_the_same(self):
+        """Queries, documents and order are those of the native adapter, sync, async and nested; vectors are bare."""
+        instrument = pytest.importorskip(
+            "openinference.instrumentation.llama_index", reason="OpenInference of LlamaIndex is not installed"
+        )
+        from llama_index.core import Document, MockEmbedding, VectorStoreIndex
+        from llama_index.core.instrumentation import get_dispatcher
+        from llama_index.core.llms import MockLLM
+        from llama_index.core.query_engine import RetrieverQueryEngine
+        from llama_index.core.retrievers import QueryFusionRetriever
+        from llama_index.embeddings.tttembed import TTTEmbedding
+        from llama_index.postprocessor.tttembed import RewardEventHandler
+
+        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+        offset = Offset("global", np.float32([0.5, -0.5, 0.2, 0]), 0.9, 9, evidence)
+        offsets = Offsets([offset], width=4)
+
+        index = VectorStoreIndex.from_documents(
+            [Document(text=text) for text in DOCUMENTS],
+            embed_model=TTTEmbedding(MockEmbedding(embed_dim=4), offsets=offsets),
+        )
+        retriever, model = index.as_retriever(similarity_top_k=3), MockLLM()
+        fused = QueryFusionRetriever([retriever], llm=model, num_queries=1, similarity_top_k=3, use_async=False)
+        engine = RetrieverQueryEngine.from_args(retriever, llm=model)
+        native, tapped = FakeLog(), FakeLog()
+        processor, provider = provided(tapped)
+        handler, dispatcher = RewardEventHandler(native), get_dispatcher()
+        dispatcher.add_event_handler(handler)
+        instrumentor = instrument.LlamaIndexInstrumentor()
+        instrumentor.instrument(tracer_provider=provider)
+        try:
+            engine.query("wash wool")
+            with scope("sales"):
+                asyncio.run(retriever.aretrieve("hot kettle"))
+            fused.retrieve("mill river")
+            processor.force_flush()
+        finally:
+            instrumentor.uninstrument()
+            dispatcher.event_handlers.remove(handler)
+
+        assert {one.query: len(one.documents) for one in native.calls} == {
+            "wash wool": 3,
+            "hot kettle": 3,
+            "mill river": 3,
+        }
+        assert set(map(repr, calls_of(tapped))) == set(map(repr, calls_of(native)))
+        assert [list(one.known.vector) for one in tapped.calls] == 3 * [[0.5, 0.5, 0.5, 0.5]]  # base vectors

@@ -1,0 +1,98 @@
+"""A search transform of FastMCP that learns, and the middleware that tells it which tools worked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tttembed_hosts.extras import require
+from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage, sent_by
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
+
+
+def learned_search(
+    server: FastMCP[Any],
+    search: LearnedToolSearch,
+    *,
+    task: str | None = None,
+    k: int = 5,
+    always_visible: Sequence[str] = (),
+) -> None:
+    """Replace what *server* lists by a search over its tools that learns from the calls.
+
+    Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
+    enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
+    nothing. The searches of one session are turns of one agent. The source of its calls is that of the header
+    ``X-TTT-Source``, which whoever authenticates the clients sets, else that of the caller's `scope`.
+
+    Args:
+        server: The server; its transforms and middleware grow by one.
+
+        search: The search.
+
+        task: The task key of all requests; None is the caller's `scope`.
+
+        k: Tools found at most.
+
+        always_visible: Tools that are listed beside the search.
+
+    Raises:
+        MissingExtraError: fastmcp is not installed.
+    """
+    require("fastmcp", "mcp")
+    from fastmcp.server.dependencies import get_context, get_http_headers
+    from fastmcp.server.middleware import Middleware
+    from fastmcp.server.transforms.search.base import BaseSearchTransform
+    from fastmcp.tools.base import Tool
+
+    turns = Turns(search, task, sessions=False)
+
+    class _Transform(BaseSearchTransform):
+        """Search by what was learned."""
+
+        def _make_search_tool(self) -> Tool:
+            async def search_tools(
+                query: Annotated[str, "What the tool should do, in your own words"],
+            ) -> str | list[dict[str, Any]]:
+                """Search for tools by what they should do; the best come first."""
+                ctx = get_context()
+                listed = await self._get_visible_tools(ctx)
+                names = await turns.asearch(_key(ctx), query, self._max_results, listed)
+                by_name = {tool.name: tool for tool in listed}
+                rendered: str | list[dict[str, Any]] = await self._render_results([by_name[name] for name in names])
+                return rendered
+
+            return Tool.from_function(fn=search_tools, name=self._search_tool_name)
+
+        async def _search(self, tools: Sequence[Tool], query: str) -> Sequence[Tool]:
+            by_name = {tool.name: tool for tool in tools}
+            names = await turns.asearch("", query, self._max_results, tools)
+            return [by_name[name] for name in names]
+
+    class _Outcomes(Middleware):
+        """Keep which tools worked."""
+
+        async def on_call_tool(self, context: Any, call_next: Any) -> Any:
+            key, name = _key(context.fastmcp_context), context.message.name
+            with sent_by(get_http_headers()):
+                try:
+                    result = await call_next(context)
+                except Exception as exc:
+                    if not is_outage(exc.__cause__ or exc):
+                        turns.used(key, name, succeeded=False)
+                    raise
+                turns.used(key, name, succeeded=not result.is_error)
+                return result
+
+    server.add_transform(_Transform(max_results=k, always_visible=list(always_visible)))
+    server.add_middleware(_Outcomes())
+
+
+def _key(context: Any) -> str:
+    """The session of a client; calls outside of a session share one."""
+    try:
+        return str(context.session_id)
+    except (AttributeError, RuntimeError):
+        return ""

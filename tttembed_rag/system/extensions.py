@@ -1,0 +1,37 @@
+"""What other distributions add to this one, by the entry points of their metadata.
+
+``tttembed.commands`` holds commands, ``tttembed.commands.tools`` those below ``tttembed tools``, ``tttembed.spans``
+what reads the spans of a service, ``tttembed.collections`` what loads collections by name.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+from tttembed_rag.errors import MissingExtraError
+
+__all__ = ["extension", "extensions"]
+
+
+def extensions(group: str) -> list[str]:
+    """The names that installed distributions registered in *group*."""
+    return sorted(entry_points(group=group).names)
+
+
+def extension(group: str, name: str, *, brings: str) -> Any:
+    """What is registered as *name* in *group*; nothing of the others is imported.
+
+    Args:
+        group: The group of entry points.
+
+        name: The name.
+
+        brings: What it is, for the message.
+
+    Raises:
+        MissingExtraError: The distribution that has it is not installed.
+    """
+    for point in entry_points(group=group, name=name):
+        return point.load()
+    raise MissingExtraError(f"{brings} of tttembed-hosts, which is not installed; run: pip install tttembed-hosts")
