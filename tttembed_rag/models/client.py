@@ -7,7 +7,7 @@ interim answers without end, would be waited for without end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tttembed_rag.errors import require
@@ -20,20 +20,21 @@ _PART = 16_384
 
 
 def client_options(*, per_minute: int | None = None) -> dict[str, Any]:
-    """Options of a client of httpx: it follows no redirects, which could carry a key away, and asks this machine itself.
+    """Options of a client of httpx: no redirects, which could carry a key away, and no proxy to this machine.
 
     Args:
         per_minute: Requests a minute at most; None is no limit of ours.
     """
-    options: dict[str, Any] = {
-        "follow_redirects": False,
-        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK},
-    }
+    hooks: list[Callable[[Any], object]] = []
     if per_minute is not None:
         pyrate = require("pyrate_limiter", EXTRA)
         limiter = pyrate.Limiter(pyrate.Rate(per_minute, pyrate.Duration.MINUTE))
-        options["event_hooks"] = {"request": [lambda _: limiter.try_acquire("request", blocking=True)]}
-    return options
+        hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
+    return {
+        "follow_redirects": False,
+        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK},
+        "event_hooks": {"request": hooks},
+    }
 
 
 def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Any:

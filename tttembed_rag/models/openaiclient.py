@@ -32,11 +32,14 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
     patience = patience or Patience()
     bare, _, query = address.url.partition("?")
     absent = openai.Omit()
-    headers: dict[str, Any] = {"OpenAI-Organization": absent, "OpenAI-Project": absent}
-    if not address.key:
-        headers["Authorization"] = absent
-    elif address.is_azure:
-        headers |= {"Authorization": absent, "api-key": address.key}
+    # httpx unpacks the first part alone of what is compressed part by part, and each line of results was paid for.
+    headers: dict[str, Any] = {"accept-encoding": "identity"}
+    headers |= {"OpenAI-Organization": absent, "OpenAI-Project": absent}
+    options = client_options(per_minute=patience.per_minute)
+    if address.is_azure:
+        headers["api-key"] = address.key
+    if address.is_azure or not address.key:  # openai refuses to have no bearer token
+        options["event_hooks"]["request"].append(lambda request: request.headers.pop("authorization", None))
     return openai.OpenAI(
         base_url=bare.rstrip("/").removesuffix(path),
         api_key=address.key or "none",
@@ -44,7 +47,7 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
         default_headers=headers,
         timeout=timeout,
         max_retries=patience.attempts - 1,
-        http_client=openai.DefaultHttpxClient(**client_options(per_minute=patience.per_minute)),
+        http_client=openai.DefaultHttpxClient(**options),
     )
 
 

@@ -18,7 +18,7 @@ from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
-from tttembed_rag.judging.batching.exchange import Exchange
+from tttembed_rag.judging.batching.exchange import Exchange, NeverMadeError
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
@@ -27,7 +27,7 @@ from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
 from tttembed_rag.judging.running import LateError, check_once
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.retrying import BusyError, RefusedError
+from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
@@ -203,7 +203,7 @@ class BatchAsking:
         observations = [one for one in observations if one.query not in elsewhere]  # their answers are kept soon
         answers = CountedAnswers(self._queue.answers(observations), self.paid)
         full = len(observations) == _QUERIES
-        packed, walk = pack(_plan(observations, left, self._price), self._lines, answers)
+        packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
         if packed:
             anew = CountedAnswers(self._queue.answers(), self.paid, uncached=True)
             self._limit.call(lambda _: check_once(self._judge, anew, price=self._price), stop)
@@ -211,7 +211,7 @@ class BatchAsking:
         for requests in packed:
             try:
                 batch = None if stop.is_set() else exchange.send(requests, full=full)
-            except RefusedError as exc:
+            except NeverMadeError as exc:
                 self._queue.failed(self.fingerprint, dict.fromkeys(requests.queries, str(exc)), tenant=tenant)
                 raise
             if batch is None:

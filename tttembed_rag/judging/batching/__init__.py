@@ -1,5 +1,6 @@
 """Judges that are asked by batches: requests in a file, answers within a day, at half the price."""
 
+from tttembed_rag.judging.batching.byplan import forecast_by_batches, judge_by_batches
 from tttembed_rag.judging.batching.exchange import Exchange
 from tttembed_rag.judging.batching.filed import FiledBatches
 from tttembed_rag.judging.batching.geminibatches import GeminiBatches
@@ -25,6 +26,8 @@ __all__ = [
     "ServiceBatch",
     "answered",
     "collect",
+    "forecast_by_batches",
+    "judge_by_batches",
     "open_batch_service",
     "pack",
 ]

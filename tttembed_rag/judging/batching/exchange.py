@@ -22,7 +22,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judging.batching.openbatch import Books, OpenBatch
+from tttembed_rag.judging.batching.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_rag.judging.batching.requests import Requests
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.spending import Price
@@ -31,10 +31,12 @@ from tttembed_rag.system.terminal import printable
 
 _log = logging.getLogger(__name__)
 
-# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
-GIVEN_UP = 3 * 86_400.0
 # Seconds between looks at a batch: a share of its age, up to the longest.
 _LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
+
+
+class NeverMadeError(RefusedError):
+    """A batch that its service refused to make, and that is struck off."""
 
 
 class Exchange:
@@ -55,7 +57,7 @@ class Exchange:
         """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
 
         Raises:
-            RefusedError: The service refused to make it; it is struck off.
+            NeverMadeError: The service refused to make it; it is struck off.
             JudgeError: Whether it was made is not known; `look` tells.
         """
         price, usage = self._price, requests.usage
@@ -77,9 +79,9 @@ class Exchange:
         batch = self._books.note(replace(batch, file=file, at=self._books.now()))
         try:
             made = self._service.create(file, batch.key)
-        except RefusedError:
+        except RefusedError as exc:
             self.close(batch)
-            raise
+            raise NeverMadeError(str(exc)) from exc
         return self._books.note(replace(batch, number=made.number))
 
     def pause(self, batch: OpenBatch) -> float:

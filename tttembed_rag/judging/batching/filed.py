@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
+from typing import Self
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.batching.openbatch import OpenBatch
@@ -40,7 +41,10 @@ class FiledBatches:
         """Those in the file at *path*; None keeps them in memory."""
         return cls(KeyedRows(path, "batches", _COLUMNS, kind="a score cache"), judge)
 
-    def close_file(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """Let the file go."""
         self._rows.close()
 

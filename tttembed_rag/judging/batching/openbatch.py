@@ -7,6 +7,9 @@ from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any, Protocol, Self
 
+# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
+GIVEN_UP = 3 * 86_400.0
+
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
 
@@ -51,9 +51,9 @@ class Requests:
 def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests], Walk]:
     """The requests that *plan* still needs under its caps, in batches, and the walk over the plan that found them.
 
-    A document without text is noted in *answers* as declined: there is nothing to ask.
+    The plan's price is that of batches. A document without text is noted in *answers* as declined, and not asked about.
     """
-    walk = Walk(replace(plan, price=plan.price.share(judge.price)), judge, answers)
+    walk = Walk(plan, judge, answers)
     batches: list[tuple[list[bytes], dict[bytes, Usage]]] = []
     size = 0
     for call in walk.calls():
@@ -95,12 +95,15 @@ class Collected:
 
         failures: Number of lines without an answer, by the reason; their pairs may be asked about again.
 
+        usage: Usage of the new answers, as far as their lines say it.
+
         lost: The share of the batch, in [0, 1], that was paid for and is not kept: nobody asks about the pair any more,
             or its answer cannot be read.
     """
 
     answers: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
     lost: float = 0.0
 
 
@@ -133,7 +136,7 @@ def collect(
         if file.readline():
             reading.failed(f"expected at most {most} lines, got more, which are not read")
     lost = min(max(0, batch.pairs - reading.answers), len(reading.unkept)) / batch.pairs
-    return Collected(reading.answers, dict(reading.failures.most_common()), lost)
+    return Collected(reading.answers, dict(reading.failures.most_common()), reading.usage, lost)
 
 
 class _Reading:
@@ -144,7 +147,7 @@ class _Reading:
         self._price = Price(*batch.price).share(judge.price)
         self.failures: Counter[str] = Counter()
         self.unkept: set[bytes] = set()
-        self.answers = 0
+        self.answers, self.usage = 0, Usage()
 
     def part(self, results: Sequence[LineResult]) -> None:
         """Keep the answers of some lines."""
@@ -172,6 +175,7 @@ class _Reading:
         batch, usage = self._batch, result.usage
         if usage is None:
             return Paid(result.score, batch.tokens / batch.pairs, batch.usd / batch.pairs)
+        self.usage += usage
         return Paid(result.score, usage.tokens, self._price.of(usage))
 
 

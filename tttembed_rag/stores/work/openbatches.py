@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, select
 
-from tttembed_rag.judging.batching.exchange import GIVEN_UP
-from tttembed_rag.judging.batching.openbatch import OpenBatch
+from tttembed_rag.judging.batching.openbatch import GIVEN_UP, OpenBatch
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
