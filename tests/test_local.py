@@ -231,16 +231,6 @@ class TestServing:
             assert again[key].map.bandwidth == offsets[key].map.bandwidth
             assert again[key].certificate == offsets[key].certificate
 
-    def test_files_without_one_stay_readable_for_older_packages(self, some_rewards):
-        """Only a file with a local offset is of the newer format."""
-        rewards = some_rewards(5)
-        versions = [
-            fit(rewards, scope=scope, gate=False).to_bytes().count(b'"format_version":"2"')
-            for scope in ("task", "local")
-        ]
-
-        assert versions == [0, 1]
-
     @pytest.mark.parametrize(
         ("damage", "reason"),
         [
@@ -270,7 +260,7 @@ class TestServing:
         data = fit(some_rewards(5), scope="local", gate=False).to_bytes()
         tensors = load(data)
         tensors["landmarks"] = np.concatenate([tensors["landmarks"]] * 2)
-        header = {"format": "tttembed-offsets", "format_version": "2", "settings": "{}"}
+        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
         with pytest.raises(OffsetFileError, match="landmarks, weights: expected 5 rows, got 10"):
             Offsets.from_bytes(save(tensors, metadata=header))
@@ -282,7 +272,7 @@ class TestServing:
         tensors = load(fit(some_rewards(5), scope="local", gate=False).to_bytes())
         text = tensors["offsets"].tobytes()[:-1] + b",[]" * 200_000 + b"]"
         tensors["offsets"] = np.frombuffer(text, dtype=np.uint8)
-        header = {"format": "tttembed-offsets", "format_version": "2", "settings": "{}"}
+        header = {"format": "tttembed-offsets", "format_version": "1", "settings": "{}"}
 
         with pytest.raises(OffsetFileError, match=r"expected at most [0-9]+ bytes about"):
             Offsets.from_bytes(save(tensors, metadata=header))

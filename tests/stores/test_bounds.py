@@ -6,7 +6,6 @@ import time
 
 import numpy as np
 import pytest
-from sqlalchemy import insert
 
 from tests.traffic import JUDGE, traffic
 from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
@@ -65,20 +64,6 @@ class TestDepth:
         store.forget(tenant="", query_id="q", by="test")
 
         assert (before, store.counts().documents) == (610, 20)
-
-    def test_a_fit_reads_the_first_of_a_query_that_was_stored_deeper(self, store: Store) -> None:
-        """A store of an earlier release may hold more: no fit is as dear as its deepest query."""
-        store.observe([deep("q", 0, 200)], judge=JUDGE)
-        store.observe([deep("other", 300, 150)], judge=JUDGE)
-        with store._database.write("observing") as connection:
-            pairs = [{"query": 1, "document": 200 + number, "place": 200 + number} for number in range(1, 151)]
-            connection.execute(insert(schema.pairs), pairs)
-            rewards = [{"query": 1, "judge": 1, "document": pair["document"], "value": 0.5} for pair in pairs]
-            connection.execute(insert(schema.rewards), rewards)
-        rewards_read = store.rewards(JUDGE)
-
-        assert np.diff(rewards_read.starts).tolist() == [150, 200]
-        assert set(np.round(7 * rewards_read.values[150:]).tolist()) == set(map(float, range(7)))
 
 
 class TestClocks:

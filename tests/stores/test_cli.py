@@ -18,9 +18,7 @@ from tttembed_rag.cli import main
 from tttembed_rag.cli.telling import with_origin, without_origin
 from tttembed_rag.judging import Paid
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.stores import Candidate, Served, open_store, schema
-from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.migrating import migrate
+from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Probe
 
 
@@ -213,18 +211,6 @@ def test_versions_are_listed_without_their_vectors(url: str) -> None:
     assert peak < 4 * width
 
 
-def test_a_version_of_an_earlier_release_is_listed_too(url: str) -> None:
-    """Its evidence is read from its offsets."""
-    with open_store(url) as store:
-        store.publish(fit(store.rewards(JUDGE), scope="task", gate=False), by="me")
-        expected = run("versions", "--store", url).output
-        with store._database.write("publishing") as connection:
-            connection.execute(schema.versions.update().values(evidence=None))
-
-    assert "task:" in expected
-    assert run("versions", "--store", url).output == expected
-
-
 def test_ask_again_takes_back_what_was_declined(url: str) -> None:
     """Pairs wait again, and queries that the judge failed at are due; `counts` says why it failed."""
     with open_store(url) as store:
@@ -241,21 +227,6 @@ def test_ask_again_takes_back_what_was_declined(url: str) -> None:
         assert "1 queries wait that later failed at: 413 too large" in counted
         assert len(queue.waiting("later", due=True)) == before + 2 == len(waiting)
         assert store.audit.lines()[0].action == "ask again"
-
-
-def test_a_store_of_an_earlier_release_is_brought_up_to_date_on_request(tmp_path: Path) -> None:
-    """No other command does it, as processes of the earlier release may be at work."""
-    url = f"sqlite:///{tmp_path}/old.db"
-    database = Database(url)
-    migrate(database, to="0002")
-    database.close()
-    refused = [run(*command, "--store", url) for command in (["counts"], ["versions"], ["audit"])]
-    done = run("migrate", "--store", url)
-
-    assert {result.exit_code for result in refused} == {2}
-    assert all("expected a store of schema 0004, found 0002: `tttembed migrate`" in one.output for one in refused)
-    assert done.output == f"{url}: up to date\n"
-    assert run("counts", "--store", url).exit_code == 0
 
 
 def test_a_new_store_is_its_owners_alone(tmp_path: Path) -> None:

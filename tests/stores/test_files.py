@@ -170,8 +170,11 @@ def test_a_newer_schema_is_refused(store_url: str) -> None:
         store.observe(traffic(1), judge=JUDGE)
         with store._database.write("migrating") as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+            connection.exec_driver_sql("UPDATE facts SET value = '9999' WHERE name = 'oldest_schema'")
 
-    with pytest.raises(StoreError, match=rf"schema {schema.HEAD} or older, found 9999; upgrade tttembed-rag"):
+    with pytest.raises(
+        StoreError, match=rf"programs of schema {schema.HEAD} may use, found schema 9999; upgrade tttembed-rag"
+    ):
         open_store(store_url)
 
 

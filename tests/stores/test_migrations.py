@@ -1,7 +1,12 @@
-"""The way from every earlier schema to the one this package uses."""
+"""The scripts that make the tables, and what two releases on one store owe each other."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,15 +15,46 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+import tttembed_rag
 from tests.traffic import JUDGE, traffic
 from tttembed_rag import stores
-from tttembed_rag.errors import StoreError
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store, schema
-from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.migrating import migrate
-from tttembed_rag.stores.records import checksum
+from tttembed_rag.testing import eventually
 
 SCRIPTS = ScriptDirectory(Path(stores.__file__).parent / "migrations")
+# A script of the next release, which adds a column.
+NEXT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0002", "0001"
+
+def upgrade():
+    op.add_column("queries", sa.Column("language", sa.Text()))
+    {more}
+"""
+# What it does beside that where programs of this release must not go on.
+BREAKS = """op.execute("UPDATE facts SET value = '0002' WHERE name = 'oldest_schema'")"""
+
+
+@pytest.fixture
+def open_by_next_release(tmp_path: Path) -> Callable[[str, str], None]:
+    """Opens a store with a copy of the package that has one script more, which does what it is given beside."""
+
+    def opened(url: str, more: str) -> None:
+        package = tmp_path / "next" / "tttembed_rag"
+        shutil.copytree(Path(tttembed_rag.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+        (package / "stores/migrations/versions/0002_next.py").write_text(NEXT.format(more=more), encoding="utf-8")
+        named = package / "stores" / "schema.py"
+        named.write_text(named.read_text(encoding="utf-8").replace('HEAD = "0001"', 'HEAD = "0002"'), encoding="utf-8")
+        program = "import sys; from tttembed_rag.stores import open_store; open_store(sys.argv[1]).close()"
+        environment = os.environ | {"PYTHONPATH": str(package.parent)}
+        subprocess.run([sys.executable, "-c", program, url], check=True, cwd=package.parent, env=environment)
+
+    return opened
 
 
 def test_the_newest_script_is_the_schema_in_use() -> None:
@@ -26,139 +62,64 @@ def test_the_newest_script_is_the_schema_in_use() -> None:
     assert SCRIPTS.get_heads() == [schema.HEAD]
 
 
-@pytest.mark.parametrize("revision", sorted(script.revision for script in SCRIPTS.walk_revisions()))
-def test_every_earlier_schema_is_brought_up_to_date(store_url: str, revision: str) -> None:
-    """Its tables are then those of a new store, column for column, and work."""
-    database = Database(store_url)
-    migrate(database, to=revision)
-    database.close()
-
-    with open_store(store_url, upgrade=True) as store:
-        store.observe(traffic(2), judge=JUDGE)
-
-        with store._database.read() as connection:
-            assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
-        assert len(store.rewards(JUDGE)) == 2
+def test_the_scripts_make_the_tables_in_use(store_url: str) -> None:
+    """Column for column."""
+    with open_store(store_url) as store, store._database.read() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
 
 
-def test_what_was_live_and_who_halted_survive_the_second_schema(store_url: str) -> None:
-    """Rollbacks go on where the first schema kept only the order of versions, and halts stay whose they were."""
-    database = Database(store_url)
-    migrate(database, to="0001")
-    with database.write("migrating") as connection:
-        for tenant, halted in (("a", "drift"), ("b", None)):
-            connection.execute(
-                text("INSERT INTO tenants (name, halted) VALUES (:name, :why)"), {"name": tenant, "why": halted}
-            )
-        for number, lived in ((1, True), (2, False), (3, True), (4, True)):
-            connection.execute(
-                text(
-                    "INSERT INTO versions SELECT :number, id, 0, 'me', '', '', 8, 0, 0, 0, '', :lived, :content, "
-                    ":content FROM tenants WHERE name = 'b'"
-                ),
-                {"number": number, "lived": lived, "content": b""},
-            )
-        connection.execute(text("INSERT INTO aliases SELECT id, 'live', 4 FROM tenants WHERE name = 'b'"))
-        connection.execute(text("INSERT INTO aliases SELECT id, 'previous', 3 FROM tenants WHERE name = 'b'"))
-        connection.execute(text("INSERT INTO facts (name, value) VALUES ('halted', 'all')"))
-        for whose, by in (("a", "somebody"), ("a", "worker"), (None, "operator")):
-            line = {"tenant": whose, "by": by}
-            connection.execute(
-                text("INSERT INTO audit (at, tenant, \"by\", action, detail) VALUES (0, :tenant, :by, 'halt', '')"),
-                line,
-            )
-    database.close()
-
-    with open_store(store_url, upgrade=True) as store:
-        resumed = [store.registry.resume(by="worker", tenant=tenant, yielding=True) for tenant in ("a", None)]
-
-        assert resumed == [True, False]
-        assert store.registry.halted(tenant="a") == "all"
-        assert store.registry.aliases(tenant="b") == {"live": 4, "previous": 3}
-        assert [store.rollback(by="me", tenant="b").number for _ in range(2)] == [3, 1]
-        with pytest.raises(StoreError, match="got 2"):
-            store.rollback(by="me", tenant="b", to=2)
-
-
-@pytest.mark.parametrize(
-    ("live", "previous", "back"),
-    [
-        (2, 3, [2, 3, 1]),  # 2 was a candidate that replaced 3
-        (1, 3, [1, 3, 2]),  # and 1 before there was any other
-        (4, 2, [4, 2, 1]),  # 3 was taken back
-        (3, 3, [3, 2, 1]),  # a candidate that was live already was promoted
-        (3, None, [3, 2, 1]),
-    ],
-)
-def test_rollbacks_go_on_from_what_the_first_schema_knew(
-    store_url: str, live: int, previous: int | None, back: list[int]
+def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(
+    store_url: str, open_by_next_release: Callable[[str, str], None]
 ) -> None:
-    """The version before the live one is the one that it replaced, not the one with the number before its own."""
-    database = Database(store_url)
-    migrate(database, to="0001")
-    with database.write("migrating") as connection:
-        for number in (1, 2, 3, 4):
-            connection.execute(
-                text(
-                    "INSERT INTO versions SELECT :number, id, 0, 'me', '', '', 8, 0, 0, 0, '', :lived, :content, "
-                    ":content FROM tenants"
-                ),
-                {"number": number, "lived": number < 4 or live == 4, "content": b""},
-            )
-        for alias, number in (("live", live), ("previous", previous)):
-            if number is not None:
-                said = {"alias": alias, "number": number}
-                connection.execute(text("INSERT INTO aliases SELECT id, :alias, :number FROM tenants"), said)
-    database.close()
+    """The next release brings the store up to date where it opens it, and nothing of this one stops."""
+    with open_store(store_url) as running:
+        running.observe(traffic(2), judge=JUDGE)
+        open_by_next_release(store_url, "pass")
+        running.observe(traffic(3), judge=JUDGE)
+    with open_store(store_url) as started:
+        started.observe(traffic(4), judge=JUDGE)
+        rewards = started.rewards(JUDGE)
+        with started._database.read() as connection:
+            added = connection.execute(text("SELECT language FROM queries")).scalars().all()
 
-    with open_store(store_url, upgrade=True) as store:
-        way = [store.registry.aliases()["live"]]
-        while "previous" in store.registry.aliases() and len(way) < 5:
-            way.append(store.rollback(by="me").number)
-
-    assert back == way
+    assert added == [None] * 4
+    assert len(rewards) == 4
 
 
-@pytest.mark.parametrize(("shares", "kept"), [(True, ["drift"]), (False, ["drift", "learned", "trial"])])
-def test_what_is_remembered_by_old_ids_goes_in_the_second_schema(store_url: str, shares: bool, kept: list[str]) -> None:
-    """Ids of sharing tenants changed in the shared scope, and nowhere else."""
-    database = Database(store_url)
-    migrate(database, to="0001")
-    with database.write("migrating") as connection:
-        connection.execute(text("INSERT INTO tenants (name, shared_once) VALUES ('a', :shares)"), {"shares": shares})
-        for name in ("drift", "learned", "trial"):
-            connection.execute(text("INSERT INTO states SELECT id, :name, '[]' FROM tenants"), {"name": name})
-    database.close()
+def test_this_release_is_refused_behind_one_that_breaks(
+    store_url: str, open_by_next_release: Callable[[str, str], None]
+) -> None:
+    """In one line; a process that starts late serves base vectors, instead of not starting."""
+    open_store(store_url).close()
+    open_by_next_release(store_url, BREAKS)
+    live = follow(store_url)
+    reason = live.status.error
+    live.close()
 
-    with open_store(store_url, upgrade=True) as store:
-        names = ("drift", "learned", "trial")
-
-        assert [name for name in names if store.states.get(name) is not None] == kept
-        assert [name for name in names if store.states.get(name, tenant="a") is not None] == list(names)
+    expected = "expected a store that programs of schema 0001 may use, found schema 0002; upgrade tttembed-rag"
+    with pytest.raises(StoreUnavailable, match=f": {expected}$"):
+        open_store(store_url)
+    assert expected in str(reason)
 
 
-def test_query_vectors_get_checksums_in_the_second_schema(store_url: str) -> None:
-    """More of them than are read at a time, each with its own, and none is lost."""
-    database = Database(store_url)
-    migrate(database, to="0001")
-    with database.write("migrating") as connection:
-        connection.execute(text("INSERT INTO tenants (name) VALUES ('a')"))
-        connection.execute(text("INSERT INTO embedders (name, width) VALUES ('one', 2), ('two', 2)"))
-        connection.execute(
-            text(
-                "INSERT INTO queries (tenant, task, name, first_at, last_at, seen) "
-                "SELECT id, 't', :name, 0, 0, 1 FROM tenants WHERE name = 'a'"
-            ),
-            [{"name": f"q{number}"} for number in range(600)],
-        )
-        connection.execute(
-            text("INSERT INTO query_vectors SELECT queries.id, embedders.id, :vector FROM queries, embedders"),
-            {"vector": b"12345678"},
-        )
-    database.close()
+def test_a_store_that_a_newer_release_changed_is_waited_for(store_url: str) -> None:
+    """A process that has it open keeps its captures until it is replaced, and says why; nothing counts as failed."""
+    with open_store(store_url) as store, StoreLog(store, JUDGE) as log:
+        store.observe(traffic(2), judge=JUDGE)
+        with store._database.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE queries RENAME COLUMN seen TO served"))
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        with pytest.raises(StoreUnavailable):
+            store.observe(traffic(3), judge=JUDGE)
+        log.observe("q", ["a"])
+        error = eventually(lambda: log.error)
+        waited, counts = not log.flush(0.1), log.counts
+        with store._database.engine.begin() as connection:
+            connection.execute(text("ALTER TABLE queries RENAME COLUMN served TO seen"))
+            connection.execute(text("UPDATE alembic_version SET version_num = :head"), {"head": schema.HEAD})
+        written = log.flush(20)
 
-    with open_store(store_url, upgrade=True) as store, store._database.read() as connection:
-        kept = connection.execute(text("SELECT vector, checksum FROM query_vectors")).all()
-
-    assert len(kept) == 1200
-    assert {(bytes(vector), bytes(known)) for vector, known in kept} == {(b"12345678", checksum(b"12345678"))}
+        assert waited
+        assert (counts.queued, counts.failed) == (1, 0)
+        assert "not available now" in str(error)
+        assert (written, store.counts().queries) == (True, 3)

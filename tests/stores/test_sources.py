@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.errors import InputError
@@ -169,30 +169,6 @@ def test_sources_of_two_tenants_are_two(store: Store) -> None:
 
     assert by_source(store.rewards(JUDGE)) == {"x:\0ann": [1.0], "y:\0ann": [0.5]}
     assert by_source(store.rewards(JUDGE, tenant="x")) == {"ann": [1.0]}
-
-
-def test_what_an_earlier_release_writes_counts_as_the_judges_own(store: Store) -> None:
-    """It knows the mean alone, and overwrites that: what sources said is still there."""
-    store.observe([asked("ann", 1.0)], judge=JUDGE)
-    with store._database.write("observing") as connection:
-        connection.execute(text("UPDATE rewards SET value = 0.25"))
-    at_once = by_source(store.rewards(JUDGE))
-    store.observe([replace(asked("bob", 0.5), at=2.0)], judge=JUDGE)
-
-    assert at_once == {"": [0.25], "ann": [1.0]}
-    assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0], "bob": [0.5]}
-
-
-@pytest.mark.parametrize("others", [[], ["bob"]])
-def test_what_an_earlier_release_writes_stays_where_a_source_is_forgotten(store: Store, others: list[str]) -> None:
-    """It is the judge's own, not that of the source."""
-    store.observe([asked(source, 1.0) for source in ["ann", *others]], judge=JUDGE)
-    with store._database.write("observing") as connection:
-        connection.execute(text("UPDATE rewards SET value = 0.25"))
-
-    store.forget(tenant="", source="ann", by="ann")
-
-    assert by_source(store.rewards(JUDGE)) == {"": [0.25]} | {source: [1.0] for source in others}
 
 
 def test_one_attacker_does_not_undo_what_many_say(store: Store, planted: Callable[..., Rewards]) -> None:

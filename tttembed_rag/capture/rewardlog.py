@@ -245,7 +245,7 @@ class RewardLog:
             head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
             log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
             for line in lines:
-                shown = [(text, _by_source(rewards)) for text, rewards in line["documents"]]
+                shown = [(text, rewards) for text, rewards in line["documents"]]
                 given = [reward for _, rewards in shown for reward in rewards.values()]
                 Scale().to_unit(np.array(given, dtype=np.float64))  # refuses what is no reward
                 log._add(line["query"], shown, line["task"], Known(line["vector"]))
@@ -295,10 +295,3 @@ class RewardLog:
         for source in named[: max(0, len(named) - MAX_SOURCES)]:
             del kept[source]
             self.dropped_rewards += 1
-
-
-def _by_source(rewards: float | dict[str, float] | None) -> dict[str, float]:
-    """The rewards of a pair in a file; one that an earlier release wrote holds that of the judge alone."""
-    if isinstance(rewards, dict):
-        return rewards
-    return {} if rewards is None else {"": rewards}

@@ -106,8 +106,8 @@ def judged(command: CommandT) -> CommandT:
     return command
 
 
-def opened(url: str, *, create: bool = False, upgrade: bool = False) -> Store:
-    """The store at *url*; nothing is made where none is, unless *create*, nor brought up to date, unless *upgrade*."""
+def opened(url: str, *, create: bool = False) -> Store:
+    """The store at *url*; nothing is made where none is, unless *create*."""
     from tttembed_rag.stores import open_store
 
-    return open_store(url, create=create, upgrade=upgrade)
+    return open_store(url, create=create)

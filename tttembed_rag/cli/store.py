@@ -258,17 +258,6 @@ def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
     say(f"{count} declined pairs wait again for {judge}")
 
 
-@main.command()
-@in_store
-def migrate(url: str) -> None:
-    """Bring a store that an older release made up to date; a worker does so too.
-
-    Processes of the older release go on; those of this one wait until it is done.
-    """
-    with opened(url, upgrade=True) as store:
-        say(f"{store.name}: up to date")
-
-
 def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
     """Print what a version is now, and what is served."""
     if as_json:

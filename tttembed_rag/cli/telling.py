@@ -31,7 +31,7 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
             continue
         say(
             f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
-            f"{version.served:>6} of {version.kept:<6} served  {_evidence(version)}"
+            f"{version.served:>6} of {version.kept:<6} served  {version.evidence}"
         )
 
 
@@ -137,21 +137,8 @@ def own_halt(store: Store, tenant: str) -> str | None:
 
 def version_facts(version: Version) -> dict[str, Any]:
     """A version as a JSON object."""
-    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served")
-    return {name: getattr(version, name) for name in names} | {"evidence": _evidence(version)}
-
-
-def _evidence(version: Version) -> str:
-    """The evidence of a version in one line; its vectors are read only where an earlier release published it."""
-    from tttembed_rag.errors import StoreError
-    from tttembed_rag.stores.versions.aliases import evidence_of
-
-    if version.evidence is not None:
-        return version.evidence
-    try:
-        return evidence_of(version.offsets)
-    except StoreError as error:
-        return str(error)
+    names = ("number", "tenant", "at", "by", "note", "embedder", "width", "rewarded", "kept", "served", "evidence")
+    return {name: getattr(version, name) for name in names}
 
 
 def when(at: float) -> str:

@@ -99,7 +99,7 @@ def worker(
         if free and not price:
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
-    with open_store(url, upgrade=True) as store:
+    with open_store(url) as store:
         if embed is not None:
             embedder = fill(store, embed, embedder or "", only_without_any=True)[0]
         elif judge is not None:

@@ -21,9 +21,7 @@ from tttembed_rag.vectors.checks import FloatArray
 ItemT = TypeVar("ItemT")
 Settings: TypeAlias = Mapping[str, str | float]
 
-# A file is written as the oldest version that can say what it holds, for older packages: 2 knows local offsets, 3 knows
-# how far an audit trusts the judge.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 1
 # What a file from elsewhere may weigh: a million offsets of width 1024 are 4 GB.
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
@@ -55,16 +53,12 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
     records = [_record(offset) for offset in offsets]
     # The records are a tensor of bytes: a safetensors header is limited to 100 MB.
     tensors = {"vectors": matrix, "offsets": np.frombuffer(json.dumps(records).encode(), dtype=np.uint8)}
-    version = 1
     if maps := [offset.map for offset in offsets if offset.map is not None]:
         # safetensors writes memory as it lies: rows one after the other.
         tensors |= {
             name: np.ascontiguousarray(np.concatenate([getattr(map_, name) for map_ in maps])) for name in _OF_MAPS
         }
-        version = 2
-    if any(offset.evidence.trust < 1.0 for offset in offsets):
-        version = 3
-    header = {"format": _FORMAT, "format_version": str(version), "settings": json.dumps(dict(settings))}
+    header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
 
@@ -236,16 +230,10 @@ def _record(offset: Offset) -> dict[str, Any]:
         "query_id": offset.query_id,
         "alpha": offset.alpha,
         "n": offset.n,
-        "evidence": _evidence(offset.evidence),
+        "evidence": asdict(offset.evidence),
         "certificate": asdict(offset.certificate) if offset.certificate else None,
         **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "names": map_.names}}),
     }
-
-
-def _evidence(evidence: Evidence) -> dict[str, Any]:
-    """Its fields; versions before 3 know no trust."""
-    facts = asdict(evidence)
-    return facts if evidence.trust < 1.0 else {name: value for name, value in facts.items() if name != "trust"}
 
 
 class _Maps:
@@ -273,7 +261,7 @@ class _Maps:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
-    evidence |= {name: tuple(evidence.get(name, ())) for name in ("withheld", "risen")}
+    evidence |= {name: tuple(evidence[name]) for name in ("withheld", "risen")}
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}

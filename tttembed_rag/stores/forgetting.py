@@ -78,7 +78,7 @@ def forget_source(
     for query, judge, document in rows:
         by_judge[judge].add((query, document))
     for judge, pairs in sorted(by_judge.items()):
-        take_back(connection, judge, pairs, names, now)
+        take_back(connection, judge, pairs, names)
     update_progress(connection, sorted({query for query, _, _ in rows}))
     # Versions may have learned from rewards of an unseen source that were dropped since: nothing tells of these now.
     versions = _unlearned(connection, salt, tenant, ids, now, gone=bool(rows) or unseen)

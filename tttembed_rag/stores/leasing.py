@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, select
 
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.stores import schema
@@ -14,8 +14,6 @@ from tttembed_rag.stores.database import Database, TextIds
 from tttembed_rag.stores.records import Lease, checked_name
 from tttembed_rag.stores.rows import insert
 
-# The lease under which a worker of an earlier release works for all tenants; those of single tenants begin with it.
-WORKER_LEASE = "worker"
 # Seconds that a lease lasts at most. A lease that seems to last longer was taken by a wrong clock, and is ignored.
 LONGEST = 3600.0
 
@@ -24,7 +22,7 @@ _table = schema.leases
 
 def worker_lease(salt: bytes, tenant: str) -> str:
     """The name of the lease of the worker that works for *tenant*; it does not tell the name of the tenant."""
-    return f"{WORKER_LEASE}:{TextIds(salt)(tenant) if tenant else ''}"
+    return f"worker:{TextIds(salt)(tenant) if tenant else ''}"
 
 
 class Leases:
@@ -41,8 +39,8 @@ class Leases:
         self._salt = salt
 
     def take_tenant(self, tenant: str, owner: str, seconds: float) -> Lease | None:
-        """The right to work for *tenant* alone; None while another owner has it, or that for all. As for `take`."""
-        return self._take(worker_lease(self._salt, tenant), owner, seconds, unless=WORKER_LEASE)
+        """The right to work for *tenant* alone; None while another owner has it. As for `take`."""
+        return self.take(worker_lease(self._salt, tenant), owner, seconds)
 
     def take(self, name: str, owner: str, seconds: float) -> Lease | None:
         """The right to do *name* alone for some seconds, an hour at most; None while another owner holds it.
@@ -50,10 +48,6 @@ class Leases:
         An owner that asks again is given a new lease; the old one is lost.
         """
         checked_name("name", name)
-        return self._take(name, owner, seconds, unless=name)
-
-    def _take(self, name: str, owner: str, seconds: float, *, unless: str) -> Lease | None:
-        """The lease *name*; None while another owner holds it, or the lease *unless*."""
         checked_name("owner", owner)
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
@@ -61,9 +55,7 @@ class Leases:
             unheld = {"name": name, "owner": "", "token": 0, "expires": 0.0}
             connection.execute(insert(connection, _table).values(**unheld).on_conflict_do_nothing())
             row = connection.execute(select(_table).where(_table.c.name == name).with_for_update()).one()
-            foreign = _table.c.name.in_([name, unless]) & (_table.c.owner != owner)
-            held = foreign & (_table.c.expires > now) & (_table.c.expires <= now + LONGEST)
-            if connection.execute(select(exists().where(held))).scalar():
+            if row.owner != owner and now < row.expires <= now + LONGEST:
                 return None
             return _written(connection, Lease(name, owner, row.token + 1, now + seconds))
 
@@ -100,7 +92,7 @@ def check_lease(connection: Connection, lease: Lease | None) -> None:
 
 def revoke_workers(connection: Connection, salt: bytes, tenants: Iterable[str]) -> None:
     """Revoke the leases of workers: what they are learning for *tenants* now can no longer be published."""
-    names = sorted({WORKER_LEASE} | {worker_lease(salt, tenant) for tenant in tenants})
+    names = sorted({worker_lease(salt, tenant) for tenant in tenants})
     revoked = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
     connection.execute(_table.update().where(_table.c.name.in_(names)).values(**revoked))
 

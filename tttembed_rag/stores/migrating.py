@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
@@ -10,48 +9,37 @@ from sqlalchemy import Connection, column, inspect, select, table
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
-from tttembed_rag.stores.rows import fact, ids_of, set_fact
+from tttembed_rag.stores.rows import fact
 
+_SCRIPTS = Path(__file__).parent / "migrations"
 _SALT = "salt"
+# The fact that names the oldest schema whose programs may use the store. A script that only adds tables and columns
+# leaves it as it is, so that processes of the release before may still start; any other names its own revision.
+_OLDEST = "oldest_schema"
 
 
-def migrate(database: Database, *, to: str = schema.HEAD, create: bool = True, upgrade: bool = True) -> None:
-    """Make the tables of *database*, or bring them to revision *to*; nothing if they are there already.
+def migrate(database: Database, *, create: bool = True) -> None:
+    """Make the tables of *database*, or bring those of an older package up to date; nothing if they are already.
 
     Args:
         database: The database.
 
-        to: The revision.
-
         create: False refuses to make tables where none are.
-
-        upgrade: False leaves the tables of an older package as they are, as its processes may be at work.
 
     Raises:
         StoreError: They are of another package, or there are none.
 
-        StoreUnavailable: They are of a newer package, or must not be brought up from those of an older one.
+        StoreUnavailable: They are of a newer package that changed what this one reads or writes.
     """
     if not (create or database.exists()):
         raise StoreError(f"{database.name}: expected a store, found no file")
     database.create()
     with database.read() as connection:
-        revision = _revision(connection, database.name)
-    if revision == to:
-        return
-    if revision is None and not create:
-        raise StoreError(f"{database.name}: expected a store, found an empty database")
-    if revision is not None and not upgrade:
-        raise StoreUnavailable(
-            f"{database.name}: expected a store of schema {to}, found {revision}: `tttembed migrate`, or the worker, "
-            "brings it up to date"
-        )
+        if _is_ready(connection, database.name, create=create):
+            return
     with database.write("migrating") as connection:
-        if _revision(connection, database.name) != to:  # no other process was faster
-            _upgrade(connection, to)
-        if fact(connection, _SALT) is None:
-            set_fact(connection, _SALT, secrets.token_hex(32))
-            ids_of(connection, schema.tenants, [""])
+        if not _is_ready(connection, database.name, create=create):  # no other process was faster
+            _upgrade(connection)
 
 
 def salt_of(connection: Connection) -> bytes:
@@ -62,29 +50,33 @@ def salt_of(connection: Connection) -> bytes:
     return bytes.fromhex(salt)
 
 
-def _revision(connection: Connection, name: str) -> str | None:
-    """The revision of the tables; None where there are none."""
+def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:
+    """Whether the tables are there, and this package may use them as they are."""
     tables = set(inspect(connection).get_table_names())
-    if "alembic_version" not in tables:
+    revision: str | None = None
+    if "alembic_version" in tables:
+        revision = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
+    if revision is None:
         if taken := sorted(tables & set(schema.metadata.tables)):
             raise StoreError(f"{name}: expected an empty database or a store, found a foreign table {taken[0]!r}")
-        return None
-    revision = connection.execute(select(column("version_num")).select_from(table("alembic_version"))).scalar()
-    if revision is not None and revision not in _revisions():
+        if not create:
+            raise StoreError(f"{name}: expected a store, found an empty database")
+        return False
+    known = {path.name.partition("_")[0] for path in _SCRIPTS.glob("versions/0*.py")}
+    if revision in known:
+        return revision == schema.HEAD
+    if "facts" not in tables or fact(connection, _OLDEST) not in known:
         raise StoreUnavailable(
-            f"{name}: expected a store of schema {schema.HEAD} or older, found {revision[:40]}; upgrade tttembed-rag"
+            f"{name}: expected a store that programs of schema {schema.HEAD} may use, found schema {revision[:40]}; "
+            "upgrade tttembed-rag"
         )
-    return None if revision is None else str(revision)
+    return True
 
 
-def _revisions() -> set[str]:
-    return {path.name.partition("_")[0] for path in (Path(__file__).parent / "migrations" / "versions").glob("0*.py")}
-
-
-def _upgrade(connection: Connection, to: str) -> None:
+def _upgrade(connection: Connection) -> None:
     from alembic import command
     from alembic.config import Config
 
     config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    command.upgrade(config, to)
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    command.upgrade(config, schema.HEAD)

@@ -120,7 +120,7 @@ class Version:
 
         probe: JSON text that the publisher wants to find again; may be empty.
 
-        evidence: In one line, on what its offsets are served; None where an earlier release published it.
+        evidence: In one line, on what its offsets are served.
     """
 
     number: int
@@ -134,7 +134,7 @@ class Version:
     kept: int
     served: int
     probe: str
-    evidence: str | None
+    evidence: str
     _load: Callable[[int], Offsets] = field(repr=False, compare=False)
     _loaded: list[Offsets] = field(default_factory=list, repr=False, compare=False)
 

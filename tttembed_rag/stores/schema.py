@@ -1,8 +1,8 @@
 """The tables of a store.
 
 A column that refers to another table has the singular of its name. Values that many rows share (tenants, embedders,
-judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model. The first
-migration makes these tables, later ones change them.
+judges, documents) are stored once. Vectors lie in tables of their own, one row for each embedding model. The scripts
+in `migrations` make these tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlalchemy import (
 # Bytes of UTF-8 that a name (of a tenant, task, query, document) has at most: two names fit into an index entry.
 MAX_NAME = 512
 # The revision that this package reads and writes: the newest script in migrations/versions.
-HEAD = "0004"
+HEAD = "0001"
 
 metadata = MetaData()
 
@@ -45,7 +45,8 @@ def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascad
     return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
 
 
-# Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept.
+# Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
+# the oldest schema whose programs may use it.
 facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
 
 tenants = Table(
@@ -272,8 +273,8 @@ versions = Table(
     Column("probe", Text, nullable=False),
     Column("digest", LargeBinary(32), nullable=False),
     Column("content", LargeBinary, nullable=False),
-    # One line on what its offsets are served on; null in versions of the first two schemas.
-    Column("evidence", Text),
+    # One line on what its offsets are served on.
+    Column("evidence", Text, nullable=False),
     Index("versions_by_tenant", "tenant", "number"),
     sqlite_autoincrement=True,
 )

@@ -40,8 +40,10 @@ _NO_TEXTS = "no_texts"
 _AHEAD = 300.0
 
 
-def open_store(url: str, *, texts: bool = True, create: bool = True, upgrade: bool = False) -> Store:
-    """The store at *url*, made if absent.
+def open_store(url: str, *, texts: bool = True, create: bool = True) -> Store:
+    """The store at *url*, made if absent, and brought up to date if an older package made it.
+
+    Processes of the older package go on, and may start again, unless the release says otherwise.
 
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://USER:PASSWORD@HOST/NAME``.
@@ -50,17 +52,14 @@ def open_store(url: str, *, texts: bool = True, create: bool = True, upgrade: bo
 
         create: False makes no store where none is.
 
-        upgrade: Whether tables of an older package are brought up to date, as `tttembed migrate` and the worker do;
-            processes of the older package go on with them.
-
     Raises:
         StoreError: There is something else, or it holds texts and must not.
 
-        StoreUnavailable: It cannot be reached now, comes from a newer package, or must be brought up to date first.
+        StoreUnavailable: It cannot be reached now, or a newer package has made it what this one cannot use.
     """
     database = Database(url)
     try:
-        migrate(database, create=create, upgrade=upgrade)
+        migrate(database, create=create)
         return Store(database, texts=_keeps_texts(database, wanted=texts))
     except BaseException:
         database.close()

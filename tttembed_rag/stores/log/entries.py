@@ -98,9 +98,10 @@ class Entries:
             unchecked.append(("vector", served.vector, query.vectors, embedder))
         if len(served.candidates) > MAX_DEPTH:
             _log.warning("a query was shown %d candidates: the first %d are kept", len(served.candidates), MAX_DEPTH)
+        shown: dict[str, int] = {}
         for place, candidate in enumerate(served.candidates[:MAX_DEPTH]):
             doc_id = checked_name("doc_id", candidate.doc_id)
-            query.places.setdefault(doc_id, place)
+            shown.setdefault(doc_id, place)
             if (document := self.documents.get((tenant, doc_id))) is None:
                 document = self.documents[tenant, doc_id] = DocumentEntry()
             if candidate.text is not None:
@@ -111,6 +112,9 @@ class Entries:
                 if not self.judge:
                     raise InputError("judge: expected the fingerprint of who gave the rewards, got none")
                 query.rewards[doc_id, source] = checked_reward("reward", candidate.reward)
+        # What was shown last comes before what was shown earlier; a document keeps the place that it had first.
+        query.places = dict(islice((shown | query.places).items(), MAX_DEPTH))
+        query.rewards = {pair: reward for pair, reward in query.rewards.items() if pair[0] in query.places}
 
     def without_texts(self, text_id: Callable[[str], str]) -> None:
         """Drop every text; an id or task that tells of a text becomes its *text_id*, and so does every source."""

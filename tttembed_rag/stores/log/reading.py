@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, and_, exists, f
 from tttembed_rag.errors import InputError, RewardError, StoreError
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.log.sources import Given, all_of, said_of
 from tttembed_rag.stores.records import AUDIT, Counts, checksum
@@ -317,7 +316,7 @@ def _judged_documents(
                 stored.append(Given(query, document, value))
             else:
                 stored += [Given(query, document, given, source) for source, (given, _) in all_of(value, own).items()]
-    sound = _shallow(connection, [one for one in stored if _is_reward(one.value)])
+    sound = [one for one in stored if _is_reward(one.value)]
     documents = sorted({one.document for one in sound})
     names: dict[int, tuple[str, str]] = {}
     vectors: dict[int, bytes] = {}
@@ -337,30 +336,6 @@ def _judged_documents(
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
     unreadable = [document for document in documents if document not in vectors]
     return _Judged(names, vectors, dict(rewards), damaged, unreadable)
-
-
-def _shallow(connection: Connection, rewards: Sequence[Given]) -> Sequence[Given]:
-    """The rewards of `MAX_DEPTH` documents of each query, the first in base order.
-
-    A store of an earlier release may hold more of a query, and the cost of a fit rises with the deepest.
-    """
-    p = schema.pairs
-    of_query: dict[int, set[int]] = defaultdict(set)
-    for one in rewards:
-        of_query[one.query].add(one.document)
-    deep = [query for query, documents in of_query.items() if len(documents) > MAX_DEPTH]
-    if not deep:
-        return rewards
-    places: dict[tuple[int, int], int] = {}
-    for numbers in in_parts(sorted(deep)):
-        rows = connection.execute(select(p.c.query, p.c.document, p.c.place).where(p.c.query.in_(numbers)))
-        places |= {(query, document): place for query, document, place in rows}
-    kept = set[tuple[int, int]]()
-    for query in deep:
-        shown = sorted((places.get((query, document), 0), -document) for document in of_query[query])
-        kept |= {(query, -document) for _, document in shown[:MAX_DEPTH]}
-    only = set(deep)
-    return [one for one in rewards if one.query not in only or one[:2] in kept]
 
 
 def _is_reward(value: Any) -> bool:

@@ -1,8 +1,7 @@
 """What each source said of a pair of query and document, side by side; `schema.rewards` holds the mean of all.
 
 A reward without a source is that of the declared judge. As long as no source has spoken of a pair, it stands in
-`schema.rewards` alone; afterwards it is one more row here, under the empty name. A process of an earlier release writes
-to `schema.rewards` alone: a value there that is not the mean of the rows here is what such a process wrote last.
+`schema.rewards` alone; afterwards it is one more row here, under the empty name.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ def said_of(connection: Connection, judge: int | None, queries: Sequence[int]) -
 
 def all_of(value: Any, said: Said, at: float = 0.0) -> Said:
     """What was said of a pair, with the reward without a source that stands in `schema.rewards` alone, if any."""
-    if value is None or (said and value == mean(said)):
-        return said
-    return {**said, "": (value, at)}
+    return said or ({} if value is None else {"": (value, at)})
 
 
 def mean(said: Said) -> float:
@@ -110,25 +107,20 @@ def write_rewards(
     return changed
 
 
-def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str], at: float) -> None:
-    """Delete what *sources* said of *pairs*, *at* Unix seconds; what no other source spoke of has no reward then."""
+def take_back(connection: Connection, judge: int, pairs: Collection[Pair], sources: Collection[str]) -> None:
+    """Delete what *sources* said of *pairs*; a pair of which no other source spoke has no reward then."""
     s, r = schema.source_rewards, schema.rewards
     said = said_of(connection, judge, sorted({query for query, _ in pairs}))
-    means, own = [], []
+    means = []
     for query, document in sorted(pairs):
         in_s, in_r = ((t.c.query == query) & (t.c.judge == judge) & (t.c.document == document) for t in (s, r))
-        stored = connection.execute(select(r.c.value).where(in_r)).scalar()
-        left = all_of(stored, said[query, document], at)  # with what an earlier release has written
-        others = {source: given for source, given in left.items() if source not in sources}
         connection.execute(s.delete().where(in_s, s.c.source.in_(sources)))
-        if "" in others:
-            own.append((query, document, "", *others[""]))
+        others = {source: given for source, given in said[query, document].items() if source not in sources}
         if others:
             means.append((query, document, mean(others)))
         else:
             connection.execute(r.delete().where(in_r))
     _insert(connection, r, judge, ("query", "document", "value"), means)
-    _insert(connection, s, judge, ("query", "document", "source", "value", "at"), own)
 
 
 def _insert(
