@@ -60,7 +60,7 @@ class _TenantBooks:
     def open(self) -> list[OpenBatch]:
         return [batch for batch in self.store.of(self.tenant) if batch.judge == self.judge]
 
-    def add(self, batch: OpenBatch) -> OpenBatch | None:
+    def add(self, batch: OpenBatch, _keys: AbstractSet[bytes]) -> OpenBatch | None:
         return self.store.add(batch, self.caps, tenant=self.tenant, lease=self.lease)
 
     def note(self, batch: OpenBatch) -> OpenBatch:

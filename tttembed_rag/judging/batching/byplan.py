@@ -107,7 +107,7 @@ def _read_all(
     while batches := books.open():
         for batch in batches:
             if found := exchange.look(batch):
-                collected = collect(service.download(found), batch, service.judge, answers)
+                collected = collect(service.download(found), batch, service.judge, answers, books.asked(batch))
                 exchange.close(batch, found, lost=collected.lost)
                 read(batch, collected)
         if pauses := [exchange.pause(batch) for batch in books.open()]:

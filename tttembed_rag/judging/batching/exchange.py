@@ -72,7 +72,7 @@ class Exchange:
             price=(price.input, price.output, price.request),
             full=full,
         )
-        batch = self._books.add(wanted)
+        batch = self._books.add(wanted, requests.keys)
         if batch is None:
             return None
         file = self._service.upload(requests.content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -15,7 +16,9 @@ from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.system.keyed import KeyedRows
 
-_COLUMNS = ("slot BLOB", "batch TEXT NOT NULL", "open INTEGER NOT NULL")
+_COLUMNS = ("slot BLOB", "batch TEXT NOT NULL", "open INTEGER NOT NULL", "pairs BLOB NOT NULL")
+# Bytes of the key of a pair.
+_KEY = 32
 # Slots that are looked at together.
 _AT_ONCE = 100
 
@@ -56,20 +59,25 @@ class FiledBatches:
         """The open batches, oldest first."""
         return [batch for batch, is_open in self._all() if is_open]
 
+    def asked(self, batch: OpenBatch) -> frozenset[bytes]:
+        """The keys of the pairs that *batch* asks about."""
+        ((_, _, _, pairs),) = self._rows.get([self._slots[batch.key]])
+        return frozenset(pairs[at : at + _KEY] for at in range(0, len(pairs), _KEY))
+
     def lost(self) -> tuple[float, float]:
         """Tokens and US dollars of batches that were struck off, and gave no answers for them."""
         closed = [batch for batch, is_open in self._all() if not is_open]
         return sum(batch.tokens for batch in closed), sum(batch.usd for batch in closed)
 
-    def add(self, batch: OpenBatch) -> OpenBatch:
-        """Write a batch down before it is sent.
+    def add(self, batch: OpenBatch, keys: AbstractSet[bytes]) -> OpenBatch:
+        """Write a batch about pairs with these *keys* down before it is sent.
 
         Raises:
             JudgeError: Another process has sent one since `open` was asked.
         """
         slot = self._slot(len(self._slots))
-        self._rows.put([(slot, json.dumps(asdict(batch)), 1)])
-        ((_, kept, _),) = self._rows.get([slot])
+        self._rows.put([(slot, json.dumps(asdict(batch)), 1, b"".join(keys))])
+        ((_, kept, _, _),) = self._rows.get([slot])
         if json.loads(kept)["key"] != batch.key:
             raise JudgeError(f"{self._judge}: expected one process that sends its batches, found another one")
         self._slots[batch.key] = slot
@@ -77,13 +85,16 @@ class FiledBatches:
 
     def note(self, batch: OpenBatch) -> OpenBatch:
         """Write down what is known of a batch by now."""
-        self._rows.put([(self._slots[batch.key], json.dumps(asdict(batch)), 1)], replace=True)
-        return batch
+        return self._replace(batch, batch, is_open=True)
 
     def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
         """Strike a batch off; what is *lost* stays counted."""
-        rest = replace(batch, tokens=lost * batch.tokens, usd=lost * batch.usd)
-        self._rows.put([(self._slots[batch.key], json.dumps(asdict(rest)), 0)], replace=True)
+        self._replace(batch, replace(batch, tokens=lost * batch.tokens, usd=lost * batch.usd), is_open=False)
+
+    def _replace(self, batch: OpenBatch, by: OpenBatch, *, is_open: bool) -> OpenBatch:
+        keys = b"".join(self.asked(batch)) if is_open else b""
+        self._rows.put([(self._slots[batch.key], json.dumps(asdict(by)), int(is_open), keys)], replace=True)
+        return by
 
     def _slot(self, number: int) -> bytes:
         return pair_key(self._judge, "batch", str(number))
@@ -92,7 +103,7 @@ class FiledBatches:
         """All batches, and whether each is open."""
         for first in count(step=_AT_ONCE):
             slots = [self._slot(number) for number in range(first, first + _AT_ONCE)]
-            rows = {slot: (text, is_open) for slot, text, is_open in self._rows.get(slots)}
+            rows = {slot: (text, is_open) for slot, text, is_open, _ in self._rows.get(slots)}
             for slot in slots[: len(rows)]:
                 text, is_open = rows[slot]
                 batch = OpenBatch.of(json.loads(text))

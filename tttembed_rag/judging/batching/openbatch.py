@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, fields
 from datetime import date
 from typing import Any, Protocol, Self
@@ -78,8 +79,11 @@ class Books(Protocol):
         """The open batches, oldest first."""
         ...
 
-    def add(self, batch: OpenBatch) -> OpenBatch | None:
-        """Write a batch down before it is sent, and count it as spent; None where a cap refuses it."""
+    def add(self, batch: OpenBatch, keys: AbstractSet[bytes]) -> OpenBatch | None:
+        """Write a batch about pairs with these *keys* down before it is sent, and count it as spent.
+
+        None where a cap refuses it.
+        """
         ...
 
     def note(self, batch: OpenBatch) -> OpenBatch:

@@ -112,7 +112,7 @@ def collect(
     batch: OpenBatch,
     judge: LineJudge,
     answers: Answers,
-    asked: Container[bytes] | None = None,
+    asked: Container[bytes],
 ) -> Collected:
     """Keep the answers in the results of *batch*; to read them twice changes nothing.
 
@@ -125,7 +125,7 @@ def collect(
 
         answers: Answers that are kept; new ones are written to it.
 
-        asked: Addresses of pairs that are still asked about; None for all that the batch has results of.
+        asked: Addresses of pairs that are still asked about.
     """
     reading = _Reading(batch, judge, answers, asked)
     most = _LINES_PER_PAIR * batch.pairs + _MORE_LINES
@@ -142,7 +142,7 @@ def collect(
 class _Reading:
     """The answers of a batch, as its lines are read."""
 
-    def __init__(self, batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes] | None) -> None:
+    def __init__(self, batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]) -> None:
         self._batch, self._judge, self._answers, self._asked = batch, judge, answers, asked
         self._price = Price(*batch.price).share(judge.price)
         self.failures: Counter[str] = Counter()
@@ -155,7 +155,7 @@ class _Reading:
         fresh: dict[bytes, Paid] = {}
         for result in results:
             pair = result.pair
-            is_stranger = pair is None or (self._asked is not None and pair not in self._asked and pair not in known)
+            is_stranger = pair is None or (pair not in self._asked and pair not in known)
             if pair is not None and (is_stranger or result.failure) and (result.billed or not result.failure):
                 self.unkept.add(pair)
             if result.failure and (pair is None or not is_stranger):
