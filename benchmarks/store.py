@@ -164,9 +164,9 @@ def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
     yield elsewhere("rewards of the last 10,000 queries", READ, url, JUDGE)
     yield elsewhere("tttembed show", COMMAND, "show", url)
     yield elsewhere("tttembed report", COMMAND, "report", "--store", url, "--html", str(folder / "report.html"))
-    yield elsewhere("tttembed counts", COMMAND, "counts", "--store", url)
+    yield elsewhere("tttembed store counts", COMMAND, "store", "counts", "--store", url)
     query = ("--tenant", "", "--query", "query-00000001")
-    yield elsewhere("tttembed forget, of a query", COMMAND, "forget", "--store", url, *query)
+    yield elsewhere("tttembed store forget, of a query", COMMAND, "store", "forget", "--store", url, *query)
 
 
 def idle(store: Store, count: int) -> dict[str, Any]:

@@ -109,13 +109,23 @@ def gate() -> str:
 def command_line() -> str:
     """The help of every command, as it is printed."""
     parts = ["# The command line", ""]
-    top = click.Context(main)
-    for name in main.list_commands(top):
-        command = main.get_command(top, name)
-        assert command is not None  # noqa: S101 - it is listed
+    for name, command in sorted(commands().items()):
         with click.Context(command, info_name=f"tttembed {name}", max_content_width=100) as context:
             parts += [f"## tttembed {name}", "", "```text", command.get_help(context), "```", ""]
     return "\n".join(parts)
+
+
+def commands(group: click.Group = main, before: str = "") -> dict[str, click.Command]:
+    """The commands below *group*, those of other distributions too, by what is typed after `tttembed`."""
+    found: dict[str, click.Command] = {}
+    context = click.Context(group, info_name="tttembed")
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None  # noqa: S101 - it is listed
+        found[f"{before}{name}"] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, f"{before}{name} ")
+    return found
 
 
 def tables() -> str:

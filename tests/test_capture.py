@@ -101,17 +101,6 @@ class TestRecording:
         assert set(rewards.sources.tolist()) == {"", *(f"s{number}" for number in range(2, 34))}
         assert log.dropped_rewards == 1
 
-    def test_a_log_of_an_earlier_release_is_read(self, tmp_path):
-        """Its rewards are those of the judge itself."""
-        head = '{"judge": "j", "scale": "probability", "tenant": "", "capacity": 9}\n'
-        line = '{"task": "default", "query": "q", "documents": [["a", 0.5], ["b", null]], "vector": null}\n'
-        (tmp_path / "log").write_text(head + line)
-
-        log = RewardLog.load(tmp_path / "log")
-
-        assert log.rewards(vector, vectors).values.tolist() == [0.5]
-        assert log.waiting == 1
-
     def test_one_query_in_two_tasks_is_two_queries(self):
         """A text asked under two scopes teaches both."""
         log = RewardLog("judge")

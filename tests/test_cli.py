@@ -6,7 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-from importlib.metadata import EntryPoints
+from functools import reduce
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,32 @@ def test_help_lists_every_command() -> None:
     ]
 
 
-@pytest.mark.parametrize("command", sorted(main.commands))
-def test_help_lists_every_option(command: str) -> None:
-    """The help of a command names all its options."""
-    options = [option for parameter in main.commands[command].params for option in parameter.opts if option[0] == "-"]
+def test_help_fits_a_screen() -> None:
+    """Every command is seen at once on a terminal of 24 lines of 80 characters, none cut short."""
+    lines = CliRunner(env={"COLUMNS": "80"}).invoke(main, ["--help"], prog_name="tttembed").stdout.splitlines()
 
-    printed = tttembed(command, "--help").stdout.split()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines[1:] if line.endswith("...")] == []
+
+
+def test_the_top_has_thirteen_commands_at_most() -> None:
+    """What other distributions add stands below a group."""
+    assert len(main.list_commands(click.Context(main))) <= 13
+    assert list(entry_points(group="tttembed.commands")) == []
+
+
+NAMES = [name for name in main.commands if name not in ("audit", "store", "tools")]
+GROUPS = [(group, name) for group in ("audit", "store", "tools") for name in main.commands[group].commands]
+
+
+@pytest.mark.parametrize("words", [*((name,) for name in NAMES), *GROUPS], ids=" ".join)
+def test_help_lists_every_option(words: tuple[str, ...]) -> None:
+    """The help of a command names all its options."""
+    command = reduce(lambda group, name: group.commands[name], words, main)
+    options = [option for parameter in command.params for option in parameter.opts if option[0] == "-"]
+
+    printed = tttembed(*words, "--help").stdout.split()
 
     assert [option for option in options if option not in printed] == []
 
@@ -161,10 +182,13 @@ def test_eval_has_the_options_of_the_contract() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["judgments", "out.csv", "--store", "sqlite:///a.db"], "`tttembed judgments` is a command"),
-        (["annotate", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "`tttembed annotate` is a command"),
+        (["store", "judgments", "out.csv"], "`tttembed store judgments` is a command"),
+        (["store", "annotate", "phoenix+http://host/name"], "`tttembed store annotate` is a command"),
         (["tools", "serve", "--catalog", "a.json"], "`tttembed tools serve` is a command"),
-        (["import", "phoenix+http://host/name", "--store", "sqlite:///a.db"], "projects of Phoenix are read by a part"),
+        (
+            ["store", "import", "phoenix+http://host/name", "--store", "sqlite:///a.db"],
+            "projects of Phoenix are read by a part",
+        ),
         (["data", "NFCorpus"], "collections by name are a part"),
     ],
 )
@@ -179,7 +203,7 @@ def test_what_another_distribution_brings_names_it(
 
     installing = "which is not installed; run: pip install tttembed-hosts"
     assert (done.exit_code, done.stderr.splitlines()[-1]) == (2, f"Error: {what} of tttembed-hosts, {installing}")
-    assert "judgments" not in CliRunner().invoke(main, ["--help"]).output
+    assert "judgments" not in CliRunner().invoke(main, ["store", "--help"]).output
 
 
 # Eval
@@ -552,8 +576,8 @@ def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str,
         ("fit", "--depth", "-1"),
         ("fit", "--depth", "0"),
         ("fit", "--last", "0"),
-        ("versions", "--limit", "0"),
-        ("audit", "--limit", "-1"),
+        ("store versions", "--limit", "0"),
+        ("store changes", "--limit", "-1"),
         ("judge", "--concurrency", "0"),
         ("judge", "--seed", "-1"),
         ("worker", "--concurrency", "0"),
@@ -561,7 +585,7 @@ def test_fit_and_show_say_who_judged(folder: Path, tmp_path: Path, rewards: str,
 )
 def test_numbers_out_of_range_are_named(command: str, option: str, value: str) -> None:
     """The option is named, with its range, before anything is read."""
-    result = tttembed(command, option, value, "nowhere")
+    result = tttembed(*command.split(), option, value, "nowhere")
 
     assert result.exit_code == 2
     assert f"Error: Invalid value for '{option}': {value} is not in the range x>=" in result.stderr

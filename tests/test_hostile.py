@@ -189,7 +189,7 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("name", "content", "command"),
         [
-            ("log.jsonl", DEEP, ("import", "{path}", "--store", "{url}")),
+            ("log.jsonl", DEEP, ("store", "import", "{path}", "--store", "{url}")),
             ("log.jsonl", DEEP, ("judge", "{path}", "--judge", "http+cohere://localhost")),
             ("clicks.json", DEEP, ("judge", "{log}", "--judge", "feedback:{path}")),
             ("clicks.json", f'{{"judgmentRatings": {DEEP}}}', ("judge", "{log}", "--judge", "feedback:{path}")),
@@ -200,8 +200,8 @@ class TestFiles:
             ),
             ("rows.jsonl", DEEP, ("fit", "{path}", "--out", "{out}")),
             ("rows.csv", f"query,document,reward\nq,{'d' * 200_000},1\n", ("fit", "{path}", "--out", "{out}")),
-            ("spans.jsonl", DEEP, ("import", "{path}", "--store", "{url}", "--spans")),
-            ("spans.jsonl", SPAN % json.dumps(DEEP), ("import", "{path}", "--store", "{url}", "--spans")),
+            ("spans.jsonl", DEEP, ("store", "import", "{path}", "--store", "{url}", "--spans")),
+            ("spans.jsonl", SPAN % json.dumps(DEEP), ("store", "import", "{path}", "--store", "{url}", "--spans")),
             ("tools.json", DEEP, ("tools", "serve", "--catalog", "{path}")),
             ("tools.json", DEEP, ("tools", "learn", "--catalog", "{path}", "--store", "{url}")),
             ("log.jsonl", "", ("judge", "{log}", "--judge", "http+cohere://[host")),
@@ -232,7 +232,7 @@ def test_a_span_with_deep_metadata_is_read_without_it(sqlite_url, tmp_path):
     }
     path = tmp_path / "spans.jsonl"
     path.write_text(json.dumps({"context": {"span_id": "a", "trace_id": "b"}, "attributes": attributes}), "utf-8")
-    done = run("import", path, "--store", sqlite_url, "--spans")
+    done = run("store", "import", path, "--store", sqlite_url, "--spans")
 
     assert done.exit_code == 0, done.output
     with open_store(sqlite_url) as store:

@@ -471,7 +471,7 @@ class TestStore:
     def test_no_judge_is_paid_where_nothing_could_be_learned(self, here: Path) -> None:
         """A store of texts alone is refused before the first question to the judge, with what to do."""
         write_log(here / "log.jsonl")
-        imported = run("import", "log.jsonl", "--store", "sqlite:///t.db")
+        imported = run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
         refused = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
 
         assert "60 of 60 queries and 240 of 240 documents have no vector" in imported.output
@@ -485,7 +485,7 @@ class TestStore:
         """With the model named at either command, the worker judges, learns and publishes."""
         write_log(here / "log.jsonl")
         embed = ("--embed", EMBED)
-        run("import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
+        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", *(embed if place == "import" else ()))
         done = run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE, *(embed if place == "worker" else ()))
 
         assert done.exit_code == 0, done.output
@@ -504,11 +504,11 @@ class TestStore:
             encoding="utf-8",
         )
         new = "python:new_model:model"
-        run("import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
+        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
         run("worker", "sqlite:///t.db", "--once", "--judge", JUDGE)
-        counted = run("reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
-        done = run("reembed", "--store", "sqlite:///t.db", "--embed", new)
-        again = run("reembed", "--store", "sqlite:///t.db", "--embed", new)
+        counted = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new, "--dry-run")
+        done = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
+        again = run("store", "reembed", "--store", "sqlite:///t.db", "--embed", new)
         learned = run("fit", "sqlite:///t.db", "--embed", new, "--out", "new.safetensors")
         with open_store("sqlite:///t.db") as store:
             widths = {name: store.rewards("fake", embedder=name).width for name in ("fake", "new")}
@@ -524,7 +524,7 @@ class TestStore:
     def test_a_run_that_was_stopped_goes_on(self, here: Path) -> None:
         """What was embedded before a failure is kept, and is not embedded again."""
         write_log(here / "log.jsonl")
-        run("import", "log.jsonl", "--store", "sqlite:///t.db")
+        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db")
         asked: list[int] = []
 
         class Failing(FakeEmbedder):
@@ -546,14 +546,14 @@ class TestStore:
     def test_vectors_of_one_name_have_one_width(self, here: Path) -> None:
         """Another model under the same name is refused."""
         write_log(here / "log.jsonl")
-        run("import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
+        run("store", "import", "log.jsonl", "--store", "sqlite:///t.db", "--embed", EMBED)
         (here / "wide.py").write_text(
             "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(width=8)\n", encoding="utf-8"
         )
         lines = (here / "log.jsonl").read_text(encoding="utf-8").replace("topic", "other")
         (here / "more.jsonl").write_text(lines, encoding="utf-8")
 
-        result = run("import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
+        result = run("store", "import", "more.jsonl", "--store", "sqlite:///t.db", "--embed", "python:wide:model")
 
         assert result.exit_code == 2
         assert "expected width 64 as of all vectors of embedder 'fake', got 8" in result.output
@@ -567,7 +567,8 @@ class TestAudit:
         write_votes(here / "votes.csv", "reward", 1, 0)
         assert run("fit", "votes.csv", "--embed", EMBED, "--out", "plain.safetensors").exit_code == 0
         drawn = run(
-            "audit-sample",
+            "audit",
+            "draw",
             "votes.csv",
             *("--embed", EMBED, "--offsets", "plain.safetensors", "--out", "pairs.csv", "--count", 40),
         )

@@ -380,7 +380,7 @@ def filled(sqlite_url):
 def test_the_rewards_of_a_store_are_exported(filled, tmp_path):
     """Of the newest judge, of another by its name, and of a tenant."""
     results = [
-        tttembed("export", tmp_path / name, "--store", filled, "--rewards", *options)
+        tttembed("store", "export-rewards", tmp_path / name, "--store", filled, *options)
         for name, options in (
             ("a", ("--shards", "2")),
             ("b", ("--judge", "old")),
@@ -398,15 +398,14 @@ def test_the_rewards_of_a_store_are_exported(filled, tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--rewards", "--tenant", "nobody"), "export: expected rewards of tenant 'nobody', found none"),
-        (("--rewards", "--judge", "stranger"), "stranger"),
-        (("--shards", "2"), "--judge, --shards: expected --rewards with them"),
-        (("--rewards", "--version", "1"), "--version: expected offsets, got --rewards"),
+        (("--tenant", "nobody"), "export-rewards: expected rewards of tenant 'nobody', found none"),
+        (("--judge", "stranger"), "stranger"),
+        (("--shards", "0"), "'--shards': 0 is not in the range x>=1"),
     ],
 )
 def test_bad_input_is_one_line(filled, options, reason, tmp_path):
     """Exit code 2 and the reason."""
-    result = tttembed("export", tmp_path / "out", "--store", filled, *options)
+    result = tttembed("store", "export-rewards", tmp_path / "out", "--store", filled, *options)
 
     assert result.exit_code == 2
     assert reason in result.stderr

@@ -53,7 +53,7 @@ def test_embedding_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None
         (tmp_path / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from tttembed_rag.cli import main; main()"
-    command = [sys.executable, "-c", code, "data", str(tmp_path), "--embedder", "python:slow_model:embed"]
+    command = [sys.executable, "-c", code, "data", str(tmp_path), "--embed", "python:slow_model:embed"]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     asked, until = tmp_path / "asked", time.monotonic() + 60
     while not (asked.exists() and len(asked.read_text().splitlines()) > 30) and time.monotonic() < until:

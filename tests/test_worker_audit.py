@@ -78,10 +78,10 @@ def test_labels_of_a_tenant_that_shares_are_its_own(judged, store):
 
 
 def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
-    """`audit-sample` draws pairs of what is served, with their texts; `audit-labels` brings the labels back."""
+    """`audit draw` draws pairs of what is served, with their texts; `audit read` brings the labels back."""
     Worker(store, scope="task").round()
     sheet = tmp_path / "pairs.csv"
-    drawn = CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "30"])
+    drawn = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "30"])
     with sheet.open(encoding="utf-8", newline="") as file:
         pairs = list(csv.DictReader(file))
     with sheet.open("w", encoding="utf-8", newline="") as file:
@@ -89,7 +89,7 @@ def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
         rows.writeheader()
         rows.writerows(pair | {"label": judged[pair["query_id"], pair["doc_id"]]} for pair in pairs)
         rows.writerow({"query_id": "nobody's", "doc_id": "d0", "label": 1})
-    kept = CliRunner().invoke(main, ["audit-labels", str(sheet), "--store", store.name])
+    kept = CliRunner().invoke(main, ["audit", "read", str(sheet), "--store", store.name])
 
     assert drawn.output == f"{sheet}: 30 pairs to label\n"
     assert all(pair["query"] == f"question {pair['query_id'][1:]}" for pair in pairs)
@@ -116,14 +116,14 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
         store.observe([query], judge="reranker")
     store.publish(fit(store.rewards("reranker"), scope="task", gate=False), by="ann")
     sheet = tmp_path / "pairs.csv"
-    CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "100"])
+    CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
     with sheet.open(encoding="utf-8", newline="") as file:
         pairs = list(csv.DictReader(file))
     with sheet.open("w", encoding="utf-8", newline="") as file:
         rows = csv.DictWriter(file, pairs[0])
         rows.writeheader()
         rows.writerows(pair | {"label": 1} for pair in pairs)
-    kept = CliRunner().invoke(main, ["audit-labels", str(sheet), "--store", store.name])
+    kept = CliRunner().invoke(main, ["audit", "read", str(sheet), "--store", store.name])
 
     assert len(pairs) > 50
     assert not [cell for pair in pairs for cell in pair.values() if cell.startswith(begins[:6])]
@@ -143,7 +143,7 @@ def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
     learned = store.rewards("reranker")
     store.publish(fit(learned, scope="task", gate=False), by="ann")
     sheet = tmp_path / "pairs.csv"
-    CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(sheet), "--count", "100"])
+    CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
     with sheet.open(encoding="utf-8", newline="") as file:
         pairs = list(csv.DictReader(file))
 
@@ -154,7 +154,7 @@ def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
 
 def test_before_anything_is_served_there_is_nothing_to_audit(judged, store, tmp_path):
     """In one line."""
-    answer = CliRunner().invoke(main, ["audit-sample", store.name, "--out", str(tmp_path / "x.csv")])
+    answer = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(tmp_path / "x.csv")])
 
     assert answer.exit_code == 2
     assert "--offsets: expected what was learned, as the store serves nothing yet" in answer.output

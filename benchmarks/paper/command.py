@@ -79,7 +79,7 @@ NAMES = (
     default="minilm",
     show_default=True,
     metavar="SPEC",
-    help="repeats: the model of --vectors, which embeds edited queries; SPEC as in `tttembed data --embedder`.",
+    help="repeats: the model of --vectors, which embeds edited queries; SPEC as in `tttembed data`.",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("build/paper"), show_default=True, help="Result folder."

@@ -117,10 +117,10 @@ def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
 
 
 def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsound):
-    """However publishers, promoters and those who roll back meet, what is live is one whole version that exists."""
+    """However publishers and those who roll back meet, what is live is one whole version that exists."""
     stamped, stamp_of, _ = stamps
     store.publish(stamped(0), by="test", note="0")
-    plans = rng.choice(["live", "candidate", "promote", "rollback", "rollback to"], (4, 8), p=[0.3, 0.2, 0.2, 0.2, 0.1])
+    plans = rng.choice(["publish", "rollback", "rollback to"], (4, 8), p=[0.6, 0.3, 0.1])
 
     def changing(who):
         def work(tell):
@@ -130,10 +130,8 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
             for step, what in enumerate(plans[who].tolist()):
                 number = 100 * (who + 1) + step
                 try:
-                    if what in ("live", "candidate"):
-                        version = mine.publish(stamped(number), by=str(who), note=str(number), alias=what)
-                    elif what == "promote":
-                        version = mine.promote(by=str(who))
+                    if what == "publish":
+                        version = mine.publish(stamped(number), by=str(who), note=str(number))
                     else:
                         version = mine.rollback(by=str(who), to=1 if what == "rollback to" else None)
                     tell(what, version.number)
@@ -350,8 +348,8 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     """Whatever it had in mind, and however it lost it, it is refused, and nothing has changed."""
     stamped, _, _ = stamps
     store.observe(traffic(2, tenant="other"), judge=JUDGE)
-    for number, alias in enumerate(["live", "live", "candidate"]):
-        store.publish(stamped(number), by="test", note=str(number), alias=alias)
+    for number in range(3):
+        store.publish(stamped(number), by="test", note=str(number))
     lease = store.leases.take("worker", "slow", 1e-3)
     if rng.random() < 0.5:
         time.sleep(0.002)
@@ -360,8 +358,6 @@ def test_whoever_lost_a_lease(store, rng, stamps):
         store.forget(tenant="other", query_id="q1", by="test")
     refused = {
         "publish": lambda: store.publish(stamped(7), by="slow", lease=lease),
-        "publish a candidate": lambda: store.publish(stamped(7), by="slow", lease=lease, alias="candidate"),
-        "promote": lambda: store.promote(by="slow", lease=lease),
         "rollback": lambda: store.rollback(by="slow", lease=lease),
         "rollback to": lambda: store.rollback(by="slow", lease=lease, to=1),
     }

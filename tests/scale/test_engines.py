@@ -76,7 +76,7 @@ def test_an_audit_of_a_folder_is_drawn(rewards, folder, tmp_path, labels_of):
     """Pairs to label come from the files; options of other sources are refused here too."""
     offsets, audit = tmp_path / "offsets.safetensors", tmp_path / "audit.csv"
     fit_sharded(folder(3), scope="task").save(offsets)
-    asked = ["audit-sample", str(folder(3)), "--offsets", str(offsets), "--out", str(audit), "--count", "40"]
+    asked = ["audit", "draw", str(folder(3)), "--offsets", str(offsets), "--out", str(audit), "--count", "40"]
     done = CliRunner().invoke(main, asked)
 
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""Spans from files: what the SDK prints, what Phoenix exports, and `tttembed import`."""
+"""Spans from files: what the SDK prints, what Phoenix exports, and `tttembed store import`."""
 
 import json
 
@@ -144,7 +144,8 @@ def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
     """Queries wait for a judge; what was cut is counted; the same file again adds nothing."""
     lines = [record(1, **flat()), record(2, **flat(["x" * 50, "whole"], **{"input.value": "tea"}))]
     (tmp_path / "spans.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    arguments = ("import", tmp_path / "spans.jsonl", "--spans", "--cut-at", 50, "--store", sqlite_url, "--json")
+    options = ("--spans", "--cut-at", 50, "--store", sqlite_url, "--json")
+    arguments = ("store", "import", tmp_path / "spans.jsonl", *options)
 
     first, second = run(*arguments), run(*arguments)
 
@@ -160,7 +161,18 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
     (tmp_path / "s.jsonl").write_text(json.dumps(record(1, kind="RERANKER", **fields)), encoding="utf-8")
 
     code, said = run(
-        *("import", tmp_path / "s.jsonl", "--spans", "--store", sqlite_url, "--scores-of", "m", "--scale", "logit")
+        *(
+            "store",
+            "import",
+            tmp_path / "s.jsonl",
+            "--spans",
+            "--store",
+            sqlite_url,
+            "--scores-of",
+            "m",
+            "--scale",
+            "logit",
+        )
     )
 
     ids = store.text_id("wool"), store.text_id(TEXTS[0]), store.text_id(TEXTS[1])
@@ -206,7 +218,7 @@ def test_a_missing_file_is_named(tmp_path):
 )
 def test_bad_options_end_with_one_line(arguments, message, sqlite_url):
     """Exit code 2, and what was expected."""
-    code, said = run("import", *arguments, "--store", sqlite_url)
+    code, said = run("store", "import", *arguments, "--store", sqlite_url)
 
     assert code == 2
     assert message in said

@@ -87,7 +87,9 @@ def test_a_hostile_span_costs_itself_alone(tmp_path, sqlite_url, hostile):
     """The span beside it is imported."""
     (tmp_path / "spans.jsonl").write_text(lines(hostile, FINE), encoding="utf-8")
 
-    result = CliRunner().invoke(main, ["import", str(tmp_path / "spans.jsonl"), "--spans", "--store", sqlite_url])
+    result = CliRunner().invoke(
+        main, ["store", "import", str(tmp_path / "spans.jsonl"), "--spans", "--store", sqlite_url]
+    )
     read = retrievals_of(read_spans(tmp_path / "spans.jsonl"), Reader())
 
     assert result.exit_code == 0, result.output
@@ -157,7 +159,9 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path, sqlite_url,
     """Exit code 2, and what was expected."""
     (tmp_path / "spans.jsonl").write_text(text, encoding="utf-8")
 
-    result = CliRunner().invoke(main, ["import", str(tmp_path / "spans.jsonl"), "--spans", "--store", sqlite_url])
+    result = CliRunner().invoke(
+        main, ["store", "import", str(tmp_path / "spans.jsonl"), "--spans", "--store", sqlite_url]
+    )
 
     assert result.exit_code == 2
     assert message in result.output.splitlines()[-1]

@@ -23,8 +23,9 @@ from tttembed_rag.worker import Probe
 
 
 def run(*arguments: Any) -> Result:
-    """What the command does with *arguments*."""
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    """What the command does with *arguments*, of which the first names it."""
+    name, *rest = arguments
+    return CliRunner().invoke(main, [*name.split(), *map(str, rest)])
 
 
 @pytest.fixture
@@ -44,31 +45,28 @@ def file(url: str, tmp_path: Path) -> Path:
     return path
 
 
-def test_publish_promote_and_roll_back(url: str, file: Path) -> None:
-    """Each says which version is live, and the list says so too."""
+def test_publish_and_roll_back(url: str, file: Path) -> None:
+    """Each says what is live now, and what is served; versions lists them with their evidence."""
     said = [
-        run("publish", file, "--store", url, "--by", "me"),
-        run("publish", file, "--store", url, "--by", "me", "--candidate"),
-        run("promote", "--store", url, "--by", "me", "--note", "looks good"),
-        run("rollback", "--store", url, "--by", "me"),
+        run("store publish", file, "--store", url, "--by", "me"),
+        run("store publish", file, "--store", url, "--by", "me"),
+        run("store rollback", "--store", url, "--by", "me"),
     ]
-    listed = [json.loads(line) for line in run("versions", "--store", url, "--json").output.splitlines()]
+    listed = [json.loads(line) for line in run("store versions", "--store", url, "--json").output.splitlines()]
 
     assert [result.output.splitlines() for result in said] == [
-        ["version 1 is live: 2 of 2 offsets served", "served to the shared tenant: version 1"],
-        ["version 2 is candidate: 2 of 2 offsets served", "served to the shared tenant: version 1"],
-        ["version 2 is live: 2 of 2 offsets served", "served to the shared tenant: version 2"],
-        ["version 1 is live: 2 of 2 offsets served", "served to the shared tenant: version 1"],
+        [f"version {number} is live: 2 of 2 offsets served", f"served to the shared tenant: version {number}"]
+        for number in (1, 2, 1)
     ]
     assert [(line["number"], line["aliases"]) for line in listed] == [(2, []), (1, ["live"])]
 
 
 def test_export_gives_back_what_was_published(url: str, file: Path, tmp_path: Path) -> None:
     """The live version, or the one that is named."""
-    run("publish", file, "--store", url)
+    run("store publish", file, "--store", url)
     out = tmp_path / "exported.safetensors"
 
-    result = run("export", "--store", url, out)
+    result = run("store export", "--store", url, out)
 
     assert result.exit_code == 0
     assert {key: offset.vector.tolist() for key, offset in Offsets.load(out).items()} == {
@@ -78,7 +76,7 @@ def test_export_gives_back_what_was_published(url: str, file: Path, tmp_path: Pa
 
 def test_show_takes_a_store(url: str, file: Path) -> None:
     """Its versions, and each offset of the live one."""
-    run("publish", file, "--store", url, "--by", "somebody")
+    run("store publish", file, "--store", url, "--by", "somebody")
 
     lines = run("show", url).output.splitlines()
 
@@ -93,8 +91,8 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
     with open_store(url) as store:
         probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
         before = store.publish(without_origin(learned(store)), by="me", embedder="model-a", probe=probe)
-        run("export", out, "--store", url)
-        run("publish", out, "--store", url)
+        run("store export", out, "--store", url)
+        run("store publish", out, "--store", url)
         after = store.registry.version()
 
     assert after is not None
@@ -107,8 +105,8 @@ def test_publish_asks_for_the_embedding_model(url: str, tmp_path: Path) -> None:
     file = tmp_path / "unnamed.safetensors"
     with open_store(url) as store:
         without_origin(learned(store)).save(file)
-        refused = run("publish", file, "--store", url)
-        run("publish", file, "--store", url, "--embedder", "model-a")
+        refused = run("store publish", file, "--store", url)
+        run("store publish", file, "--store", url, "--embedder", "model-a")
 
         assert [version.embedder for version in store.versions()] == ["model-a"]
     assert refused.exit_code == 2
@@ -121,15 +119,15 @@ def test_fit_keeps_the_embedding_model_for_publish(sqlite_url: str, tmp_path: Pa
     with open_store(sqlite_url) as store:
         store.observe([replace(one, embedder="model-a") for one in traffic(20)], judge=JUDGE)
         run("fit", sqlite_url, "--out", out, "--scope", "task", "--no-gate")
-        run("publish", out, "--store", sqlite_url)
-        refused = run("publish", out, "--store", sqlite_url, "--embedder", "model-b")
+        run("store publish", out, "--store", sqlite_url)
+        refused = run("store publish", out, "--store", sqlite_url, "--embedder", "model-b")
 
         assert [version.embedder for version in store.versions()] == ["model-a"]
     assert refused.exit_code == 2
     assert f"Error: --embedder: expected that of {out}, 'model-a', got 'model-b'\n" in refused.output
 
 
-@pytest.mark.parametrize("command", ["versions", "show"])
+@pytest.mark.parametrize("command", ["store versions", "show"])
 def test_a_tenant_without_versions_is_told_what_it_is_served(url: str, command: str) -> None:
     """Base vectors, or the shared version, whatever its own list says."""
     asked = [command, url] if command == "show" else [command, "--store", url]
@@ -145,7 +143,9 @@ def test_a_tenant_without_versions_is_told_what_it_is_served(url: str, command: 
     assert (after[0], after[-1]) == (before[0], "served to tenant 'acme': version 1 of the shared tenant")
 
 
-@pytest.mark.parametrize("arguments", [["versions"], ["rollback", "--to", "1"], ["resume", "--tenant", "acme"]])
+@pytest.mark.parametrize(
+    "arguments", [["store versions"], ["store rollback", "--to", "1"], ["store resume", "--tenant", "acme"]]
+)
 def test_a_halt_is_told_by_whatever_is_asked(url: str, arguments: list[str]) -> None:
     """With whom it is for, and why."""
     with open_store(url) as store:
@@ -165,7 +165,9 @@ def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url: str) -> Non
         store.publish(learned(store), by="me", tenant="own")
         store.registry.halt(by="me", tenant="", note="wrong")
 
-    said = [run("versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")]
+    said = [
+        run("store versions", "--store", url, "--tenant", tenant).output.splitlines()[-1] for tenant in ("acme", "own")
+    ]
 
     assert said == [
         "served to tenant 'acme': base vectors, halted for the shared tenant: wrong",
@@ -180,7 +182,7 @@ def test_resume_says_who_stays_halted(url: str) -> None:
         store.registry.halt(by="me")
         store.registry.halt(by="me", tenant="acme")
 
-    everybody, acme = run("resume", "--store", url), run("resume", "--store", url, "--tenant", "acme")
+    everybody, acme = run("store resume", "--store", url), run("store resume", "--store", url, "--tenant", "acme")
 
     assert everybody.output.splitlines() == [
         "resumed: all tenants",
@@ -201,9 +203,9 @@ def test_versions_are_listed_without_their_vectors(url: str) -> None:
         for _ in range(12):
             store.publish(large, by="me")
 
-    run("versions", "--store", url)
+    run("store versions", "--store", url)
     tracemalloc.start()
-    listed = run("versions", "--store", url).output
+    listed = run("store versions", "--store", url).output
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
@@ -220,8 +222,8 @@ def test_ask_again_takes_back_what_was_declined(url: str) -> None:
         queue.answers(waiting).put("later", dict.fromkeys(keys, Paid(None)))
         queue.failed("later", {other.query_id: "413 too large"})
         before = len(queue.waiting("later", due=True))
-        counted = run("counts", "--store", url).output
-        result = run("retry", "--store", url, "--judge", "later", "--by", "me")
+        counted = run("store counts", "--store", url).output
+        result = run("store retry", "--store", url, "--judge", "later", "--by", "me")
 
         assert result.output == f"{len(keys)} declined pairs wait again for later\n"
         assert "1 queries wait that later failed at: 413 too large" in counted
@@ -313,21 +315,21 @@ def test_fit_asks_which_judge(url: str, tmp_path: Path) -> None:
 def test_halt_is_told_to_those_who_serve(url: str) -> None:
     """And `resume` lifts it."""
     with open_store(url) as store:
-        run("halt", "--store", url, "--by", "me", "--note", "wrong")
+        run("store halt", "--store", url, "--by", "me", "--note", "wrong")
         halted = store.registry.halted(tenant="a")
-        run("resume", "--store", url, "--by", "me")
+        run("store resume", "--store", url, "--by", "me")
 
         assert [halted, store.registry.halted(tenant="a")] == ["wrong", None]
 
 
 def test_forget_says_what_is_left(url: str) -> None:
     """In words and as JSON; the audit keeps who asked for it."""
-    words = run("forget", "--store", url, "--tenant", "", "--query", "q3", "--by", "privacy office").output
-    counted = json.loads(run("forget", "--store", url, "--tenant", "", "--by", "me", "--json").output)
+    words = run("store forget", "--store", url, "--tenant", "", "--query", "q3", "--by", "privacy office").output
+    counted = json.loads(run("store forget", "--store", url, "--tenant", "", "--by", "me", "--json").output)
 
     assert words.startswith("forgotten: 1 queries, ")
     assert (counted["forgotten"]["queries"], counted["left"]["queries"]) == (19, 0)
-    assert "privacy office" in run("audit", "--store", url).output
+    assert "privacy office" in run("store changes", "--store", url).output
 
 
 def test_forget_takes_back_what_a_source_said(url: str) -> None:
@@ -337,7 +339,7 @@ def test_forget_takes_back_what_a_source_said(url: str) -> None:
         store.observe([one], judge=JUDGE)
     options = ("--store", url, "--tenant", "", "--by", "me", "--source", "ann")
     asks = ([], [], ["--source", "eve"], ["--source", "eve", "--unseen"], ["--query", "q3"])
-    found, again, missed, unseen, both = (run("forget", *options, *more) for more in asks)
+    found, again, missed, unseen, both = (run("store forget", *options, *more) for more in asks)
 
     assert found.output.startswith("forgotten: 0 queries, 0 documents, 0 pairs, 4 rewards, ")
     assert "left of tenant '': 20 queries, 80 rewards" in found.output
@@ -352,7 +354,9 @@ def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
     """It is halted all the same: a tenant may be served what is shared, and never have sent anything."""
     with open_store(url) as store:
         store.registry.halt(tenant="acme", by="me")
-        known, unknown = (run("halt", "--store", url, "--tenant", tenant, "--by", "me") for tenant in ("acme", "acne"))
+        known, unknown = (
+            run("store halt", "--store", url, "--tenant", tenant, "--by", "me") for tenant in ("acme", "acne")
+        )
 
         assert (known.stderr, unknown.stderr) == ("", "tenant 'acne' is new to this store: is that its name?\n")
         assert store.registry.halted(tenant="acne") is not None
@@ -364,7 +368,7 @@ def test_forget_says_when_it_found_no_query(url: str, how: list[str]) -> None:
     with open_store(url) as store:
         store.observe([replace(traffic(1)[0], query_id=store.text_id("why?"), query="why?")], judge=JUDGE)
 
-    found, missed = (run("forget", "--store", url, "--tenant", "", "--query", "why?", *how) for _ in range(2))
+    found, missed = (run("store forget", "--store", url, "--tenant", "", "--query", "why?", *how) for _ in range(2))
 
     assert [(result.exit_code, result.stderr) for result in (found, missed)] == [
         (0, ""),
@@ -392,7 +396,7 @@ def test_forget_says_when_base_vectors_are_served(
         if halted:
             store.registry.halt(by="me")
 
-    said = run("forget", "--store", url, *arguments).output
+    said = run("store forget", "--store", url, *arguments).output
 
     assert said.startswith("forgotten: ")
     assert base == ("base vectors are served until the next fit" in said)
@@ -400,7 +404,7 @@ def test_forget_says_when_base_vectors_are_served(
 
 def test_forget_refuses_a_tenant_that_nobody_has_heard_of(url: str) -> None:
     """A misspelled name does not become a tenant."""
-    result = run("forget", "--store", url, "--tenant", "acmee")
+    result = run("store forget", "--store", url, "--tenant", "acmee")
 
     with open_store(url) as store:
         assert store.tenants() == [""]
@@ -419,7 +423,7 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
         offsets.save(file)
         store.publish(offsets, by=escape)
 
-    shown = (["show", file, "--all"], ["show", url, "--all"], ["audit", "--store", url])
+    shown = (["show", file, "--all"], ["show", url, "--all"], ["store changes", "--store", url])
     said = "".join(run(*arguments).output for arguments in shown)
 
     assert "query:t0/acme:?q0: 1 rewarded query" in said
@@ -430,7 +434,7 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
 
 def test_counts_add_up(url: str) -> None:
     """As many rewards as pairs were judged."""
-    said = json.loads(run("counts", "--store", url, "--json").output)
+    said = json.loads(run("store counts", "--store", url, "--json").output)
 
     assert (said["queries"], said["pairs"], said["judges"]) == (20, 80, {JUDGE: 80})
 
@@ -443,7 +447,7 @@ def test_counts_name_the_judges_of_those_who_are_counted(url: str) -> None:
         store.share("acme", True, by="me")
 
     everybody, one = (
-        json.loads(run("counts", "--store", url, "--json", *of).output) for of in ([], ["--tenant", "other"])
+        json.loads(run("store counts", "--store", url, "--json", *of).output) for of in ([], ["--tenant", "other"])
     )
 
     assert (everybody["rewards"], everybody["judges"]) == (120, {JUDGE: 100, "judge-b": 20})
@@ -456,7 +460,7 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
     line = {"query_id": "7", "query": "how?", "task": "billing", "candidates": [{"id": "a", "text": "so"}]}
     log.write_text(json.dumps(line) + "\n", encoding="utf-8")
 
-    assert run("import", log, "--store", sqlite_url).output.splitlines() == [
+    assert run("store import", log, "--store", sqlite_url).output.splitlines() == [
         f"1 queries of {log}",
         (
             "1 of 1 queries and 1 of 1 documents have no vector: nothing is learned from those until --embed SPEC "
@@ -470,15 +474,14 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["versions", "--store", "sqlite:///{folder}/absent.db"], "found no file"),
-        (["versions", "--store", "mysql://user:secret@host/db"], "expected sqlite:///FILE"),
-        (["versions", "--store", "no url: secret"], "expected sqlite:///FILE"),
-        (["versions", "--store", "postgresql+psycopg://user:secret@127.0.0.1:9/db"], "not available"),
-        (["rollback", "--store", "{url}"], "expected a previous version"),
-        (["rollback", "--store", "{url}", "--to", "7"], "got 7"),
-        (["promote", "--store", "{url}"], "expected a candidate"),
-        (["export", "--store", "{url}", "{folder}/out"], "expected a live version"),
-        (["publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),
+        (["store versions", "--store", "sqlite:///{folder}/absent.db"], "found no file"),
+        (["store versions", "--store", "mysql://user:secret@host/db"], "expected sqlite:///FILE"),
+        (["store versions", "--store", "no url: secret"], "expected sqlite:///FILE"),
+        (["store versions", "--store", "postgresql+psycopg://user:secret@127.0.0.1:9/db"], "not available"),
+        (["store rollback", "--store", "{url}"], "expected a previous version"),
+        (["store rollback", "--store", "{url}", "--to", "7"], "got 7"),
+        (["store export", "--store", "{url}", "{folder}/out"], "expected a live version"),
+        (["store publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),
         (["fit", "{url}", "--out", "{folder}/out", "--judge", "nobody"], "nobody"),
         (["fit", "{url}", "--out", "{folder}/out", "--no-gate"], "--scope"),
         (["fit", "{folder}", "--out", "{folder}/out"], "--rewards"),
@@ -503,7 +506,7 @@ def test_import_writes_in_parts(url: str, tmp_path: Path) -> None:
         for number in range(1201)
     ]
     log.write_text("\n".join(lines), encoding="utf-8")
-    twice = [run("import", log, "--store", url).stdout for _ in range(2)]
+    twice = [run("store import", log, "--store", url).stdout for _ in range(2)]
 
     assert twice == [f"1201 queries of {log}\n"] * 2
     with open_store(url) as store:

@@ -22,7 +22,7 @@ def learn(folder, catalog, *options):
     """The exit code and output of the command on the store of a folder."""
     (folder / "tools.json").write_text(json.dumps(catalog), encoding="utf-8")
     given = ["--catalog", folder / "tools.json", "--store", f"sqlite:///{folder}/tools.db"]
-    embedder = ["--embedder", "python:tttembed_rag.testing:FakeEmbedder"]
+    embedder = ["--embed", "python:tttembed_rag.testing:FakeEmbedder"]
     done = CliRunner().invoke(main, ["tools", "learn", *map(str, given), *embedder, *options])
     return done.exit_code, done.output
 

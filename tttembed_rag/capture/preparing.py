@@ -27,7 +27,7 @@ from tttembed_rag.vectors.checks import FloatArray, as_floats
 _log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400
 # Bytes of a number in a list: the object, and the reference to it.
-_FLOAT_BYTES = 32
+_NUMBER_BYTES = 32
 
 
 class Call(NamedTuple):
@@ -48,43 +48,49 @@ class Call(NamedTuple):
     def size(self) -> int:
         """Bytes that it holds on to, but for what is small."""
         names = (self.task, self.tenant, self.query_id, self.known.query_id, self.source, *(self.known.doc_ids or ()))
-        return sum(map(getsizeof, (self.query, *self.documents, *names))) + self.known_size
+        rows = self.known.document_vectors
+        vectors = [rows] if rows is None or isinstance(rows, np.ndarray) else rows
+        return sum(map(getsizeof, (self.query, *self.documents, *names))) + sum(
+            map(_bytes_of, (self.known.vector, *vectors))
+        )
 
     @property
     def lacks_vectors(self) -> bool:
         """Whether its query has no vector yet: texts take far longer to embed than to write."""
         return self.known.vector is None
 
-    @property
-    def packed(self) -> Call:
-        """The same with arrays for lists of numbers, which take eight times as much; lists of anything else stay."""
-        rows = self.known.document_vectors
-        if not (rows is None or isinstance(rows, np.ndarray)):
-            rows = [_packed(row) for row in rows]
-        return self._replace(known=replace(self.known, vector=_packed(self.known.vector), document_vectors=rows))
 
-    @property
-    def known_size(self) -> int:
-        """Bytes of the vectors that its caller knew."""
-        rows = self.known.document_vectors
-        size = _bytes_of(self.known.vector)
-        return size + (_bytes_of(rows) if rows is None or isinstance(rows, np.ndarray) else sum(map(_bytes_of, rows)))
+# What is known by a caller who says nothing.
+NOTHING = Known()
+
+
+def owned(known: Known) -> Known:
+    """A copy of *known* that the caller cannot change any more, in the precision that a store keeps."""
+    rows, ids = known.document_vectors, known.doc_ids
+    rows = _copied(rows) if rows is None or isinstance(rows, np.ndarray) else [_copied(row) for row in rows]
+    return Known(_copied(known.vector), rows, known.query_id, None if ids is None else tuple(ids))
+
+
+def _copied(vector: Any) -> Any:
+    """A copy as float32, an eighth of a list of floats; what is no vector is refused later, as malformed."""
+    if vector is None:
+        return None
+    if isinstance(vector, list | tuple):
+        if vector and isinstance(vector[0], float):
+            with suppress(struct.error):  # in half the time that an array of a list takes
+                return np.frombuffer(struct.pack(f"{len(vector)}f", *vector), dtype=np.float32)
+        return copy(vector)
+    array = np.asarray(vector)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32 if array.dtype == np.float64 else array.dtype)
 
 
 def _bytes_of(vector: Any) -> int:
-    """Bytes of a vector; a list has a Python float for each number."""
+    """Bytes of a vector; a list has a Python object for each number."""
     if vector is None:
         return 0
     size = getattr(vector, "nbytes", None)
-    return _FLOAT_BYTES * len(vector) if size is None else int(size)
-
-
-def _packed(vector: Any) -> Any:
-    """A list of floats in the precision that a store keeps."""
-    if isinstance(vector, list) and vector and isinstance(vector[0], float):
-        with suppress(struct.error, OverflowError):  # it is refused later, as malformed
-            return np.frombuffer(struct.pack(f"<{len(vector)}f", *vector), dtype="<f4")
-    return vector
+    return _NUMBER_BYTES * len(vector) if size is None else int(size)
 
 
 class Prepared(NamedTuple):

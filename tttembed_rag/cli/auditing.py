@@ -1,4 +1,4 @@
-"""`tttembed audit-sample` and `tttembed audit-labels`: pairs worth a person's minute, to a spreadsheet and back."""
+"""`tttembed audit`: pairs worth a person's minute, to a spreadsheet and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from tttembed_rag.rewards import Rewards
 
 
-@main.command("audit-sample")
+@main.group(short_help="Draw pairs for a person to label, and read the labels.")
+def audit() -> None:
+    """A few pairs labelled by a person: whether what the judge claims is so."""
+
+
+@audit.command()
 @rewards_options
 @click.option(
     "--offsets",
@@ -34,11 +39,11 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The CSV to fill in.")
 @counted("--count", 100, "Pairs to draw.")
 @click.option("--seed", default=0, show_default=True, help="Of the draw.")
-def audit_sample(file: Path | None, out: Path, count: int, seed: int, **options: object) -> None:
+def draw(file: Path | None, out: Path, count: int, seed: int, **options: object) -> None:
     """Draw pairs of query and document whose place the offsets change, for a person to label.
 
     Fill in the column label (0 bad to 1 good) in a spreadsheet, and give the file to `tttembed fit --audit FILE`, or to
-    `tttembed audit-labels` for a store: the labels then decide whether what the judge claims is so. Rows left empty are
+    `tttembed audit read` for a store: the labels then decide whether what the judge claims is so. Rows left empty are
     not counted.
     """
     from tttembed_rag.gate.audit import audit_sample
@@ -59,12 +64,12 @@ def audit_sample(file: Path | None, out: Path, count: int, seed: int, **options:
     click.echo(f"{out}: {len(pairs)} pairs to label")
 
 
-@main.command("audit-labels")
+@audit.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @in_store
 @of_tenant
-def audit_labels(file: Path, url: str, tenant: str) -> None:
-    """Write the labels of FILE, which `audit-sample` drew, into a store: the worker then serves only what they confirm.
+def read(file: Path, url: str, tenant: str) -> None:
+    """Write the labels of FILE, which `draw` wrote, into a store: the worker then serves only what they confirm.
 
     They are kept as rewards of the judge `audit`, and learned from by nobody.
     """

@@ -20,7 +20,7 @@ _NOTE = "source.json"
 @main.command()
 @click.argument("name", metavar="NAME|DIR")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write.  [default: NAME, or DIR itself]")
-@click.option("--embedder", "spec", metavar="SPEC", help="Whose vectors; without one, texts alone are written.")
+@click.option("--embed", "spec", metavar="SPEC", help="Whose vectors; without one, texts alone are written.")
 @click.option("--vectors", metavar="NAME", help="They go to vectors/NAME.npz.  [default: by SPEC]")
 @click.option("--split", help="Such as test or dev; written as qrels/test.tsv.  [default: the one evaluated on]")
 @click.option("--subset", help="Of a task that has several, such as a language.")

@@ -1,4 +1,4 @@
-"""`--embed SPEC`: vectors for texts that have none; and `tttembed reembed`."""
+"""`--embed SPEC`: vectors for texts that have none; and `tttembed store reembed`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.group import CommandT, main
+from tttembed_rag.cli.group import CommandT, operators
 from tttembed_rag.cli.options import as_objects, in_store, opened
 from tttembed_rag.cli.progress import working
 
@@ -30,7 +30,7 @@ _HELP = "give --embed SPEC, the model that the index was built with (`tttembed d
 
 def embedded_by(what: str) -> Callable[[CommandT], CommandT]:
     """The option that names an embedding model; *what* it embeds stands in the help."""
-    return click.option("--embed", metavar="SPEC", help=f"Embeds {what}; SPEC as in `tttembed data --embedder`.")
+    return click.option("--embed", metavar="SPEC", help=f"Embeds {what}; SPEC as in `tttembed data`.")
 
 
 @contextmanager
@@ -118,13 +118,13 @@ def check_has_vectors(store: Store, doing: str) -> None:
     click.echo(f"{lacking}, and nothing is learned from those: {_HELP}", err=True)
 
 
-@main.command()
+@operators.command()
 @in_store
-@click.option("--embed", required=True, metavar="SPEC", help="The model, as in `tttembed data --embedder`.")
-@click.option("--name", default="", metavar="NAME", help="Its vectors are stored so.  [default: its fingerprint]")
+@click.option("--embed", required=True, metavar="SPEC", help="The model, as in `tttembed data`.")
+@click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @click.option("--dry-run", is_flag=True, help="Count the texts and embed nothing.")
 @as_objects
-def reembed(url: str, embed: str, name: str, *, dry_run: bool, as_json: bool) -> None:
+def reembed(url: str, embed: str, embedder: str, *, dry_run: bool, as_json: bool) -> None:
     """Give the queries and documents of a store vectors of another embedding model, beside those they have.
 
     What was judged for the old model teaches the new one then: `tttembed fit URL --embed SPEC`. Texts are
@@ -133,7 +133,7 @@ def reembed(url: str, embed: str, name: str, *, dry_run: bool, as_json: bool) ->
     from tttembed_rag.embedders import open_embedder
 
     with opened(url) as store:
-        named = name or open_embedder(embed).fingerprint
+        named = embedder or open_embedder(embed).fingerprint
         before = after = store.vectors.lacking(named)
         try:
             if not dry_run:

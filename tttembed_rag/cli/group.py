@@ -16,7 +16,7 @@ from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
 
-__all__ = ["CommandT", "Many", "check_target", "counted", "main", "say", "write_json"]
+__all__ = ["CommandT", "Many", "check_target", "counted", "main", "operators", "said_in_one_line", "say", "write_json"]
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
@@ -44,7 +44,7 @@ def said_in_one_line() -> Iterator[None]:
 
 
 # Commands that tttembed-hosts brings, by the group they are in.
-_HOSTED = {"tttembed.commands": ("annotate", "judgments"), "tttembed.commands.tools": ("serve",)}
+_HOSTED = {"tttembed.commands.store": ("annotate", "judgments"), "tttembed.commands.tools": ("serve",)}
 
 
 class _Commands(click.Group):
@@ -95,6 +95,11 @@ class Many(click.ParamType[tuple[Any, ...]]):
 @click.version_option(__version__, prog_name="tttembed")
 def main() -> None:
     """Learn small offsets for a frozen retriever from rewards, and publish them only on evidence."""
+
+
+@main.group("store", short_help="What operators do: publish, roll back, halt, export, forget.")
+def operators() -> None:
+    """What operators do with a store: versions, halts, what is kept and what is forgotten."""
 
 
 def counted(name: str, default: int, what: str, *, least: int = 1) -> Callable[[CommandT], CommandT]:

@@ -58,7 +58,7 @@ def rewards_options(command: CommandT) -> CommandT:
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Where the offsets go.")
 @click.option("--scope", type=click.Choice(get_args(AnyScope)), default="auto", show_default=True)
 @click.option("--no-gate", is_flag=True, help="The plain rule: serve what was learned without asking for evidence.")
-@click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit-sample` asked for.")
+@click.option("--audit", metavar="FILE", type=click.Path(path_type=Path), help="Labels that `audit draw` asked for.")
 @click.option(
     "--engine", metavar="NAME", help="Of a folder of Parquet: local, ray or ray://HOST:PORT.  [default: local]"
 )
@@ -86,8 +86,8 @@ def learn(
     [0, 1], or on --scale), thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked; with
     position) or success (1, 0); task and source (who said it) where there are several. Or it is a log of served
     queries as `tttembed judge` reads it, with --rewards. DIR is a BEIR folder with stored vectors; or a folder of
-    Parquet files as `tttembed export --rewards` writes it, each file of queries a shard, held where --engine says. URL
-    is a store.
+    Parquet files as `tttembed store export-rewards` writes it, each file of queries a shard, held where --engine says.
+    URL is a store.
     """
     from tttembed_rag.gate.deciding import fit
     from tttembed_rag.judging.biases import warnings_of

@@ -144,7 +144,10 @@ _kept = lru_cache(maxsize=1)(_collections)
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
 def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
-    """Watch an agent's search over the callables of Python's standard library get better from rewards alone."""
+    """Watch an agent's search for tools get better from rewards alone.
+
+    The tools are the callables of Python's standard library, the requests are how-to questions in a person's words.
+    """
     from tttembed_rag.demo.tools import run_tool_demo
 
     check_target(json_path)

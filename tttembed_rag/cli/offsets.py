@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MOVERS = 5
 
 
-@main.command()
+@main.command(short_help="Print what was learned, and on what evidence it is served.")
 @click.argument("file", metavar="FILE|URL", type=PathOrURL())
 @click.option("--tenant", default="", metavar="NAME", help="Whose offsets of a store.  [default: the shared tenant]")
 @click.option("--all", "everything", is_flag=True, help="A line for every offset, private and local ones too.")
@@ -52,7 +52,7 @@ def show(file: Path | str, tenant: str, *, everything: bool, as_json: bool) -> N
         say(now)
 
 
-@main.command()
+@main.command(short_help="Print which documents rose and fell for one query, and why.")
 @click.argument("folder", metavar="DIR|FILE", type=PathAlone())
 @click.argument("query_id", metavar="QUERY")
 @click.option(

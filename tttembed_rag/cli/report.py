@@ -14,7 +14,7 @@ from tttembed_rag.cli.progress import watched
 from tttembed_rag.system.files import write_whole
 
 
-@main.command()
+@main.command(short_help="Tell what offsets do to queries they were not learned from.")
 @in_store
 @of_tenant
 @click.option("--html", "page", metavar="OUT.html", type=click.Path(path_type=Path), help="Where the page goes.")

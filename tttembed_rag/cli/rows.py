@@ -224,7 +224,7 @@ def refuse_embed(folder: Path, embed: str | None) -> None:
     if embed is not None:
         if not folder.exists():
             raise DataError(f"{folder}: expected a file of rows or a BEIR folder, found no such file or folder")
-        raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embedder {embed}")
+        raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embed {embed}")
 
 
 def _is_log(file: Path) -> bool:

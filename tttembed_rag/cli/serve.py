@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _EXTRA = "serve"
 
 
-@main.command()
+@main.command(short_help="Stand before an embedding service and steer vectors of queries.")
 @click.argument("upstream", metavar="UPSTREAM")
 @click.option("--model", required=True, metavar="NAME", help="Whose vectors are steered.")
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")

@@ -1,4 +1,4 @@
-"""`tttembed import`: served queries from a log or from spans."""
+"""`tttembed store import`: served queries from a log or from spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tttembed_rag.cli.embedding import embedded_by, fill
-from tttembed_rag.cli.group import counted, main
+from tttembed_rag.cli.group import counted, operators
 from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, of_tenant, opened
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.extensions import extension
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 500
 
 
-@main.command("import")
+@operators.command("import")
 @click.argument("log", metavar="LOG", type=PathOrURL())
 @in_store
 @of_tenant

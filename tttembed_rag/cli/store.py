@@ -1,4 +1,4 @@
-"""`tttembed publish` and its like: what a store holds, which offsets are live, and what is forgotten."""
+"""`tttembed store`: what a store holds, which offsets are live, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tttembed_rag.cli.exporting import RewardExport, of_rewards
-from tttembed_rag.cli.group import check_target, counted, main, say
+from tttembed_rag.cli.group import check_target, counted, operators, say
 from tttembed_rag.cli.options import as_objects, in_store, of_tenant, on_record, opened, signed
 from tttembed_rag.cli.telling import (
     named,
@@ -27,25 +26,21 @@ from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Counts, Forgotten, Store, Version
-    from tttembed_rag.stores.versions.aliases import Alias
 
 # Tenants that one line names at most.
 _NAMED = 10
 
 
-@main.command()
+@operators.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @in_store
 @of_tenant
-@click.option("--candidate", is_flag=True, help="Keep them for `promote` instead of serving them.")
 @click.option(
     "--embedder", default="", metavar="NAME", help="Whose vectors FILE was learned from; needed where it says none."
 )
 @on_record
 @as_objects
-def publish(
-    file: Path, url: str, tenant: str, embedder: str, by: str, note: str, *, candidate: bool, as_json: bool
-) -> None:
+def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str, *, as_json: bool) -> None:
     """Serve the offsets of FILE from now on, as a new version.
 
     Whoever serves vectors of another embedding model than they were learned from keeps base vectors.
@@ -63,25 +58,13 @@ def publish(
             )
         embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
-        alias: Alias = "candidate" if candidate else "live"
         version = store.publish(
-            offsets, tenant=tenant, by=by, note=note, embedder=embedder or learned_from, probe=probe, alias=alias
+            offsets, tenant=tenant, by=by, note=note, embedder=embedder or learned_from, probe=probe
         )
-        _say(store, version, alias, as_json=as_json)
+        _say(store, version, as_json=as_json)
 
 
-@main.command()
-@in_store
-@of_tenant
-@on_record
-@as_objects
-def promote(url: str, tenant: str, by: str, note: str, *, as_json: bool) -> None:
-    """Serve the candidate."""
-    with opened(url) as store:
-        _say(store, store.promote(tenant=tenant, by=by, note=note), "live", as_json=as_json)
-
-
-@main.command()
+@operators.command()
 @in_store
 @of_tenant
 @click.option("--to", type=int, metavar="N", help="The version to serve.  [default: the one before]")
@@ -90,24 +73,16 @@ def promote(url: str, tenant: str, by: str, note: str, *, as_json: bool) -> None
 def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_json: bool) -> None:
     """Serve the previous version again, or version N; twice goes back twice."""
     with opened(url) as store:
-        _say(store, store.rollback(tenant=tenant, by=by, note=note, to=to), "live", as_json=as_json)
+        _say(store, store.rollback(tenant=tenant, by=by, note=note, to=to), as_json=as_json)
 
 
-@main.command()
+@operators.command()
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @in_store
 @of_tenant
 @click.option("--version", "number", type=int, metavar="N", help="Which.  [default: the live one]")
-@of_rewards
-def export(out: Path, url: str, tenant: str, number: int | None, rewards: RewardExport | None) -> None:
-    """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`.
-
-    With --rewards: the rewards that a fit would learn from, to a folder of Parquet files for `Rewards.from_parquet`.
-    """
-    if rewards is not None:
-        with opened(url) as store:
-            say(rewards.write(store, tenant, out))
-        return
+def export(out: Path, url: str, tenant: str, number: int | None) -> None:
+    """Write a version's offsets to a file, with the embedding model they were learned from, for `publish`."""
     check_target(out)
     with opened(url) as store:
         version = store.registry.version(number if number is not None else "live", tenant=tenant)
@@ -118,7 +93,24 @@ def export(out: Path, url: str, tenant: str, number: int | None, rewards: Reward
     click.echo(f"{out}: version {version.number}, {version.kept} offsets, {version.served} served")
 
 
-@main.command()
+@operators.command("export-rewards")
+@click.argument("out", metavar="DIR", type=click.Path(path_type=Path))
+@in_store
+@of_tenant
+@click.option("--judge", metavar="NAME", help="Whose.  [default: of the newest rewarded query]")
+@counted("--shards", 1, "Files of each table.")
+def export_rewards(out: Path, url: str, tenant: str, judge: str | None, shards: int) -> None:
+    """Write the rewards that a fit would learn from to a folder of Parquet files, for `Rewards.from_parquet`."""
+    with opened(url) as store:
+        judge = judge or store.judge(tenant=tenant)
+        if judge is None:
+            raise click.UsageError(f"export-rewards: expected rewards of tenant {tenant!r}, found none")
+        rewards = store.rewards(judge, tenant=tenant)
+        rewards.to_parquet(out, shards=shards)
+    say(f"{out}: {len(rewards)} queries, {rewards.budget} rewards of {judge}")
+
+
+@operators.command()
 @in_store
 @of_tenant
 @counted("--limit", 20, "Newest versions listed.")
@@ -131,7 +123,7 @@ def versions(url: str, tenant: str, limit: int, *, as_json: bool) -> None:
             say(served_now(store, tenant))
 
 
-@main.command()
+@operators.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
 @on_record
@@ -145,7 +137,7 @@ def halt(url: str, tenant: str | None, by: str, note: str) -> None:
         click.echo(f"tenant {tenant!r} is new to this store: is that its name?", err=True)
 
 
-@main.command()
+@operators.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="For whom.  [default: all tenants]")
 @on_record
@@ -161,7 +153,7 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
         say(served_now(store, tenant or ""))
 
 
-@main.command()
+@operators.command()
 @in_store
 @click.option("--tenant", required=True, metavar="NAME", help='Whose; "" is the shared tenant.')
 @click.option("--query", "query_id", metavar="ID", help="A query id, or its text.  [default: all]")
@@ -209,12 +201,12 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
         )
 
 
-@main.command()
+@operators.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
 @counted("--limit", 20, "Newest changes listed.")
 @as_objects
-def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
+def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
     with opened(url) as store:
         for line in store.audit.lines(tenant=tenant, limit=limit):
@@ -223,7 +215,7 @@ def audit(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
             say(json.dumps(asdict(line)) if as_json else text.rstrip())
 
 
-@main.command()
+@operators.command()
 @in_store
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
 @as_objects
@@ -243,7 +235,7 @@ def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
         say(f"{queries:>24,} queries wait that {judge} failed at: {why}")
 
 
-@main.command("retry")
+@operators.command()
 @in_store
 @click.option("--judge", required=True, metavar="JUDGE", help="Its fingerprint, as `counts` and the worker print it.")
 @click.option("--tenant", metavar="NAME", help="Whose.  [default: all]")
@@ -258,10 +250,10 @@ def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
     say(f"{count} declined pairs wait again for {judge}")
 
 
-def _say(store: Store, version: Version, alias: str, *, as_json: bool) -> None:
-    """Print what a version is now, and what is served."""
+def _say(store: Store, version: Version, *, as_json: bool) -> None:
+    """Print that a version is live, and what is served."""
     if as_json:
-        click.echo(json.dumps(version_facts(version) | {"aliases": [alias]}))
+        click.echo(json.dumps(version_facts(version) | {"aliases": ["live"]}))
         return
-    say(f"version {version.number} is {alias}: {version.served} of {version.kept} offsets served")
+    say(f"version {version.number} is live: {version.served} of {version.kept} offsets served")
     say(served_now(store, version.tenant))

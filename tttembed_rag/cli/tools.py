@@ -11,7 +11,7 @@ from tttembed_rag.cli.options import judged
 from tttembed_rag.cli.telling import named
 
 
-@main.group()
+@main.group(short_help="Search over the tools of agents that learns which of them worked.")
 def tools() -> None:
     """Search over the tools of agents that learns from which of them worked."""
 
@@ -25,7 +25,7 @@ def tools() -> None:
     help="The tools that are searched: a JSON file of tools, or a folder with SKILL.md files.",
 )
 @click.option("--store", required=True, metavar="URL", help="Where the search keeps what was called.")
-@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
+@click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="That of the search.")
 @click.option(
     "--grown", default=0.1, show_default=True, type=click.FloatRange(min=0), metavar="SHARE", help="Worth a pass."
 )

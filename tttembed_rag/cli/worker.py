@@ -32,7 +32,7 @@ _QUIET = ("learned nothing", "standby")
 _GRACE = 5.0
 
 
-@main.command()
+@main.command(short_help="Judge what waits in a store, learn from it, and publish.")
 @click.argument("url", metavar="URL")
 @click.option("--judge", "spec", metavar="SPEC", help="Who judges what waits, as in `tttembed judge`.")
 @click.option(

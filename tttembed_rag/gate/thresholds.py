@@ -216,7 +216,7 @@ AUDITED = Question(
     f"has a lower bound above zero at one-sided level {AUDIT_LEVEL:g}, of private offsets at {LEVEL:g}; and the labels "
     "confirm some of the judge's order.",
     "trusted labels do not confirm it: {found}",
-    "Label more of the pairs that `tttembed audit-sample` draws; mend the judge.",
+    "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
 )
 QUESTIONS = (
     FEW,

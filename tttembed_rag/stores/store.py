@@ -86,7 +86,7 @@ class Store(AbstractContextManager["Store"]):
 
         registry: The published versions: which one is live, and whether it is halted.
 
-        publish: `Registry.publish`; likewise `promote`, `rollback` and `versions`, the verbs of most programs.
+        publish: `Registry.publish`; likewise `rollback` and `versions`, the verbs of most programs.
 
         judge_queue: The pairs that wait for a judge, and what judges were paid.
 
@@ -117,7 +117,7 @@ class Store(AbstractContextManager["Store"]):
         self._load = partial(aliases.load_offsets, database)
         self.registry = Registry(database, self._load)
         self.publish, self.versions = self.registry.publish, self.registry.versions
-        self.promote, self.rollback = self.registry.promote, self.registry.rollback
+        self.rollback = self.registry.rollback
         self.judge_queue = JudgeQueue(database, self._salt)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)

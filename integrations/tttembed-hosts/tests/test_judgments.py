@@ -128,7 +128,7 @@ def test_a_store_is_written_by_the_command(tmp_path, store, sqlite_url):
     candidates = [Candidate("a", text="cold", reward=1.0), Candidate("b", text="hot", reward=0.4)]
     store.observe([Served("q1", None, candidates, "wash wool")], judge="mine")
 
-    result = CliRunner().invoke(main, ["judgments", str(tmp_path / "q.csv"), "--store", sqlite_url])
+    result = CliRunner().invoke(main, ["store", "judgments", str(tmp_path / "q.csv"), "--store", sqlite_url])
 
     assert (result.exit_code, result.output) == (0, f"{tmp_path / 'q.csv'}: 2 judgments of mine, grades 0 to 3\n")
     assert list(read_events(tmp_path / "q.csv")) == [judged("wash wool", "a", 3.0), judged("wash wool", "b", 1.0)]
@@ -136,7 +136,7 @@ def test_a_store_is_written_by_the_command(tmp_path, store, sqlite_url):
 
 def test_a_store_without_rewards_is_said_to_have_none(tmp_path, store, sqlite_url):
     """Exit code 2, and no file."""
-    result = CliRunner().invoke(main, ["judgments", str(tmp_path / "q.csv"), "--store", sqlite_url])
+    result = CliRunner().invoke(main, ["store", "judgments", str(tmp_path / "q.csv"), "--store", sqlite_url])
 
     assert result.exit_code == 2
     assert "expected rewards of a judge for tenant '', found none" in result.output

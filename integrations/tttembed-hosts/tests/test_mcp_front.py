@@ -40,7 +40,7 @@ def command(folder, *options, every=1.0):
     catalog = folder / "servers.json"
     if not catalog.exists():
         catalog.write_text(json.dumps({"mcpServers": {"office": {"command": sys.executable, "args": [str(BEHIND)]}}}))
-    settings = ["--catalog", str(catalog), "--embedder", EMBEDDER, "--every", str(every), "--top", "4"]
+    settings = ["--catalog", str(catalog), "--embed", EMBEDDER, "--every", str(every), "--top", "4"]
     return ["-m", "tttembed_rag", "tools", "serve", *settings, *options]
 
 

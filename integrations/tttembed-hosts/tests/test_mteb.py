@@ -413,7 +413,7 @@ class TestCommand:
     def test_writes_texts_and_vectors(self, run, skillret, tmp_path):
         """One command makes a folder that loads, vectors and all; once more embeds nothing."""
         spec = "python:letters_of_test:letters"
-        command = ("SKILLRET", "--path", skillret, "--out", tmp_path / "set", "--embedder", spec, "--json")
+        command = ("SKILLRET", "--path", skillret, "--out", tmp_path / "set", "--embed", spec, "--json")
         done = run(*command)
         again = run(*command)
 
@@ -434,7 +434,7 @@ class TestCommand:
         write_jsonl(tmp_path / "mine" / "queries.jsonl", [{"_id": "q", "text": "ab"}])
         (tmp_path / "mine" / "qrels").mkdir()
         (tmp_path / "mine" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
-        done = run(tmp_path / "mine", "--embedder", "python:letters_of_test:letters", "--vectors", "mine")
+        done = run(tmp_path / "mine", "--embed", "python:letters_of_test:letters", "--vectors", "mine")
 
         assert done.exit_code == 0, done.output
         documents, _ = load_vectors(tmp_path / "mine", "mine", load_beir(tmp_path / "mine"))

@@ -101,13 +101,13 @@ def test_spans_are_imported_judged_and_annotated(project, store, sqlite_url):
     """The whole way: a project into a store, a judge's rewards, and back onto the documents."""
     url, opened = project
 
-    imported = run("import", url, "--store", sqlite_url, "--json")
+    imported = run("store", "import", url, "--store", sqlite_url, "--json")
     query, documents = store.text_id("wool"), [store.text_id(text) for text in TEXTS]
     rewarded = [
         Candidate(name, text=text, reward=value) for name, text, value in zip(documents, TEXTS, (1, 0.25), strict=True)
     ]
     store.observe([Served(query, None, rewarded, "wool")], judge="my-judge")
-    annotated = run("annotate", url, "--store", sqlite_url, "--json")
+    annotated = run("store", "annotate", url, "--store", sqlite_url, "--json")
 
     assert imported == (0, '{"queries": 1, "without_vectors": 3, "left_out": 0}\n')
     assert json.loads(annotated[1]) == {"annotations": 2, "retrievals": 1, "judge": "my-judge"}
@@ -170,7 +170,7 @@ def test_what_langchain_sent_is_what_its_adapter_tells(phoenix):
 
 def test_a_project_that_is_not_there_is_named_in_one_line(phoenix, sqlite_url):
     """Exit code 2, the project, and what the server said."""
-    code, said = run("import", f"phoenix+{phoenix}/gone", "--store", sqlite_url)
+    code, said = run("store", "import", f"phoenix+{phoenix}/gone", "--store", sqlite_url)
 
     assert code == 2
     assert said.splitlines()[-1].startswith(

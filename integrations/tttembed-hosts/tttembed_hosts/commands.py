@@ -89,7 +89,7 @@ def annotate(
     help="The servers behind, as MCP clients have them: a JSON file with mcpServers.",
 )
 @click.option("--store", metavar="URL", help="What was learned, kept: sqlite:///FILE.  [default: forgotten at the end]")
-@click.option("--embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `tttembed data`.")
+@click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `data`.")
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
 @click.option(

@@ -120,7 +120,7 @@ class PhoenixProject:
 
 
 def spans_at(url: str, *, limit: int) -> list[Span]:
-    """The newest spans of the project at *url*, at most *limit*, for `tttembed import`."""
+    """The newest spans of the project at *url*, at most *limit*, for `tttembed store import`."""
     return PhoenixProject.open(url).spans(limit=limit)
 
 

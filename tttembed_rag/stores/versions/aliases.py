@@ -18,11 +18,11 @@ from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Generations, Serving, Version
 from tttembed_rag.stores.rows import fact, ids_of, insert, set_fact
 
-Alias = Literal["live", "candidate", "previous"]
+Alias = Literal["live", "previous"]
 # The offsets of a version, by its number.
 Load = Callable[[int], Offsets]
 
-ALIASES: tuple[Alias, ...] = ("live", "candidate", "previous")
+ALIASES: tuple[Alias, ...] = ("live", "previous")
 # Names of the facts that say why all tenants are halted, and who halted them.
 _HALTED, _HALTED_BY = "halted", "halted_by"
 _v, _t, _a = schema.versions, schema.tenants, schema.aliases
@@ -118,16 +118,6 @@ def aliased(connection: Connection, tenant: int | None, alias: str) -> int | Non
     return connection.execute(chosen.where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
 
 
-def set_alias(connection: Connection, tenant: int, alias: str, number: int | None) -> None:
-    """Let an alias stand for a version; None removes the alias."""
-    table = schema.aliases
-    if number is None:
-        connection.execute(table.delete().where(table.c.tenant == tenant, table.c.alias == alias))
-        return
-    made = insert(connection, table).values(tenant=tenant, alias=alias, version=number)
-    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "alias"], set_={"version": number}))
-
-
 def way_back(connection: Connection, tenant: int) -> dict[int, int | None]:
     """The versions of a tenant that were ever live, each with the version that it replaced."""
     lives, v = schema.lives, schema.versions
@@ -148,7 +138,8 @@ def go_live(connection: Connection, tenant: int, number: int) -> None:
     if number not in behind:
         made = insert(connection, schema.lives).values(version=number, replaced=live)
         connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))
-    set_alias(connection, tenant, "live", number)
+    set_live = insert(connection, _a).values(tenant=tenant, alias="live", version=number)
+    connection.execute(set_live.on_conflict_do_update(index_elements=["tenant", "alias"], set_={"version": number}))
     _raise_generation(connection, tenant)
 
 

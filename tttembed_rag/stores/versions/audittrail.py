@@ -41,7 +41,7 @@ class AuditTrail:
         what = f"version {version.number} is live"
         at = self._last(
             _table.c.tenant == version.tenant,
-            _table.c.action.in_(("publish", "promote", "rollback")),
+            _table.c.action.in_(("publish", "rollback")),
             or_(_table.c.detail == what, _table.c.detail.startswith(f"{what}:")),
         )
         return version.at if at is None else at

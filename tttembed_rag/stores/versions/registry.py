@@ -1,4 +1,4 @@
-"""The registry: publish, promote and roll back versions of offsets, and halt or resume what is served."""
+"""The registry: publish and roll back versions of offsets, and halt or resume what is served."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from tttembed_rag.errors import InputError, StoreError, Superseded
+from tttembed_rag.errors import StoreError, Superseded
 from tttembed_rag.offsets.file import Settings
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.stores import schema
@@ -21,14 +21,12 @@ from tttembed_rag.stores.records import Lease, Version, checked_json, checked_na
 from tttembed_rag.stores.rows import id_of, ids_of
 from tttembed_rag.stores.versions.aliases import (
     ALIASES,
-    Alias,
     Load,
     aliased,
     evidence_of,
     go_live,
     halt_reason,
     halted_by,
-    set_alias,
     set_halted,
     settings_of,
     version_of_row,
@@ -41,8 +39,8 @@ from tttembed_rag.stores.versions.audittrail import write_line
 class Registry:
     """The versions of offsets in a store: what was published for each tenant, what is live, and what is halted.
 
-    A version never changes. Three aliases stand for versions of a tenant: ``live`` is served, ``candidate`` waits for
-    `promote`, and ``previous`` is what the live one replaced. Every change leaves a line in the audit trail.
+    A version never changes. Two aliases stand for versions of a tenant: ``live`` is served, and ``previous`` is what it
+    replaced. Every change leaves a line in the audit trail.
     """
 
     def __init__(self, database: Database, load: Load) -> None:
@@ -61,7 +59,6 @@ class Registry:
         rewarded: int | None = None,
         lease: Lease | None = None,
         instead_of: int | None = None,
-        alias: Alias = "live",
     ) -> Version:
         """Keep *offsets* as a new version and serve them, at once for every reader.
 
@@ -86,15 +83,11 @@ class Registry:
 
             instead_of: Number of the version that must still be live, 0 for none; None replaces any.
 
-            alias: ``live``, or ``candidate`` to wait for `promote`.
-
         Raises:
             LeaseLost: Another owner has the lease; nothing was changed.
 
             Superseded: Another version is live; nothing was changed.
         """
-        if alias not in ("live", "candidate"):
-            raise InputError(f"alias: expected live or candidate, got {alias!r}")
         content, note = offsets.to_bytes(), cleaned(note)
         facts = {
             "by": checked_name("by", by),
@@ -113,28 +106,8 @@ class Registry:
         with self._changing(tenant, lease, instead_of) as (connection, owner):
             made = table.insert().values(tenant=owner, at=time.time(), **facts).returning(table.c.number)
             number = connection.execute(made).scalar_one()
-            if alias == "live":
-                go_live(connection, owner, number)
-            else:
-                set_alias(connection, owner, alias, number)
-            return self._recorded(connection, tenant, owner, number, "publish", by=by, note=note, alias=alias)
-
-    def promote(self, *, by: str, tenant: str = "", note: str = "", lease: Lease | None = None) -> Version:
-        """Serve the candidate.
-
-        Raises:
-            StoreError: There is no candidate.
-
-            LeaseLost: As for `publish`.
-        """
-        checked_name("by", by)
-        with self._changing(tenant, lease) as (connection, owner):
-            number = aliased(connection, owner, "candidate")
-            if number is None:
-                raise StoreError(f"promote: expected a candidate of tenant {tenant!r}, found none")
             go_live(connection, owner, number)
-            set_alias(connection, owner, "candidate", None)
-            return self._recorded(connection, tenant, owner, number, "promote", by=by, note=cleaned(note))
+            return self._recorded(connection, tenant, owner, number, "publish", by=by, note=note)
 
     def rollback(
         self,
@@ -181,7 +154,7 @@ class Registry:
             return self._recorded(connection, tenant, owner, number, "rollback", by=by, note=cleaned(note))
 
     def version(self, which: str | int = "live", *, tenant: str = "") -> Version | None:
-        """The version of an alias (``live``, ``candidate``, ``previous``) or number; None if there is none."""
+        """The version of an alias (``live``, ``previous``) or number; None if there is none."""
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
             number = which if isinstance(which, int) else aliased(connection, owner, which)
@@ -294,10 +267,9 @@ class Registry:
         *,
         by: str,
         note: str,
-        alias: Alias = "live",
     ) -> Version:
         """The version that a change was about, once the audit trail tells of the change."""
-        write_line(connection, by, action, f"version {number} is {alias}{f': {note}' if note else ''}", tenant)
+        write_line(connection, by, action, f"version {number} is live{f': {note}' if note else ''}", tenant)
         row = connection.execute(versions_of(owner).where(schema.versions.c.number == number)).one()
         return version_of_row(row, self._load)
 
