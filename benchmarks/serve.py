@@ -45,7 +45,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, scope
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.offsets import KernelMap
@@ -346,7 +346,7 @@ def soak(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
             while (passed := time.perf_counter() - began) < 20 * seconds:
                 publisher.publish(url, f"t{number % 80}", private=505)
                 for tenant in [*(f"t{n}" for n in range(80)), *(f"{number} made up {n}" for n in range(20))]:
-                    with scope("t", tenant=tenant):
+                    with context(task="t", tenant=tenant):
                         steering.apply(BASE, "query")
                 number += 1
                 if number > 160 and passed > 5 * seconds:  # all tenants are served, some of them their second version

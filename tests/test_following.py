@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreError
 from tttembed_rag.serving import Steering, follow
@@ -78,7 +78,7 @@ class TestWhatIsServed:
 
         steering = Steering(follow(store, tenants=["acme"]))
 
-        with scope(None, tenant="acme"):
+        with context(tenant="acme"):
             assert steering.apply(BASE, "q") == offsets_of(1).apply(BASE)
 
     def test_what_was_replaced_is_let_go(self, store):
@@ -88,7 +88,7 @@ class TestWhatIsServed:
         for number in range(1, 6):
             for tenant in ("acme", "beta"):
                 store.publish(offsets_of(number), by="test", tenant=tenant)
-                with scope(None, tenant=tenant):
+                with context(tenant=tenant):
                     assert eventually(lambda number=number: steering.apply(BASE, "q") == offsets_of(number).apply(BASE))
                     held.append(weakref.ref(live.current))
         gc.collect()
@@ -244,12 +244,12 @@ class TestTenants:
     """Each tenant its own."""
 
     def test_a_tenant_is_served_its_own_offsets(self, store, live, steering):
-        """Own offsets, else the shared ones; a fixed tenant needs no scope."""
+        """Own offsets, else the shared ones; a fixed tenant needs no task."""
         store.publish(offsets_of(0), by="test")
         store.publish(offsets_of(1), by="test", tenant="acme")
 
         def served(tenant):
-            with scope("any", tenant=tenant):
+            with context(task="any", tenant=tenant):
                 return steering.apply(BASE, "q")
 
         assert eventually(lambda: served("acme") == offsets_of(1).apply(BASE))
@@ -263,7 +263,7 @@ class TestTenants:
         store.registry.halt(tenant="acme", by="test", note="theirs")
 
         def served(tenant):
-            with scope(None, tenant=tenant):
+            with context(tenant=tenant):
                 return steering.apply(BASE, "q")
 
         assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
@@ -274,14 +274,14 @@ class TestTenants:
         good = "'; DROP TABLE tenants; --"
         bad = ["x" * 10_000, "\ud800", *(f"nul\0{number}" for number in range(20))]
         for name in (good, *bad):
-            with scope(None, tenant=name):
+            with context(tenant=name):
                 steering.apply(BASE, "q")
         store.publish(offsets_of(0), by="test")
 
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
-        with scope(None, tenant=good):
+        with context(tenant=good):
             assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
-        with scope(None, tenant=bad[1]):
+        with context(tenant=bad[1]):
             assert steering.apply(BASE, "q") == offsets_of(0).apply(BASE)
         assert {one.levelno for one in caplog.records} <= {logging.WARNING}
 
@@ -290,7 +290,7 @@ class TestTenants:
         store.publish(offsets_of(1), by="test", tenant="acme")
         live = follow(store, every=60)
 
-        with scope(None, tenant="acme"):
+        with context(tenant="acme"):
             first = Steering(live).apply(BASE, "q")
             assert eventually(lambda: Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE))
         assert first == BASE
@@ -355,7 +355,7 @@ class TestTenants:
         for number in range(30):
             store.registry.halt(tenant=f"t{number}", by="test")
         for number in range(30):
-            with scope(None, tenant=f"t{number}"):
+            with context(tenant=f"t{number}"):
                 eventually(lambda: live.status.reason == "halted: ")
 
         assert eventually(lambda: len(source._snapshots) <= 6)
@@ -370,9 +370,9 @@ class TestTenants:
         live = follow(store, tenants=[f"t{number}" for number in range(5)], every=0.01)
         steering, served = Steering(live), []
         for number in range(3000):
-            with scope(None, tenant=f"made up {number}"):
+            with context(tenant=f"made up {number}"):
                 served.append(steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
-            with scope(None, tenant=f"t{number % 5}"):
+            with context(tenant=f"t{number % 5}"):
                 served.append(steering.apply(BASE, "q") == offsets_of(1).apply(BASE))
             if number % 500 == 0:
                 time.sleep(0.03)
@@ -390,7 +390,7 @@ class TestTenants:
         live = follow(store, every=0.05)
 
         def halted(number):
-            with scope(None, tenant=f"t{number}"):
+            with context(tenant=f"t{number}"):
                 return live.status.reason == "halted: "
 
         assert eventually(lambda: sum(map(halted, range(1500))) == 1500)
@@ -424,9 +424,9 @@ class TestTenants:
         live = follow(store, tenants=["acme"], tenant_required=True)
         steering = Steering(live)
         without = [steering.apply(BASE, "q")]
-        with scope("any", tenant=""):
+        with context(task="any", tenant=""):
             without.append(steering.apply(BASE, "q"))
-        with scope("any", tenant="acme"):
+        with context(task="any", tenant="acme"):
             own = steering.apply(BASE, "q")
 
         assert without == [BASE, BASE]
@@ -563,9 +563,9 @@ class TestLife:
         time.sleep(0.05)
 
         assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
-        with scope(None, tenant="new"):
+        with context(tenant="new"):
             assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
-        with scope(None, tenant="unread"):
+        with context(tenant="unread"):
             assert Steering(live).apply(BASE, "q") == BASE
 
     @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, fit, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog
 from tttembed_rag.serving import Steering, current_query_id, find_id, follow
 from tttembed_rag.stores import open_store
@@ -78,15 +78,15 @@ class TestEndToEnd:
         store.publish(offsets, by="test")
         steering = Steering(follow(store))
 
-        with scope(None, query_id="q3"):
+        with context(query_id="q3"):
             served = steering.apply(BASE, "query 3, in other words")
 
         assert served == offsets.apply(BASE, query_id="q3") != BASE
         assert steering.apply(BASE, "query 3") == BASE
 
-    def test_an_id_said_by_scope_is_recorded(self, store):
+    def test_an_id_said_by_context_is_recorded(self, store):
         """Taps record a query under the id that it is served by; what the caller of the log knows comes first."""
-        with StoreLog(store, "judge") as log, scope("billing", query_id="q7"):
+        with StoreLog(store, "judge") as log, context(task="billing", query_id="q7"):
             log.record("text", ["a"], [1.0], known=Known(BASE, [BASE]))
             log.record("text", ["a"], [1.0], known=Known(BASE, [BASE], query_id="q8"))
 
@@ -134,7 +134,7 @@ class TestTenants:
         store.publish(offsets, by="test", tenant="acme")
         steering = Steering(follow(store, tenants=["acme"]))
 
-        with scope(None, tenant="acme"):
+        with context(tenant="acme"):
             own = steering.apply(BASE, "query 3")
 
         assert own == offsets.apply(BASE, query_id=store.text_id("query 3")) != BASE
@@ -177,7 +177,7 @@ class TestLookup:
 
         def found(*kept, task="default"):
             offsets = offsets_of(*(ids[one] for one in kept))
-            with scope(None, query_id="mine"):
+            with context(query_id="mine"):
                 return find_id(offsets, "text", task, tenant="", owner="", text_id=lambda _: "ID")
 
         assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
@@ -203,7 +203,7 @@ class TestLookup:
     def test_an_unknown_id_of_ones_own(self):
         """An id that nothing was learned for changes nothing."""
         offsets = offsets_of("text")
-        with scope(None, query_id="nobody"):
+        with context(query_id="nobody"):
             served = [Steering(offsets).apply(BASE, query) for query in ("other", "text")]
 
         assert served == [offsets.apply(BASE), offsets.apply(BASE, query_id="text")]
@@ -242,18 +242,18 @@ class TestLookup:
         assert repr(store.text_id.salt) not in repr(follow(store).status) + repr(store.text_id)
 
 
-class TestScope:
+class TestContext:
     """The caller's word."""
 
     def test_it_stays_until_another_is_named(self):
         """A task inside a request is one of the request's query; the empty id takes it back; nothing is left behind."""
         seen = []
-        with scope("outer", query_id="q1"):
-            with scope("inner"):
+        with context(task="outer", query_id="q1"):
+            with context(task="inner"):
                 seen.append(current_query_id())
-            with scope(None, query_id=""):
+            with context(query_id=""):
                 seen.append(current_query_id())
-            with scope(None, query_id="q2"):
+            with context(query_id="q2"):
                 seen.append(current_query_id())
             seen.append(current_query_id())
         seen.append(current_query_id())
@@ -262,7 +262,10 @@ class TestScope:
 
     def test_a_wrong_id_is_refused(self):
         """An id that is no text is an error where it is written, and changes nothing."""
-        with pytest.raises(InputError, match=r"^query_id: expected an id or None, got int$"), scope("t", query_id=3):
+        with (
+            pytest.raises(InputError, match=r"^query_id: expected an id or None, got int$"),
+            context(task="t", query_id=3),
+        ):
             pass
 
         assert current_query_id() == ""

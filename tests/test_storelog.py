@@ -12,7 +12,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, fit, scope
+from tttembed_rag import InputError, context, fit
 from tttembed_rag.capture import REQUIRED, Captured, Known, Log, RewardLog, StoreLog, TextVectors
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
@@ -58,9 +58,9 @@ class TestWriting:
         assert rewards.tasks.tolist() == ["billing"]
         assert np.allclose(rewards.query_vectors, [vector("q")], rtol=1e-6)
 
-    def test_the_callers_scope_names_the_source(self, store, log):
-        """A call that names none is the source of the scope; an empty one is the judge."""
-        with scope(None, source="ann"):
+    def test_the_callers_context_names_the_source(self, store, log):
+        """A call that names none is the source of the context; an empty one is the judge."""
+        with context(source="ann"):
             log.record("q", ["a"], [1.0])
             log.record("q", ["a"], [0.5], source="")
         log.flush()
@@ -102,10 +102,10 @@ class TestWriting:
 
     def test_the_callers_tenant_is_kept(self, store, log):
         """A query belongs to the tenant it was served to, or to the one its log is fixed to."""
-        with StoreLog(store, tenant="fixed") as fixed, scope("t", tenant="acme"):
+        with StoreLog(store, tenant="fixed") as fixed, context(task="t", tenant="acme"):
             log.observe("q", ["a"])
             fixed.observe("q", ["a"])
-        with scope("t", tenant=""):
+        with context(task="t", tenant=""):
             log.observe("q", ["a"])
         log.flush()
 
@@ -257,7 +257,7 @@ class TestHarm:
         with StoreLog(store) as log, StoreLog(store, tenant="") as shared:
             log.observe("before any", ["a"])
             log.flush()
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 log.observe("acme's", ["a"])
             log.flush()
             for _ in range(3):
@@ -272,12 +272,12 @@ class TestHarm:
         ]
 
     def test_a_tenant_may_be_required(self, store):
-        """Also in a store that has none yet; in a plain thread, where no scope is known, nothing is recorded."""
+        """Also in a store that has none yet; in a plain thread, where no context is known, nothing is recorded."""
         with StoreLog(store, tenant=REQUIRED) as log:
             log.observe("whose?", ["a"])
-            with scope("t", tenant=""):
+            with context(task="t", tenant=""):
                 log.observe("the shared tenant's", ["a"])
-            with scope("t", tenant="acme"), ThreadPoolExecutor(1) as pool:
+            with context(task="t", tenant="acme"), ThreadPoolExecutor(1) as pool:
                 log.observe("acme's", ["a"])
                 pool.submit(log.observe, "acme's too", ["a"]).result()
 

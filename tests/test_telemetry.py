@@ -118,7 +118,7 @@ class TestServing:
         before = read("tttembed.apply.queries")
         steering = Steering(OFFSETS)
         for task, vector in (("billing", BASE), ("billing", BASE), ("other", BASE), ("billing", [0.0] * WIDTH)):
-            steering.for_scope(task).apply(vector, "q")
+            steering.for_task(task).apply(vector, "q")
 
         assert grown(before, read("tttembed.apply.queries")) == {
             key(task="billing", outcome="offset"): 2,

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.capture.spans.reading import Reader, Span
 from tttembed_rag.testing import FakeLog
@@ -188,9 +188,9 @@ class TestReading:
         """Metadata of the span come first."""
         log = FakeLog()
         processor, tracer = provided(log)
-        metadata = json.dumps({"tttembed_scope": "billing"})
+        metadata = json.dumps({"tttembed_task": "billing"})
 
-        with scope("sales", tenant="acme"):
+        with context(task="sales", tenant="acme"):
             tracer.start_span("retrieve", attributes=retriever(metadata=metadata)).end()
             tracer.start_span("retrieve", attributes=retriever()).end()
         tracer.start_span("retrieve", attributes=retriever()).end()
@@ -369,7 +369,7 @@ class TestHarm:
         """It is of one of them, and not what all tenants share."""
 
         def steps(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 while True:
                     tracer.start_span("retrieve", attributes=retriever(f"{tenant}'s")).end()
                     yield
@@ -396,7 +396,7 @@ class TestHarm:
         log = StoreLog(sqlite_url)
         processor, tracer = provided(log)
 
-        with scope("billing", tenant="acme"):
+        with context(task="billing", tenant="acme"):
             tracer.start_span("retrieve", attributes=retriever()).end()
         processor.shutdown()
         log.close()
@@ -404,14 +404,14 @@ class TestHarm:
         assert (store.counts("acme").queries, store.counts("acme").pairs, store.counts("").queries) == (1, 4, 0)
 
     def test_a_span_without_a_tenant_is_nobodys_in_a_store_with_tenants(self, store, sqlite_url):
-        """It ended in a thread that knows no scope, and is left out as any other query without a tenant."""
+        """It ended in a thread that knows no context, and is left out as any other query without a tenant."""
         log = StoreLog(sqlite_url)
         processor, tracer = provided(log)
 
         def serve():
             tracer.start_span("retrieve", attributes=retriever()).end()
 
-        with scope("billing", tenant="acme"):
+        with context(task="billing", tenant="acme"):
             serve()
             thread = threading.Thread(target=serve)
             thread.start()

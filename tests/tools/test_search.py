@@ -164,7 +164,7 @@ def test_one_source_moves_nobody(search):
     before = [by_one(request(topic)) for topic in UNSEEN]
     for number, topic in enumerate(LEARNED):
         search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
-        with tttembed_rag.scope(None, source="one agent"):
+        with tttembed_rag.context(source="one agent"):
             by_one.used(request(topic), f"zeta_{topic}")
 
     assert search.learn().moves
@@ -176,10 +176,10 @@ def test_one_source_moves_nobody(search):
 def test_a_call_joins_no_search_of_another_source(search):
     """Without sessions a call belongs to the last search that listed its tool, of the same source."""
     turns, topic = Turns(search, sessions=False), LEARNED[0]
-    with tttembed_rag.scope(None, source="ann"):
+    with tttembed_rag.context(source="ann"):
         turns.search_among("first", request(topic), 4, search.names)
     for source in ("eve", "ann"):
-        with tttembed_rag.scope(None, source=source):
+        with tttembed_rag.context(source=source):
             turns.used("second", f"zeta_{topic}", succeeded=True)
 
     assert [one.source for one in search._memory.requests("", 64)] == ["ann"]
@@ -343,21 +343,21 @@ def test_tasks_learn_apart(search):
 def test_tenants_learn_apart(search):
     """What one tenant teaches moves no other tenant, and not the shared one."""
     before = first(search, UNSEEN)
-    with tttembed_rag.scope(None, tenant="ada"):
+    with tttembed_rag.context(tenant="ada"):
         teach(search, LEARNED)
         search.learn()
         assert first(search, UNSEEN) > 0.9
-    with tttembed_rag.scope(None, tenant="bob"):
+    with tttembed_rag.context(tenant="bob"):
         assert first(search, UNSEEN) == before
 
     assert first(search, UNSEEN) == before
 
 
 def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
-    """A thread of a pool knows no scope, and of generators that take turns each has its own."""
+    """A thread of a pool knows no context, and of generators that take turns each has its own."""
 
     def calls(tenant):
-        with tttembed_rag.scope(None, tenant=tenant):
+        with tttembed_rag.context(tenant=tenant):
             for number in range(2):
                 search.used(f"{tenant}'s {number}", "acme_redmail")
                 yield
@@ -389,7 +389,7 @@ def test_a_tenant_without_evidence_keeps_what_is_shared(search):
     """Two requests of a tenant support nothing: it goes on being served what the shared tenant learned."""
     teach(search, LEARNED)
     search.learn()
-    with tttembed_rag.scope(None, tenant="ada"):
+    with tttembed_rag.context(tenant="ada"):
         teach(search, UNSEEN[:2])
 
         assert not search.learn().published
@@ -589,7 +589,7 @@ def test_learning_goes_on_in_the_background(tmp_path):
     """Within `learning`, every tenant's outcomes are learned from without being asked."""
     with (
         LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search,
-        tttembed_rag.scope(None, tenant="ada"),
+        tttembed_rag.context(tenant="ada"),
     ):
         teach(search, LEARNED)
         with search.learning(every=0.05):

@@ -25,7 +25,7 @@ class Known:
 
         document_vectors: (k, d), or (d,) for each of the k documents in order, None where it is not known.
 
-        query_id: Its id; None is the caller's ``with scope(..., query_id=...)``, else one made of its text.
+        query_id: Its id; None is the caller's ``with context(..., query_id=...)``, else one made of its text.
 
         doc_ids: Ids of the documents, in order; None makes them of their texts.
     """
@@ -68,7 +68,7 @@ class Log(ABC):
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `context`.
 
         Raises:
             InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.

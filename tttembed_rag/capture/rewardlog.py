@@ -39,7 +39,7 @@ class RewardLog(Log):
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new reward replaces
     that of the same source, and those of the last 32 sources are kept side by side. Beyond *capacity* queries the
-    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `scope`, are left
+    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `context`, are left
     out. Of what is `Known` the log keeps the query vector.
 
     Args:

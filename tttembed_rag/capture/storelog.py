@@ -72,8 +72,8 @@ class StoreLog(Log):
     batches, looks for vectors, and tries again while the store is away. Queries that still wait are written at exit.
     A log lives until it is closed, or its process ends.
 
-    The tenant of a query is the one this log is fixed to, else the caller's ``with scope(..., tenant=...)``. Where the
-    caller says none, the query is the shared tenant's, but only in a store without other tenants: in one that has
+    The tenant of a query is the one this log is fixed to, else the caller's ``with context(..., tenant=...)``. Where
+    the caller says none, the query is the shared tenant's, but only in a store without other tenants: in one that has
     tenants it is left out, and counted, as nobody knows whose it is.
 
     Args:
@@ -91,8 +91,8 @@ class StoreLog(Log):
 
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
 
-        tenant: The tenant of all queries, "" for the shared one; None is the caller's `scope`; `REQUIRED` is that, too,
-            and leaves out queries of the shared tenant, also before the store has any other.
+        tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`; `REQUIRED` is that,
+            too, and leaves out queries of the shared tenant, also before the store has any other.
 
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
 
@@ -182,7 +182,7 @@ class StoreLog(Log):
             self._writer.leave_out("dropped")
 
     def put(self, call: Call) -> None:
-        """Put a call into the queue as it is, whatever the caller's `scope` says."""
+        """Put a call into the queue as it is, whatever the caller's `context` says."""
         self._writer.put(call)
 
     @property

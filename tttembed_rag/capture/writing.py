@@ -220,7 +220,7 @@ class Writer:
             if not self._counts["without_tenant"]:
                 _log.warning(
                     "queries without a tenant are left out, as the store has tenants: name one by "
-                    'scope(..., tenant=), or make a log for the shared tenant with tenant=""'
+                    'context(..., tenant=), or make a log for the shared tenant with tenant=""'
                 )
             self._settle(without_tenant=lost)
             calls = [call for call in calls if call.tenant is not None]

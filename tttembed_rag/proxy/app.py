@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 from tttembed_rag.proxy.senders import Sender, Senders
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
-from tttembed_rag.serving.context import scope as scope_of
+from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 
@@ -137,7 +137,7 @@ class Proxy:
 
     def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         query_id = caller.query_id if len(asked.texts) == 1 else ""
-        with scope_of(caller.scope, tenant=caller.tenant, query_id=query_id):
+        with context(task=caller.task, tenant=caller.tenant, query_id=query_id):
 
             def turn(vector: Any, number: int) -> Any:
                 return self._steering.applied(vector, asked.texts[number] if number < len(asked.texts) else "")
@@ -170,7 +170,7 @@ class Proxy:
             return _refusal(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
-            with scope_of(caller.scope, tenant=caller.tenant, query_id=caller.query_id if len(texts) == 1 else ""):
+            with context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if len(texts) == 1 else ""):
                 after = [self._steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
@@ -182,7 +182,7 @@ class Proxy:
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
         caller = self._senders.find(request.headers)
-        with scope_of(caller.scope, tenant=caller.tenant):
+        with context(task=caller.task, tenant=caller.tenant):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 

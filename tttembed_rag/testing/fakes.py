@@ -171,7 +171,7 @@ class Logged:
 
         known: What the caller knew of the query.
 
-        source: Who gave the scores, by the call or the caller's `scope`; empty for the judge itself.
+        source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
     """
 
     query: str

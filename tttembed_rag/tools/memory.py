@@ -16,7 +16,7 @@ from tttembed_rag.errors import InputError, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.serving.context import scope
+from tttembed_rag.serving.context import context
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.tools.catalog import Card
@@ -218,7 +218,7 @@ class InStore:
     def note(self, outcome: Outcome, tenant: str | None) -> None:
         """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
         known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
-        with scope(outcome.task, tenant=tenant, query_id=""):
+        with context(task=outcome.task, tenant=tenant, query_id=""):
             self._log.record(
                 outcome.query,
                 [outcome.card.text],

@@ -18,13 +18,13 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.serving.context import (
-    current_scope,
+    context,
     current_source,
+    current_task,
     current_tenant,
     said_tenant,
     tenant_is_in_doubt,
 )
-from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
 from tttembed_rag.tools.catalog import cards_of
@@ -52,7 +52,7 @@ class LearnedToolSearch:
 
     Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from calls (`used`), and
     served only where calls that it was not learned from support it. Safe between threads; every method that waits has
-    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.scope(...)`` says.
+    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
 
     Args:
         catalog: The tools, in any shape that `cards_of` takes; `add` brings more.
@@ -141,7 +141,7 @@ class LearnedToolSearch:
 
             k: Names at most, >= 1.
 
-            task: The task key whose offset is served, a server or a namespace; None is the caller's `scope`.
+            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
 
             among: The names that may be found; None is all.
         """
@@ -160,7 +160,7 @@ class LearnedToolSearch:
         """Why these tools are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
-        task = current_scope() if task is None else task
+        task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         offsets, query_id = self._memory.live.find(query, task)
@@ -198,7 +198,7 @@ class LearnedToolSearch:
             task: As for the search.
 
             source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
-                source of the caller's `scope`, and empty is trusted.
+                source of the caller's `context`, and empty is trusted.
 
         Raises:
             InputError: There is no such tool, or the request is empty.
@@ -221,7 +221,7 @@ class LearnedToolSearch:
             card=index.cards[row],
             card_vector=index.vectors[row],
             reward=SUCCEEDED if succeeded else FAILED,
-            task=current_scope() if task is None else task,
+            task=current_task() if task is None else task,
             source=current_source() if source is None else source,
         )
         self._memory.note(outcome, said_tenant())
@@ -278,7 +278,7 @@ class LearnedToolSearch:
         """The same for every tenant, by name."""
         lessons = {}
         for tenant in self._memory.tenants():
-            with in_scope(None, tenant=tenant):
+            with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:
                 _log.info("tools of tenant %r: %s", tenant, lesson)
@@ -322,7 +322,7 @@ class LearnedToolSearch:
         self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
     ) -> list[str]:
         index = self._index
-        task = current_scope() if task is None else task
+        task = current_task() if task is None else task
         offsets, query_id = self._memory.live.find(query, task)
         if vector is not None and offsets is not None:
             vector = offsets.apply(vector, task=task, query_id=query_id)

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import current_scope, current_source, current_tenant, scope
+from tttembed_rag.serving.context import context, current_source, current_task, current_tenant
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
@@ -55,7 +55,7 @@ class Turn:
     Args:
         search: The search.
 
-        task: The task key of its requests; None is the caller's `scope`.
+        task: The task key of its requests; None is the caller's `context`.
     """
 
     def __init__(self, search: Search, task: str | None = None) -> None:
@@ -99,7 +99,7 @@ class Turns:
     Args:
         search: The search.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
 
         sessions: Whether every key stands for a run or a session. Where a key may be new with each request, as over
             stateless HTTP, a call that no search of its own listed belongs to the last search that did.
@@ -180,13 +180,13 @@ class Turns:
             _log.exception("new tools are not found yet")
 
 
-def sent_by(headers: Mapping[str, str]) -> scope:
-    """The caller's `scope` with the source that the header ``X-TTT-Source`` of a request names.
+def sent_by(headers: Mapping[str, str]) -> context:
+    """The caller's `context` with the source that the header ``X-TTT-Source`` of a request names.
 
     Args:
         headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
     """
-    return scope(current_scope(), source=headers.get("x-ttt-source") or None)
+    return context(task=current_task(), source=headers.get("x-ttt-source") or None)
 
 
 def is_outage(error: BaseException) -> bool:

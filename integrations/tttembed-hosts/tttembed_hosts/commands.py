@@ -127,7 +127,7 @@ def serve(
     import asyncio
 
     from tttembed_hosts.mcp_front import Front, read_servers, serve_http, serve_stdio
-    from tttembed_rag import scope
+    from tttembed_rag import context
     from tttembed_rag.judging import Budget, Price
     from tttembed_rag.tools import LearnedToolSearch
 
@@ -148,7 +148,7 @@ def serve(
     # uvicorn takes a signal first, ends what is under way, and raises it once more.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
-    with search, scope(None, tenant=tenant, source=source):
+    with search, context(tenant=tenant, source=source):
         asyncio.run(Front(search, servers, k=top, every=every).run(way))
 
 

@@ -25,14 +25,14 @@ def learned_search(
     Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
     enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
     nothing. The searches of one session are turns of one agent. The source of its calls is that of the header
-    ``X-TTT-Source``, which whoever authenticates the clients sets, else that of the caller's `scope`.
+    ``X-TTT-Source``, which whoever authenticates the clients sets, else that of the caller's `context`.
 
     Args:
         server: The server; its transforms and middleware grow by one.
 
         search: The search.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
 
         k: Tools found at most.
 

@@ -189,7 +189,7 @@ class FrontedServer:
 class Front:
     """The server that an MCP client sees.
 
-    The source of a call is that of its header ``X-TTT-Source``, else that of the caller's `scope`.
+    The source of a call is that of its header ``X-TTT-Source``, else that of the caller's `context`.
 
     Args:
         search: The search; the tools of the servers behind are added to it.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.capture.spans.reading import Reader, Span, TextsById
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.serving.context import current_query_id, current_scope, said_tenant, scope, tenant_is_in_doubt
+from tttembed_rag.serving.context import context, current_query_id, current_task, said_tenant, tenant_is_in_doubt
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 
@@ -56,7 +56,7 @@ class Tapped:
 
         failed: Spans that could not be read, or were refused by the log.
 
-        in_doubt: Retrievals and rerankings between generators that wait in scopes of different tenants: left out.
+        in_doubt: Retrievals and rerankings between generators that wait in blocks of different tenants: left out.
     """
 
     observed: int
@@ -82,7 +82,7 @@ class _Ended(NamedTuple):
 class TTTSpanProcessor(SpanProcessor):
     """A span processor that writes what was retrieved and reranked into a log.
 
-    The task of a query is the ``tttembed_scope`` in the metadata of its span, else the caller's ``with scope(...)``,
+    The task of a query is the ``tttembed_task`` in the metadata of its span, else the caller's ``with context(...)``,
     whose tenant and query id hold too. Where an EMBEDDING span of the trace has the query's vector, the log is given
     it; vectors that this package steered are marked in their span, and left out.
 
@@ -155,7 +155,7 @@ class TTTSpanProcessor(SpanProcessor):
         if not fits:
             self._dropped.add()
             return
-        ended = _Ended(span, size, current_scope(), said_tenant(), current_query_id(), tenant_is_in_doubt())
+        ended = _Ended(span, size, current_task(), said_tenant(), current_query_id(), tenant_is_in_doubt())
         self._queue.append(ended)
         self._accepted.add()
         if self._loop.asleep:
@@ -210,14 +210,14 @@ class TTTSpanProcessor(SpanProcessor):
         return 0.0 if self._queue else _PAUSE
 
     def _take(self, ended: _Ended) -> None:
-        context, parent = ended.span.context, ended.span.parent
-        if context is None:
+        itself, parent = ended.span.context, ended.span.parent
+        if itself is None:
             return
         attributes: Any = ended.span.attributes or {}
         began = None if ended.span.start_time is None else ended.span.start_time / 1e9
         parent_id = None if parent is None else f"{parent.span_id:x}"
         self._reader.cut_at = _shorter(self._cut_at, ended.span)
-        found = self._reader.read(Span(f"{context.span_id:x}", f"{context.trace_id:x}", parent_id, attributes, began))
+        found = self._reader.read(Span(f"{itself.span_id:x}", f"{itself.trace_id:x}", parent_id, attributes, began))
         if found is None:
             return
         if ended.in_doubt:
@@ -231,7 +231,7 @@ class TTTSpanProcessor(SpanProcessor):
             )
         known = None if found.vector is None else Known(found.vector)
         task = found.task or ended.task
-        with scope(task, tenant=ended.tenant, query_id=ended.query_id):
+        with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
             if found.scores is None:
                 self._to.observe(found.query, found.documents, task=task, known=known)
                 self._observed += 1

@@ -32,7 +32,7 @@ ValueT = TypeVar("ValueT")
 TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 
 # The key in the metadata of a span, or of the run that it traces, that names the task; and the mark of steered vectors.
-SCOPE_KEY, STEERED = "tttembed_scope", "tttembed.steered"
+TASK_KEY, STEERED = "tttembed_task", "tttembed.steered"
 _REDACTED = "__REDACTED__"
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
@@ -318,8 +318,8 @@ def _task(fields: Mapping[str, Any]) -> str | None:
     metadata = fields.get("metadata")
     if isinstance(metadata, str):
         metadata = _parsed(metadata)
-    named = metadata.get(SCOPE_KEY) if isinstance(metadata, dict) else None
-    named = named or fields.get(SCOPE_KEY) or fields.get(f"metadata.{SCOPE_KEY}")
+    named = metadata.get(TASK_KEY) if isinstance(metadata, dict) else None
+    named = named or fields.get(TASK_KEY) or fields.get(f"metadata.{TASK_KEY}")
     return named if isinstance(named, str) else None
 
 
