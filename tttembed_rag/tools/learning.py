@@ -223,5 +223,5 @@ def _withheld(offset: Offset, loss: float) -> Offset:
     """An offset that is not served, as the list of both legs contradicts it."""
     if not offset.served:
         return offset
-    said = {"reason": CONTRADICTED.answer.format(loss=f"{loss:.3f}"), "code": CONTRADICTED.code}
-    return replace(offset, evidence=replace(offset.evidence, verdict="abstained", **said))
+    reason, code = CONTRADICTED.answer.format(loss=f"{loss:.3f}"), CONTRADICTED.code
+    return replace(offset, evidence=replace(offset.evidence, verdict="abstained", reason=reason, code=code))
