@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -26,6 +27,8 @@ from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
 __all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
 
+KeyT = TypeVar("KeyT", bound=Hashable)
+ValueT = TypeVar("ValueT")
 # Ids of documents to their whole texts, as many as are known.
 TextsById: TypeAlias = Callable[[list[str]], Mapping[str, str]]
 
@@ -35,10 +38,9 @@ _REDACTED = "__REDACTED__"
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Spans around retrievers that are remembered at most, bytes of query vectors with their texts, and bytes of texts.
-_SPANS, _VECTORS_BYTES, _TEXTS_BYTES = 100_000, 128 * 2**20, 32 * 2**20
-# Bytes that an entry takes beside its vector or texts.
-_ENTRY_BYTES = 400
+# Bytes of query vectors that are remembered at most, those of anything else, and what an entry takes beside its vector
+# or texts.
+_VECTORS_BYTES, _OTHER_BYTES, _ENTRY_BYTES = 128 * 2**20, 32 * 2**20, 400
 # Levels of attributes that are looked into.
 _DEEPEST = 20
 
@@ -131,15 +133,12 @@ class Reader:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
         # Spans that have a retriever with documents below them.
-        self._around = LRUCache[tuple[str, str], bool](_SPANS)
-        # By trace and text: the text, and its base vector.
-        self._query_vectors = LRUCache[tuple[str, str], tuple[str, FloatArray]](
-            _VECTORS_BYTES, lambda kept: getsizeof(kept[0]) + kept[1].nbytes + _ENTRY_BYTES
+        self._around: LRUCache[tuple[str, str], None] = LRUCache(_OTHER_BYTES // _ENTRY_BYTES)
+        self._query_vectors: LRUCache[tuple[str, str], tuple[str, FloatArray]] = LRUCache(
+            _VECTORS_BYTES, _size_of_vector
         )
         # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded = LRUCache[str, frozenset[str]](
-            _TEXTS_BYTES, lambda texts: sum(map(getsizeof, texts)) + _ENTRY_BYTES
-        )
+        self._embedded: LRUCache[str, frozenset[str]] = LRUCache(_OTHER_BYTES, _size_of_texts)
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -147,14 +146,15 @@ class Reader:
         kind = str(fields.get("openinference.span.kind", "")).upper()
         if fields.get("gen_ai.operation.name") == "retrieval":
             kind = "RETRIEVER"
-        nested = self._around.pop((span.trace_id, span.span_id), False)
+        nested = (span.trace_id, span.span_id) in self._around
+        self._around.pop((span.trace_id, span.span_id), None)
         documents: list[dict[str, Any]] = []
         if kind == "RETRIEVER":
             documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
             # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
             self.counts.left_out += isinstance(fields.get("retrieval.documents"), str)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
-            self._around[span.trace_id, span.parent_id] = True
+            self._around[span.trace_id, span.parent_id] = None
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
         if kind == "RERANKER":
@@ -178,7 +178,7 @@ class Reader:
         texts = self._texts(documents)
         kept = [(place, text) for place, text in enumerate(texts) if text is not None]
         places, whole = [place for place, _ in kept], [text for _, text in kept]
-        vector = self._base_vector(span, query)
+        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
         return Retrieval(query, whole, places, span, vector=vector, task=_task(fields)) if whole else None
 
     def _reranked(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
@@ -200,7 +200,7 @@ class Reader:
         if not kept:
             return None
         places, whole, scores = ([row[column] for row in kept] for column in range(3))
-        vector = self._base_vector(span, query)
+        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
         return Retrieval(query, whole, places, span, scores, vector, _task(fields))  # type: ignore[arg-type]
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
@@ -212,16 +212,11 @@ class Reader:
             if text is not None:
                 known = self._embedded.get(span.trace_id) or frozenset()
                 if len(known) < 2:
-                    self._embedded[span.trace_id] = known | {text}
+                    _keep(self._embedded, span.trace_id, known | {text})
                 key = span.trace_id, text
                 if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
-                    self._query_vectors[key] = text, taken
+                    _keep(self._query_vectors, key, (text, taken))
             number += 1
-
-    def _base_vector(self, span: Span, query: str) -> FloatArray | None:
-        """The vector that an EMBEDDING span of the same trace has for *query*."""
-        found = self._query_vectors.get((span.trace_id, query))
-        return None if found is None else found[1]
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
         """The whole text of each document; None where it cannot be had."""
@@ -355,3 +350,16 @@ def _vector(value: Any) -> FloatArray | None:
         return vector if vector.ndim == 1 and bool(checked_norms("vector", vector)) else None
     except (TypeError, OverflowError, VectorError):
         return None
+
+
+def _keep(cache: LRUCache[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    with suppress(ValueError):  # of a value that is larger than all that may be kept
+        cache[key] = value
+
+
+def _size_of_vector(kept: tuple[str, FloatArray]) -> int:
+    return _ENTRY_BYTES + getsizeof(kept[0]) + kept[1].nbytes
+
+
+def _size_of_texts(kept: frozenset[str]) -> int:
+    return _ENTRY_BYTES + sum(map(getsizeof, kept))
