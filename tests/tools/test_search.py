@@ -519,7 +519,7 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
 
         assert search.learn().reason == "another process published meanwhile"
-        assert len(store.versions()) == 1
+        assert len(store.registry.versions()) == 1
         search.close()
         other.close()
 
@@ -533,8 +533,8 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
 
         def slow(*given):
             offsets = learn(*given)
-            if not store.versions():
-                store.publish(Offsets([], width=offsets.width), by="ann")
+            if not store.registry.versions():
+                store.registry.publish(Offsets([], width=offsets.width), by="ann")
             return offsets
 
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
@@ -542,7 +542,7 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
         assert search.learn().reason == "another process published meanwhile"
         assert search.learn().published
         assert search.learn().reason == "no request is new"
-        assert [one.by for one in store.versions()] == ["tools", "ann"]
+        assert [one.by for one in store.registry.versions()] == ["tools", "ann"]
         search.close()
 
 

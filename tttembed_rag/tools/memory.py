@@ -276,7 +276,7 @@ class InStore:
     def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:
-            self.store.publish(
+            self.store.registry.publish(
                 offsets,
                 by="tools",
                 tenant=tenant,
