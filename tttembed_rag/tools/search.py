@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
@@ -93,7 +93,7 @@ class LearnedToolSearch:
         self.add(catalog)
         self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
         self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
-        self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
+        self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     @property
@@ -338,7 +338,6 @@ class LearnedToolSearch:
         """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
         with self._remembering:
             if (known := self._vectors.get(query)) is not None:
-                self._vectors.move_to_end(query)
                 return known
         try:
             vector: FloatArray = self._embedder.embed_queries([query])[0]
@@ -347,8 +346,6 @@ class LearnedToolSearch:
             return None
         with self._remembering:
             self._vectors[query] = vector
-            while len(self._vectors) > _REMEMBERED:
-                self._vectors.popitem(last=False)
         return vector
 
 
