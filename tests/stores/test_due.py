@@ -108,9 +108,8 @@ def test_idle_tenants_are_not_read(sqlite_url):
 
         def explain(connection, cursor, statement, parameters, *_):
             plan = cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            scans.extend(
-                step[3] for step in plan if re.match("SCAN (tenants|progress|changes)(?!.* INDEX changes_due)", step[3])
-            )
+            whole = re.compile("SCAN (tenants|progress|changes)(?!.* INDEX changes_due)")
+            scans.extend(step[3] for step in plan if whole.match(step[3]))
 
         event.listen(store._database.engine, "before_cursor_execute", explain)
         store.due.tenants()
