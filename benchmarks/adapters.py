@@ -131,7 +131,7 @@ def overhead() -> list[dict[str, Any]]:
         ("LangChain", Given(vector), Asking, TTTEmbeddings, "embed_query"),
         ("LlamaIndex", GivenModel(vector=vector), AskingModel, TTTEmbedding, "get_query_embedding"),
     ):
-        steered, plain = (getattr(wrapper(model, offsets=offsets, scope=scope), method) for scope in ("t", "unknown"))
+        steered, plain = (getattr(wrapper(model, offsets=offsets, task=task), method) for task in ("t", "unknown"))
         bare, asks = getattr(model, method), getattr(asking(model), method)
         calls = {"bare": bare, "asks": asks, "steered": steered, "plain": plain}
         us = microseconds({case: partial(call, "q") for case, call in calls.items()})

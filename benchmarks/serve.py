@@ -45,7 +45,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, scope
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.embedders.local import minilm
 from tttembed_rag.offsets import KernelMap
@@ -78,7 +78,7 @@ for line in sys.stdin:
         vectors = draw.normal(size=(1 + private, width)).astype(np.float32) / 30
         own = [Offset("query", row, 0.9, 1, evidence, None, "t", str(n)) for n, row in enumerate(vectors[1:])]
         offsets = Offsets([Offset("global", vectors[0], 0.9, 64, evidence), *own], width=width)
-        version, count = store.publish(offsets, by="benchmark", tenant=tenant), count + 1
+        version, count = store.registry.publish(offsets, by="benchmark", tenant=tenant), count + 1
         at = time.time()
         time.sleep(max(0.0, min(every * count, seconds) - (time.perf_counter() - began)))
     print(json.dumps([version.number, at, count]), flush=True)
@@ -346,7 +346,7 @@ def soak(seconds: float, stores: dict[str, str]) -> Iterator[Row]:
             while (passed := time.perf_counter() - began) < 20 * seconds:
                 publisher.publish(url, f"t{number % 80}", private=505)
                 for tenant in [*(f"t{n}" for n in range(80)), *(f"{number} made up {n}" for n in range(20))]:
-                    with scope("t", tenant=tenant):
+                    with context(task="t", tenant=tenant):
                         steering.apply(BASE, "query")
                 number += 1
                 if number > 160 and passed > 5 * seconds:  # all tenants are served, some of them their second version

@@ -58,8 +58,8 @@ INSERT INTO queries (tenant, task, name, text, seen, first_at, last_at)
 SELECT id, 'default', 'query', 'what is asked?', 1, 0, 0 FROM tenants WHERE name > '';
 INSERT INTO progress (query, judge, tenant, rewards, waiting, at)
 SELECT q.id, j.id, q.tenant, 1, 0, 0 FROM queries AS q CROSS JOIN judges AS j;
-INSERT INTO changes (id, tenant, judge, rewards)
-SELECT -(p.tenant * 1048576 + p.judge), p.tenant, p.judge, 1 FROM progress AS p
+INSERT INTO changes (tenant, judge, rewards, marks, looked)
+SELECT p.tenant, p.judge, 1, 1, 1 FROM progress AS p
 """
 COMMAND = """
 from tttembed_rag.cli import main
@@ -159,7 +159,7 @@ def elsewhere(what: str, code: str, *arguments: str) -> dict[str, Any]:
 
 def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
     """What people and workers ask of the whole store, and last what deletes."""
-    store.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
+    store.registry.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
     yield elsewhere("a process that asks nothing", "import tttembed_rag.stores")
     yield elsewhere("rewards of the last 10,000 queries", READ, url, JUDGE)
     yield elsewhere("tttembed show", COMMAND, "show", url)

@@ -51,7 +51,7 @@ def main() -> None:
 
     judge, vectors = Users(), TextVectors(stored=stored_vectors(store))
     log = RewardLog.of(judge)
-    with tttembed_rag.scope("product"):
+    with tttembed_rag.context(task="product"):
         report("before")
         for question in ASKED:
             chain.invoke(question, {"callbacks": [RewardCallbackHandler(log, vectors=vectors)]})

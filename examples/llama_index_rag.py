@@ -67,7 +67,7 @@ def main() -> None:
         right = sum(helps(question, retriever.retrieve(question)[0].text) for question in UNSEEN)
         print(f"{when}: the first passage helps for {right} of {len(UNSEEN)} questions nobody rated")
 
-    with tttembed_rag.scope("product"):
+    with tttembed_rag.context(task="product"):
         report("before")
         for question in ASKED:
             engine.query(question)

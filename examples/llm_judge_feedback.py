@@ -51,14 +51,14 @@ def main() -> None:
 
     judge = chat_judge(chat_model(options.model), name=options.model or "reader", instruction=INSTRUCTION)
     live, log = LiveOffsets(Offsets([], width=384)), RewardLog.of(judge)
-    embeddings = TTTEmbeddings(MiniLM(), offsets=live, scope="product")
+    embeddings = TTTEmbeddings(MiniLM(), offsets=live, task="product")
     retriever = InMemoryVectorStore.from_texts(PASSAGES, embeddings).as_retriever(search_kwargs={"k": 5})
 
     def right() -> int:
         return sum(helps(question, retriever.invoke(question)[0].page_content) for question in UNSEEN)
 
     print(f"before: the first passage helps for {right()} of {len(UNSEEN)} questions nobody judged")
-    handler = RewardCallbackHandler(log, scope="product")
+    handler = RewardCallbackHandler(log, task="product")
     worker = None
     for place, question in enumerate(ASKED, 1):
         retriever.invoke(question, {"callbacks": [handler]})

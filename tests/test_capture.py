@@ -8,7 +8,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tttembed_rag import DataError, InputError, RewardError, fit, scope
+from tttembed_rag import DataError, InputError, RewardError, context, fit
 from tttembed_rag.capture import Known, RewardLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
@@ -80,10 +80,10 @@ class TestRecording:
             }
             assert (set(rewards.query_ids.tolist()), kept.waiting) == ({"q"}, 1)
 
-    def test_the_callers_scope_names_the_source(self):
-        """A call that names none is the source of the scope; an empty one is the judge."""
+    def test_the_callers_context_names_the_source(self):
+        """A call that names none is the source of the context; an empty one is the judge."""
         log = RewardLog("judge")
-        with scope(None, source="ann"):
+        with context(source="ann"):
             log.record("q", ["a"], [1.0])
             log.record("q", ["a"], [0.5], source="")
         rewards = log.rewards(vector, vectors)
@@ -101,19 +101,8 @@ class TestRecording:
         assert set(rewards.sources.tolist()) == {"", *(f"s{number}" for number in range(2, 34))}
         assert log.dropped_rewards == 1
 
-    def test_a_log_of_an_earlier_release_is_read(self, tmp_path):
-        """Its rewards are those of the judge itself."""
-        head = '{"judge": "j", "scale": "probability", "tenant": "", "capacity": 9}\n'
-        line = '{"task": "default", "query": "q", "documents": [["a", 0.5], ["b", null]], "vector": null}\n'
-        (tmp_path / "log").write_text(head + line)
-
-        log = RewardLog.load(tmp_path / "log")
-
-        assert log.rewards(vector, vectors).values.tolist() == [0.5]
-        assert log.waiting == 1
-
     def test_one_query_in_two_tasks_is_two_queries(self):
-        """A text asked under two scopes teaches both."""
+        """A text asked under two tasks teaches both."""
         log = RewardLog("judge")
         log.record("q", ["a"], [0.1], task="one")
         log.record("q", ["a"], [0.9], task="two")
@@ -127,7 +116,7 @@ class TestRecording:
         shared, own = RewardLog("judge"), RewardLog("judge", tenant="acme")
         for log in (shared, own):
             log.record("shared", ["a"], [0.5])
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 log.record("own", ["a"], [0.5])
 
         assert shared.rewards(vector, vectors).query_ids.tolist() == ["shared"]

@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import InputError, Offsets, fit, scope
+from tttembed_rag import InputError, Offsets, context, fit
 from tttembed_rag.cli import main
 from tttembed_rag.embedders import open_embedder
 from tttembed_rag.errors import StoreError
@@ -261,7 +261,9 @@ class TestTenants:
                     )
             both = store.rewards("j")
             shared = [*fit(both, scope="task", gate=False).values(), *fit(both, scope="query", gate=False).values()]
-            store.publish(Offsets(shared, width=both.width), by="test", note="task:BETA-LAYOFFS-2026 of judge-of-beta")
+            store.registry.publish(
+                Offsets(shared, width=both.width), by="test", note="task:BETA-LAYOFFS-2026 of judge-of-beta"
+            )
         return sqlite_url
 
     def test_a_report_names_nothing_of_others(self, shared):
@@ -281,12 +283,12 @@ class TestTenants:
         live = follow(shared)
         steering, base = Steering(live), np.ones(live.current.width).tolist()
         stolen = "beta:\0beta-QID-0"
-        with scope("BETA-LAYOFFS-2026"):
+        with context(task="BETA-LAYOFFS-2026"):
             expected = steering.apply(base, "anything")
             served = [steering.apply(base, stolen)]
-        with scope("BETA-LAYOFFS-2026", query_id=stolen):
+        with context(task="BETA-LAYOFFS-2026", query_id=stolen):
             served.append(steering.apply(base, "anything"))
-        with scope("BETA-LAYOFFS-2026", tenant="beta", query_id="beta-QID-0"):
+        with context(task="BETA-LAYOFFS-2026", tenant="beta", query_id="beta-QID-0"):
             own = steering.apply(base, "anything")
         live.close()
 

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, fit, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog
 from tttembed_rag.serving import Steering, current_query_id, find_id, follow
 from tttembed_rag.stores import open_store
@@ -75,18 +75,18 @@ class TestEndToEnd:
         """Who records ids of their own says them again; a text alone does not find them."""
         record(store, rewards, named=True)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         steering = Steering(follow(store))
 
-        with scope(None, query_id="q3"):
+        with context(query_id="q3"):
             served = steering.apply(BASE, "query 3, in other words")
 
         assert served == offsets.apply(BASE, query_id="q3") != BASE
         assert steering.apply(BASE, "query 3") == BASE
 
-    def test_an_id_said_by_scope_is_recorded(self, store):
+    def test_an_id_said_by_context_is_recorded(self, store):
         """Taps record a query under the id that it is served by; what the caller of the log knows comes first."""
-        with StoreLog(store, "judge") as log, scope("billing", query_id="q7"):
+        with StoreLog(store, "judge") as log, context(task="billing", query_id="q7"):
             log.record("text", ["a"], [1.0], known=Known(BASE, [BASE]))
             log.record("text", ["a"], [1.0], known=Known(BASE, [BASE], query_id="q8"))
 
@@ -109,7 +109,7 @@ class TestEndToEnd:
         """What is found by its text stays so without the store, also in a copy that went to another process."""
         record(store, rewards)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         live, expected = follow(store, every=0.01), offsets.apply(BASE, query_id=store.text_id("query 3"))
         store.close()
         (tmp_path / "data").rename(tmp_path / "away")
@@ -131,10 +131,10 @@ class TestTenants:
         """A tenant's query finds its private offset in the tenant's version; to others it does not exist."""
         record(store, rewards, tenant="acme")
         offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-        store.publish(offsets, by="test", tenant="acme")
+        store.registry.publish(offsets, by="test", tenant="acme")
         steering = Steering(follow(store, tenants=["acme"]))
 
-        with scope(None, tenant="acme"):
+        with context(tenant="acme"):
             own = steering.apply(BASE, "query 3")
 
         assert own == offsets.apply(BASE, query_id=store.text_id("query 3")) != BASE
@@ -145,7 +145,7 @@ class TestTenants:
         store.share("acme", True, by="test")
         record(store, rewards, tenant="acme")
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         live = follow(store, tenants=["acme", "other"])
 
         served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "other", "")}
@@ -177,7 +177,7 @@ class TestLookup:
 
         def found(*kept, task="default"):
             offsets = offsets_of(*(ids[one] for one in kept))
-            with scope(None, query_id="mine"):
+            with context(query_id="mine"):
                 return find_id(offsets, "text", task, tenant="", owner="", text_id=lambda _: "ID")
 
         assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
@@ -196,14 +196,14 @@ class TestLookup:
     def test_no_query_fails(self, store, query):
         """Whatever is asked, and whatever a caller hands in as a text, is served the task's offset, bit for bit."""
         offsets = offsets_of("text")
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
 
         assert Steering(follow(store)).apply(BASE, query) == offsets.apply(BASE)
 
     def test_an_unknown_id_of_ones_own(self):
         """An id that nothing was learned for changes nothing."""
         offsets = offsets_of("text")
-        with scope(None, query_id="nobody"):
+        with context(query_id="nobody"):
             served = [Steering(offsets).apply(BASE, query) for query in ("other", "text")]
 
         assert served == [offsets.apply(BASE), offsets.apply(BASE, query_id="text")]
@@ -221,7 +221,7 @@ class TestLookup:
 
     def test_another_model_is_served_base_vectors(self, store):
         """A private offset learned for another embedding model is none."""
-        store.publish(offsets_of(store.text_id("text")), by="test", embedder="minilm@1")
+        store.registry.publish(offsets_of(store.text_id("text")), by="test", embedder="minilm@1")
 
         assert Steering(follow(store, embedder="other@2")).apply(BASE, "text") == BASE
 
@@ -236,24 +236,24 @@ class TestLookup:
 
     def test_the_salt_is_not_shown(self, store):
         """What turns texts into ids is printed nowhere."""
-        store.publish(offsets_of("text"), by="test")
+        store.registry.publish(offsets_of("text"), by="test")
 
         assert store.text_id.salt.hex() not in repr(follow(store).status) + repr(store.text_id)
         assert repr(store.text_id.salt) not in repr(follow(store).status) + repr(store.text_id)
 
 
-class TestScope:
+class TestContext:
     """The caller's word."""
 
     def test_it_stays_until_another_is_named(self):
         """A task inside a request is one of the request's query; the empty id takes it back; nothing is left behind."""
         seen = []
-        with scope("outer", query_id="q1"):
-            with scope("inner"):
+        with context(task="outer", query_id="q1"):
+            with context(task="inner"):
                 seen.append(current_query_id())
-            with scope(None, query_id=""):
+            with context(query_id=""):
                 seen.append(current_query_id())
-            with scope(None, query_id="q2"):
+            with context(query_id="q2"):
                 seen.append(current_query_id())
             seen.append(current_query_id())
         seen.append(current_query_id())
@@ -262,7 +262,10 @@ class TestScope:
 
     def test_a_wrong_id_is_refused(self):
         """An id that is no text is an error where it is written, and changes nothing."""
-        with pytest.raises(InputError, match=r"^query_id: expected an id or None, got int$"), scope("t", query_id=3):
+        with (
+            pytest.raises(InputError, match=r"^query_id: expected an id or None, got int$"),
+            context(task="t", query_id=3),
+        ):
             pass
 
         assert current_query_id() == ""

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, scope
-from tttembed_rag.serving import CentroidRouter, Steering, resolve_scope, routing
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, context
+from tttembed_rag.serving import CentroidRouter, Steering, resolve_task, routing
 
 WIDTH = 16
 NAMES = ("billing", "shipping", "support")
@@ -141,7 +141,7 @@ class TestCalibration:
 
 
 class TestServing:
-    """The router as a wrapper's scope."""
+    """The router as a wrapper's task."""
 
     @pytest.fixture
     def offsets(self):
@@ -159,11 +159,11 @@ class TestServing:
         assert steering.task_of("q", mine) == "billing"
 
     def test_the_caller_knows_better(self, router):
-        """A scope that was said is not guessed; without a vector there is nothing to guess from."""
-        with scope("support"):
-            assert resolve_scope(router, "q", around(0, 1)[0]) == "support"
+        """A task that was said is not guessed; without a vector there is nothing to guess from."""
+        with context(task="support"):
+            assert resolve_task(router, "q", around(0, 1)[0]) == "support"
 
-        assert resolve_scope(router, "q") is None
+        assert resolve_task(router, "q") is None
 
     def test_it_pickles(self, router):
         """Another process routes the same way."""

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, current_scope, scope
-from tttembed_rag.serving import Published, Snapshot, Steering, current_tenant, resolve_scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, context, current_task
+from tttembed_rag.serving import Published, Snapshot, Steering, current_tenant, resolve_task
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -33,90 +33,93 @@ def offsets():
 
 @pytest.fixture
 def steering(offsets):
-    """Steering by the caller's scope."""
+    """Steering by the caller's context."""
     return Steering(offsets)
 
 
-class TestScope:
+class TestContext:
     """The caller's word."""
 
     def test_it_holds_inside_its_block(self):
-        """Scopes nest, and nothing is left behind."""
-        seen = [current_scope()]
-        with scope("outer"):
-            seen.append(current_scope())
-            with scope("inner"):
-                seen.append(current_scope())
-            seen.append(current_scope())
-        seen.append(current_scope())
+        """Blocks nest, and nothing is left behind."""
+        seen = [current_task()]
+        with context(task="outer"):
+            seen.append(current_task())
+            with context(task="inner"):
+                seen.append(current_task())
+            seen.append(current_task())
+        seen.append(current_task())
 
         assert seen == [None, "outer", "inner", "outer", None]
 
     def test_it_ends_with_an_error(self):
-        """A failed request leaves no scope for the next one."""
-        with pytest.raises(KeyError), scope("billing"):
+        """A failed request leaves no context for the next one."""
+        with pytest.raises(KeyError), context(task="billing"):
             raise KeyError
 
-        assert current_scope() is None
+        assert current_task() is None
 
     def test_the_tenant_stays_until_another_is_named(self):
         """A task inside a request is one of the request's tenant; nothing is left behind."""
         seen = [current_tenant()]
-        with scope("outer", tenant="acme"):
-            with scope("inner"):
-                seen.append((current_scope(), current_tenant()))
-            with scope(None, tenant="other"):
-                seen.append((current_scope(), current_tenant()))
-            seen.append((current_scope(), current_tenant()))
+        with context(task="outer", tenant="acme"):
+            with context(task="inner"):
+                seen.append((current_task(), current_tenant()))
+            with context(tenant="other"):
+                seen.append((current_task(), current_tenant()))
+            seen.append((current_task(), current_tenant()))
         seen.append(current_tenant())
 
         assert seen == ["", ("inner", "acme"), (None, "other"), ("outer", "acme"), ""]
 
     def test_a_wrong_tenant_is_refused(self):
         """A tenant that is no text is an error where it is written, and changes nothing."""
-        with pytest.raises(InputError, match=r"^tenant: expected a name or None, got int$"), scope("t", tenant=3):
+        with (
+            pytest.raises(InputError, match=r"^tenant: expected a name or None, got int$"),
+            context(task="t", tenant=3),
+        ):
             pass
 
-        assert current_scope() is None
+        assert current_task() is None
 
     def test_a_wrong_task_is_refused(self):
-        """A scope that is no text is an error where it is written."""
-        with pytest.raises(InputError, match=r"^task: expected a task key or None, got int$"), scope(3):
+        """A task that is no text is an error where it is written."""
+        with pytest.raises(InputError, match=r"^task: expected a task key or None, got int$"), context(task=3):
             pass
 
 
 class TestResolution:
-    """A fixed scope, then the caller's, then the resolver's."""
+    """A fixed task, then the caller's, then the resolver's."""
 
-    def test_a_fixed_scope_comes_first(self):
+    def test_a_fixed_task_comes_first(self):
         """A wrapper made for one task serves it whatever the context says."""
-        with scope("caller"):
-            assert resolve_scope("fixed", "q") == "fixed"
+        with context(task="caller"):
+            assert resolve_task("fixed", "q") == "fixed"
 
     def test_the_caller_comes_before_the_resolver(self):
         """Who knows the task need not be guessed for."""
-        with scope("caller"):
-            assert resolve_scope(lambda _: "guessed", "q") == "caller"
+        with context(task="caller"):
+            assert resolve_task(lambda _: "guessed", "q") == "caller"
 
     def test_the_resolver_reads_the_query(self):
         """Without a caller's word the resolver answers."""
-        assert resolve_scope(lambda query: query.split(":")[0], "billing: refund?") == "billing"
+        assert resolve_task(lambda query: query.split(":")[0], "billing: refund?") == "billing"
 
     @pytest.mark.parametrize("resolver", [lambda _: None, lambda _: 3, lambda query: query[99]])
     def test_a_resolver_may_abstain(self, resolver):
         """None, nonsense and a failure name no task."""
-        assert resolve_scope(resolver, "q") is None
+        assert resolve_task(resolver, "q") is None
 
     def test_a_failing_resolver_is_logged(self, caplog):
         """The query is answered, and the log says what happened."""
-        resolve_scope(lambda query: query[99], "q")
+        resolve_task(lambda query: query[99], "q")
 
         [record] = caplog.records
         assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.ERROR)
 
-    def test_a_wrong_scope_is_refused(self, offsets):
+    def test_a_wrong_task_is_refused(self, offsets):
         """Neither text nor function nor None."""
-        with pytest.raises(InputError, match=r"^scope: expected a task key, wrapped embeddings, .*, got list$"):
+        with pytest.raises(InputError, match=r"^task: expected a task key, wrapped embeddings, .*, got list$"):
             Steering(offsets, ["task1"])
 
     def test_a_wrapper_names_the_task_of_another(self, offsets):
@@ -124,10 +127,10 @@ class TestResolution:
         fixed = Steering(offsets, "task1")
         asked = Steering(offsets, lambda query: query[:5])
 
-        assert resolve_scope(fixed, "task2 of a query") == "task1"
-        assert resolve_scope(asked, "task2 of a query") == "task2"
-        with scope("task3"):
-            assert (resolve_scope(fixed, "q"), resolve_scope(asked, "task2")) == ("task1", "task3")
+        assert resolve_task(fixed, "task2 of a query") == "task1"
+        assert resolve_task(asked, "task2 of a query") == "task2"
+        with context(task="task3"):
+            assert (resolve_task(fixed, "q"), resolve_task(asked, "task2")) == ("task1", "task3")
 
 
 class TestUnknownTasks:
@@ -141,7 +144,7 @@ class TestUnknownTasks:
         [message] = caplog.messages
         assert message.startswith("task 'Task1': base vectors are served: the offsets hold nothing of it, but of 'task")
 
-    def test_a_wrapper_without_a_scope_asks_for_the_default_task(self, offsets, caplog):
+    def test_a_wrapper_without_a_task_asks_for_the_default_task(self, offsets, caplog):
         """What was learned of named tasks serves nobody who names none, and the log says so."""
         Steering(offsets).apply(BASE, "q")
 
@@ -169,22 +172,22 @@ class TestSteering:
 
     def test_the_caller_decides(self, steering, offsets):
         """A query gets the offset of the task it was asked under."""
-        with scope("task3"):
+        with context(task="task3"):
             assert steering.apply(BASE, "q") == offsets.apply(BASE, task="task3")
 
-    def test_no_scope_is_the_base_vector_after_another_scope(self, steering):
-        """An unresolved scope gives the base vector, never the last one used."""
-        with scope("task3"):
+    def test_no_task_is_the_base_vector_after_another_task(self, steering):
+        """An unresolved task gives the base vector, never the last one used."""
+        with context(task="task3"):
             steering.apply(BASE, "q")
 
         assert steering.apply(BASE, "q") == BASE
 
     def test_threads_do_not_mix(self, steering, offsets):
-        """32 threads under different scopes at once each get their own offset."""
+        """32 threads under different tasks at once each get their own offset."""
         together = Barrier(32)
 
         def serve(task):
-            with scope(task):
+            with context(task=task):
                 together.wait()
                 return [steering.apply(BASE, "q") for _ in range(50)]
 
@@ -194,10 +197,10 @@ class TestSteering:
         assert served == [[offsets.apply(BASE, task=task)] * 50 for task in TASKS]
 
     async def test_asyncio_tasks_do_not_mix(self, steering, offsets):
-        """200 tasks that wait for each other under different scopes each get their own offset."""
+        """200 tasks that wait for each other under different tasks each get their own offset."""
 
         async def serve(number):
-            with scope(TASKS[number % 32]):
+            with context(task=TASKS[number % 32]):
                 await asyncio.sleep(0)
                 here = steering.apply(BASE, "q")
                 return here, await asyncio.to_thread(steering.apply, BASE, "q")
@@ -207,11 +210,11 @@ class TestSteering:
         expected = [offsets.apply(BASE, task=TASKS[number % 32]) for number in range(200)]
         assert served == [(one, one) for one in expected]
 
-    def test_a_plain_thread_pool_has_no_scope(self, steering, offsets):
-        """Where the context is lost, the base vector is served; a fixed scope survives it."""
-        with scope("task3"), ThreadPoolExecutor(1) as pool:
+    def test_a_plain_thread_pool_has_no_context(self, steering, offsets):
+        """Where the context is lost, the base vector is served; a fixed task survives it."""
+        with context(task="task3"), ThreadPoolExecutor(1) as pool:
             lost = pool.submit(steering.apply, BASE, "q").result()
-            kept = pool.submit(steering.for_scope("task3").apply, BASE, "q").result()
+            kept = pool.submit(steering.for_task("task3").apply, BASE, "q").result()
 
         assert lost == BASE
         assert kept == offsets.apply(BASE, task="task3")
@@ -239,7 +242,7 @@ class TestLiveOffsets:
     def test_wrappers_follow(self, offsets):
         """What is published is served by every wrapper from the next query on."""
         live = LiveOffsets(Offsets([], width=WIDTH))
-        steering = Steering(live).for_scope("task1")
+        steering = Steering(live).for_task("task1")
         before = steering.apply(BASE, "q")
 
         live.publish(offsets)
@@ -308,9 +311,9 @@ class TestTenants:
     def test_others_are_served_the_shared_ones(self, steering):
         """A tenant without offsets of its own, and no tenant at all, are served what all share."""
         shared = offsets_of(["task1"], seed=99).apply(BASE, task="task1")
-        with scope("task1", tenant="new"):
+        with context(task="task1", tenant="new"):
             new = steering.apply(BASE, "q")
-        with scope("task1"):
+        with context(task="task1"):
             nobody = steering.apply(BASE, "q")
 
         assert new == nobody == shared
@@ -321,7 +324,7 @@ class TestTenants:
         mine = live.for_tenant("tenant1")
         mine.publish(owned["tenant1"])
 
-        with scope("task1", tenant="tenant2"):
+        with context(task="task1", tenant="tenant2"):
             assert Steering(mine).apply(BASE, "q") == owned["tenant1"].apply(BASE, task="task1")
             assert Steering(live).apply(BASE, "q") == BASE
 
@@ -332,7 +335,7 @@ class TestTenants:
         def serve(tenant):
             mine = steering._live.for_tenant(tenant)
             together.wait()
-            with scope("task1", tenant=tenant):
+            with context(task="task1", tenant=tenant):
                 served = []
                 for _ in range(30):
                     served.append(steering.apply(BASE, "q"))
@@ -348,7 +351,7 @@ class TestTenants:
         """200 tasks that wait for each other, in the loop and in threads, each get their tenant's."""
 
         async def serve(number):
-            with scope("task1", tenant=f"tenant{number % 32}"):
+            with context(task="task1", tenant=f"tenant{number % 32}"):
                 await asyncio.sleep(0)
                 here = steering.apply(BASE, "q")
                 return here, await asyncio.to_thread(steering.apply, BASE, "q")

@@ -118,7 +118,7 @@ class TestServing:
         before = read("tttembed.apply.queries")
         steering = Steering(OFFSETS)
         for task, vector in (("billing", BASE), ("billing", BASE), ("other", BASE), ("billing", [0.0] * WIDTH)):
-            steering.for_scope(task).apply(vector, "q")
+            steering.for_task(task).apply(vector, "q")
 
         assert grown(before, read("tttembed.apply.queries")) == {
             key(task="billing", outcome="offset"): 2,
@@ -129,7 +129,7 @@ class TestServing:
     def test_a_refresh_is_seen(self, read, spans, store):
         """Version, age, lag and duration; a span where something changed."""
         lags = read("tttembed.refresh.lag")
-        store.publish(OFFSETS, by="test", tenant="seen")
+        store.registry.publish(OFFSETS, by="test", tenant="seen")
         live = follow(store, tenant="seen", every=60)
 
         assert live.status.version == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tttembed_rag import InputError, RewardError, scope
+from tttembed_rag import InputError, RewardError, context
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
 from tttembed_rag.judges import Forecasting, check_judge, rewards_of
@@ -153,7 +153,7 @@ class TestLog:
         """Observed and recorded, with the task and what the caller knew."""
         log, known = FakeLog(), Known(query_id="q7")
         log.observe("q", iter(["a", "b"]), task="billing", known=known)
-        with scope(None, source="ann"):
+        with context(source="ann"):
             log.record("q", ["a"], [None])
         told = [(one.query, one.documents, one.scores, one.task, one.known, one.source) for one in log.calls]
 

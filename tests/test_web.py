@@ -1,4 +1,4 @@
-"""The scope of a request in web frameworks: streams, thread pools and background tasks, over real HTTP on loopback.
+"""The context of a request in web frameworks: streams, thread pools and background tasks, over real HTTP on loopback.
 
 The ways that docs/production.md shows keep each query with its tenant; the others fail closed: nothing is recorded
 under, or served from, a tenant that the query is not of.
@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.capture import REQUIRED, RewardLog, StoreLog
 from tttembed_rag.serving import Steering, current_tenant, follow
 from tttembed_rag.serving.context import _innermost, current_query_id
@@ -76,7 +76,7 @@ WHOSE = {tuple(offsets_of(seed).apply(BASE)): name for seed, name in enumerate([
 def retriever(store):
     """A retriever of a store where the shared tenant and all others have offsets, and a tenant is required."""
     for seed, tenant in enumerate(["", *TENANTS]):
-        store.publish(offsets_of(seed), by="test", tenant=tenant)
+        store.registry.publish(offsets_of(seed), by="test", tenant=tenant)
     live = follow(store, tenants=TENANTS, tenant_required=True)
     with StoreLog(store, tenant=REQUIRED) as log:
         yield Retriever(Steering(live), log)
@@ -108,7 +108,7 @@ def app_of(retriever):
     pool = ThreadPoolExecutor(2)
 
     async def plain(request):
-        with scope("chat", tenant=request.headers["tenant"]):
+        with context(task="chat", tenant=request.headers["tenant"]):
             return PlainTextResponse(await run_in_threadpool(retriever.search, "plain"))
 
     def safe_stream(request):
@@ -116,7 +116,7 @@ def app_of(retriever):
 
         def answer():
             for number in range(3):
-                with scope("chat", tenant=tenant):  # around each step, and no `yield` inside
+                with context(task="chat", tenant=tenant):  # around each step, and no `yield` inside
                     found = retriever.search(f"safe {number}")
                 yield f"{found} "
 
@@ -126,7 +126,7 @@ def app_of(retriever):
         tenant = request.headers["tenant"]
 
         def answer():
-            with scope("chat", tenant=tenant):
+            with context(task="chat", tenant=tenant):
                 for number in range(3):
                     yield f"{retriever.search(f'unsafe {number}')} "
 
@@ -137,7 +137,7 @@ def app_of(retriever):
 
         async def answer():
             for number in range(3):
-                with scope("chat", tenant=tenant):
+                with context(task="chat", tenant=tenant):
                     found = await run_in_threadpool(retriever.search, f"async {number}")
                 yield f"{found} "
 
@@ -146,14 +146,14 @@ def app_of(retriever):
     async def in_pool(request):
         tenant = request.headers["tenant"]
 
-        def search():  # the pool's threads know no scope: it is opened there
-            with scope("chat", tenant=tenant):
+        def search():  # the pool's threads know no context: it is opened there
+            with context(task="chat", tenant=tenant):
                 return retriever.search("pool")
 
         return PlainTextResponse(await asyncio.get_running_loop().run_in_executor(pool, search))
 
     async def unsafe_pool(request):
-        with scope("chat", tenant=request.headers["tenant"]):
+        with context(task="chat", tenant=request.headers["tenant"]):
             loop = asyncio.get_running_loop()
             return PlainTextResponse(await loop.run_in_executor(pool, retriever.search, "unsafe pool"))
 
@@ -161,7 +161,7 @@ def app_of(retriever):
         tenant = request.headers["tenant"]
 
         def later():
-            with scope("chat", tenant=tenant):
+            with context(task="chat", tenant=tenant):
                 retriever.search("background")
 
         return PlainTextResponse("ok", background=BackgroundTask(later))
@@ -208,7 +208,7 @@ def test_a_block_around_a_yield_fails_closed(store, retriever):
     assert now == {"''"}
 
 
-def test_a_pool_that_knows_no_scope_fails_closed(store, retriever):
+def test_a_pool_that_knows_no_context_fails_closed(store, retriever):
     """Nothing is recorded under the shared tenant, nor served from it."""
     with running(app_of(retriever)) as url:
         answers = asked_together(url, "/unsafe_pool")
@@ -218,12 +218,12 @@ def test_a_pool_that_knows_no_scope_fails_closed(store, retriever):
     assert retriever.log.counts.without_tenant == 3
 
 
-def test_a_dependency_of_fastapi_opens_the_scope(store, retriever):
-    """An `async` dependency runs in the request's own context, so the endpoint and its threads have the scope."""
+def test_a_dependency_of_fastapi_opens_the_context(store, retriever):
+    """An `async` dependency runs in the request's own context, so the endpoint and its threads have the context."""
     fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
 
     async def of_tenant(tenant: str = fastapi.Header()):
-        with scope("chat", tenant=tenant):
+        with context(task="chat", tenant=tenant):
             yield
 
     app = fastapi.FastAPI(dependencies=[fastapi.Depends(of_tenant)])
@@ -256,7 +256,7 @@ class TestGenerators:
         """However two generators take turns, each end is that of its own block alone, and nothing is raised."""
 
         def steps(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 yield current_tenant()
             yield current_tenant()
 
@@ -272,7 +272,7 @@ class TestGenerators:
         """Nor is their caller: what runs while another's block is the innermost is left out, also of a new store."""
 
         def steps(tenant):
-            with scope("t", tenant=tenant) if opened == "by with" else opened_block(tenant):
+            with context(task="t", tenant=tenant) if opened == "by with" else opened_block(tenant):
                 for number in range(2):
                     log.observe(f"{tenant}'s {number}", ["a document"])
                     memory.observe(f"{tenant}'s {number}", ["a document"])
@@ -280,7 +280,7 @@ class TestGenerators:
 
         def opened_block(tenant):
             stack = ExitStack()
-            stack.enter_context(scope("t", tenant=tenant))
+            stack.enter_context(context(task="t", tenant=tenant))
             return stack
 
         monkeypatch.setattr("tttembed_rag.serving.context._told", set())
@@ -298,13 +298,13 @@ class TestGenerators:
 
         assert queries == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
         assert (log.counts.without_tenant, len(memory)) == (1, 0)
-        assert caplog.text.count("generators wait in scopes beside those of other tenants") == 1
+        assert caplog.text.count("generators wait in blocks beside those of other tenants") == 1
 
     async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
         """As plain ones."""
 
         async def steps(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 for _ in range(2):
                     await asyncio.sleep(0)
                     yield current_tenant()
@@ -321,14 +321,14 @@ class TestGenerators:
         """Within a block that was opened meanwhile, or a generator with a block of its own."""
 
         def steps(tenant, others=None):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 while True:
                     yield [*(next(others) if others else []), current_tenant()]
 
         first = steps("acme")
         second = steps("bob", first)
         next(first)
-        with scope("t", tenant="cyd"):
+        with context(task="t", tenant="cyd"):
             said = [next(first), next(second)]
         third = steps("dan", second)
         said += [next(third), next(third)]
@@ -343,11 +343,11 @@ class TestGenerators:
 
         async def ask(query):
             await asyncio.to_thread(log.observe, query, ["a document"])
-            with scope("t", tenant="dan"):
+            with context(task="t", tenant="dan"):
                 log.observe(f"dan's {query}", ["a document"])
 
         async def steps(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 for number in range(2):
                     started.append(asyncio.create_task(ask(f"{tenant}'s {number}")))
                     yield
@@ -359,7 +359,7 @@ class TestGenerators:
             await asyncio.gather(*started)
             await first.aclose()
             await second.aclose()
-            with scope("t", tenant="cyd"):
+            with context(task="t", tenant="cyd"):
                 third = steps("bob")
                 await anext(third)
                 log.observe("cyd's?", ["a document"])
@@ -375,14 +375,14 @@ class TestGenerators:
             "dan": {f"dan's {name}" for name in ("acme's 0", "bob's 0", "acme's 1", "bob's 1", "cyd's or bob's")},
         }
         assert log.counts.without_tenant == 6
-        assert "generators wait in scopes beside those of other tenants" in caplog.text
+        assert "generators wait in blocks beside those of other tenants" in caplog.text
 
     @pytest.mark.parametrize("begun", ["alone", "in a block"])
     def test_generators_that_overlap_without_end_leave_nothing_behind(self, begun):
         """Each begins before the one before it ends, as in a loop that goes through streams for days."""
 
         def steps(number):
-            with scope("t", tenant=str(number)):
+            with context(task="t", tenant=str(number)):
                 yield
 
         def held(one):
@@ -393,7 +393,7 @@ class TestGenerators:
         next(last)
         for number in range(100):
             new = steps(number)
-            with scope("t", tenant="the loop's") if begun == "in a block" else nullcontext():
+            with context(task="t", tenant="the loop's") if begun == "in a block" else nullcontext():
                 next(new)
             last.close()
             last = new
@@ -406,27 +406,27 @@ class TestGenerators:
         """Its tasks and threads too: the block ends before the generator can go on elsewhere."""
 
         def ask():
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 return current_tenant(), in_a_thread(current_tenant)
 
         def steps():
             yield ask()
-            yield scope("t", tenant="acme")(in_a_thread)(current_tenant)
+            yield context(task="t", tenant="acme")(in_a_thread)(current_tenant)
 
-        with scope("t", tenant="bob"):
+        with context(task="t", tenant="bob"):
             assert [*steps(), *(ask() for _ in "a")] == [("acme", "acme"), "acme", ("acme", "acme")]
 
     def test_a_step_within_a_block_of_another_tenant_starts_what_is_nobodys(self):
         """The step is its generator's; of a thread that it starts nobody knows."""
 
         def steps():
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 while True:
                     yield current_tenant(), in_a_thread(current_tenant)
 
         one = steps()
         said = [next(one)]
-        with scope("t", tenant="bob"):
+        with context(task="t", tenant="bob"):
             said.append(next(one))
         one.close()
 
@@ -436,7 +436,7 @@ class TestGenerators:
         """As those of frameworks that make tasks with a context of their own: none is taken for another's."""
 
         async def steps(tenant, others):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 others.set()
                 await both.wait()
                 yield current_tenant()
@@ -444,9 +444,9 @@ class TestGenerators:
         async def read(tenant, others):
             return [one async for one in steps(tenant, others)]
 
-        begun, both, context = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
+        begun, both, shared = [asyncio.Event(), asyncio.Event()], asyncio.Event(), copy_context()
         tasks = [
-            asyncio.get_running_loop().create_task(read(tenant, event), context=context)
+            asyncio.get_running_loop().create_task(read(tenant, event), context=shared)
             for tenant, event in zip(("acme", "bob"), begun, strict=True)
         ]
         for event in begun:
@@ -458,10 +458,10 @@ class TestGenerators:
         assert second in (["bob"], [""])
 
     def test_a_thread_is_not_taken_for_one_that_has_ended(self):
-        """Python gives its number to the next one: what a thread's thread has started keeps the scope."""
+        """Python gives its number to the next one: what a thread's thread has started keeps the context."""
 
         def begin():
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 started.append(threading.Thread(target=copy_context().run, args=(go_on,)))
                 started[0].start()
 
@@ -478,14 +478,14 @@ class TestGenerators:
         assert said == ["acme"] * 20
 
     async def test_what_a_stream_has_started_goes_on_while_its_reader_is_slow(self):
-        """A chain that streams works ahead in tasks and threads of its own: they stay with the scope."""
+        """A chain that streams works ahead in tasks and threads of its own: they stay with the context."""
 
         async def now():
             await read.wait()
             return current_tenant(), await asyncio.to_thread(current_tenant)
 
         async def stream(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 started = asyncio.create_task(now())
                 yield "a part"
                 yield await started
@@ -501,11 +501,11 @@ class TestGenerators:
         """As a fixture does, alone or with others that say other things of the same query."""
 
         def of_tenant():
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 yield
 
         def of_query():
-            with scope("t", query_id="q7"):
+            with context(task="t", query_id="q7"):
                 yield
 
         first, second = of_tenant(), of_query()
@@ -522,11 +522,11 @@ class TestGenerators:
 
         @contextmanager
         def of_tenant(tenant):
-            with scope("t", tenant=tenant):
+            with context(task="t", tenant=tenant):
                 yield
 
         def steps():
-            with scope("t", tenant="bob"), of_tenant("acme"):
+            with context(task="t", tenant="bob"), of_tenant("acme"):
                 yield current_tenant()
 
         with of_tenant("acme"):
@@ -543,7 +543,7 @@ class TestGenerators:
         from contextvars import Context
 
         def steps():
-            with scope("t", tenant="acme"):
+            with context(task="t", tenant="acme"):
                 yield current_tenant()
                 yield current_tenant()
 
@@ -553,7 +553,7 @@ class TestGenerators:
         contexts[2].run(one.close)
 
         assert seen == ["acme", ""]
-        assert [context.run(current_tenant) for context in (*contexts, Context())] == [""] * 4
+        assert [each.run(current_tenant) for each in (*contexts, Context())] == [""] * 4
 
     async def test_a_task_that_outlives_a_block_stays_in_it(self):
         """As a thread does: what a request starts in the background is that request's."""
@@ -568,26 +568,26 @@ class TestGenerators:
             released.wait(10)
             return current_tenant()
 
-        with scope("t", tenant="acme"):
+        with context(task="t", tenant="acme"):
             task, thread = asyncio.create_task(later()), asyncio.create_task(asyncio.to_thread(in_thread))
             await asyncio.sleep(0)
-        with scope("t", tenant="bob"):
+        with context(task="t", tenant="bob"):
             go_on.set()
             released.set()
             kept = [await task, await thread, current_tenant()]
 
         assert (kept, current_tenant()) == (["acme", "acme", "bob"], "")
 
-    def test_a_scope_is_opened_once(self):
+    def test_a_context_is_opened_once(self):
         """One block is one block: a second with the same object would hide where each ends."""
-        once = scope("t")
+        once = context(task="t")
         with once, pytest.raises(ValueError, match="expected one block"), once:
             pass
 
-    def test_a_scope_decorates_a_function(self):
+    def test_a_context_decorates_a_function(self):
         """Each call has a block of its own, also within another."""
 
-        @scope("t", tenant="acme")
+        @context(task="t", tenant="acme")
         def inner(depth):
             return current_tenant() if not depth else inner(depth - 1)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
@@ -104,7 +104,7 @@ class TestWhoseRewards:
         seen += actions(worker)
 
         assert set(seen) == {"published", "looked"}
-        assert [version.embedder for version in store.versions()] == ["A"] * seen.count("published")
+        assert [version.embedder for version in store.registry.versions()] == ["A"] * seen.count("published")
 
     @pytest.mark.parametrize("before", [60, 240])
     def test_another_model_on_most_queries_is_learned_from(self, before, traffic, store):
@@ -150,8 +150,8 @@ class TestWhoseRewards:
         Worker(store, scope="task").round()
         good = store.registry.version().offsets
         bad = type(good)([replace(one, vector=-one.vector) for one in good.values()], width=good.width)
-        before = store.publish(good, by="somebody", embedder=of)
-        store.publish(bad, by="somebody", embedder="A")
+        before = store.registry.publish(good, by="somebody", embedder=of)
+        store.registry.publish(bad, by="somebody", embedder="A")
         worker, seen = Worker(store, scope="task", min_new=10**6), []
         for _ in range(4):
             store.observe(traffic.next(30), judge="j")
@@ -187,28 +187,6 @@ class TestWhenToLearn:
 
         assert steps(worker) == [("learned nothing", "nothing is new")]
 
-    def test_changes_are_added_up(self, traffic, store):
-        """However many transactions there were, what is new is read from two rows; nothing is lost on the way.
-
-        One is of the judge, the other of workers without a judge, such as this one.
-        """
-        for one in traffic.next(40):
-            store.observe([one], judge="j")
-        before = store.changes("j")
-        with store._database.write("observing") as connection:
-            connection.execute(
-                text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 1 FROM changes")
-            )
-            for _ in range(5):
-                connection.execute(
-                    text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 0 FROM changes")
-                )
-        Worker(store, scope="task").round()
-        with store._database.read() as connection:
-            rows = connection.execute(text("SELECT count(*) FROM changes")).scalar_one()
-
-        assert (before, store.changes("j"), rows) == (320, 360, 2)
-
     def test_expiry_brings_nothing_new(self, traffic, store):
         """Whenever old queries go, what is live stays as it is."""
         worker, seen = Worker(store, scope="task"), []
@@ -219,7 +197,7 @@ class TestWhenToLearn:
             seen += steps(worker)
 
         assert [detail for _, detail in seen] == ["0 rewards are new, 50 are needed"] * 3
-        assert len(store.versions()) == 1
+        assert len(store.registry.versions()) == 1
 
     def test_what_is_new_stays_new_when_the_old_expires(self, traffic, store):
         """Where as much goes as comes, something is learned again all the same."""

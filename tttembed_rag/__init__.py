@@ -16,7 +16,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Certificate, Evidence, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_scope, scope
+from tttembed_rag.serving.context import context, current_task
 from tttembed_rag.serving.live import LiveOffsets
 
 __version__ = "0.1.0"
@@ -38,7 +38,7 @@ __all__ = [
     "Scale",
     "TTTEmbedError",
     "VectorError",
-    "current_scope",
+    "context",
+    "current_task",
     "fit",
-    "scope",
 ]

@@ -52,7 +52,7 @@ def command(service, tools, tmp_path):
 @pytest.mark.slow
 def test_it_serves_until_it_is_told_to_end(command, tools):
     """The first line says where; a query is steered; SIGTERM ends it without a word."""
-    process, url = command("--scope", "billing", "--key", "ACME=acme/other", environment=[("ACME", "k1")])
+    process, url = command("--task", "billing", "--key", "ACME=acme/other", environment=[("ACME", "k1")])
 
     answer = httpx.post(f"{url}/v1/embeddings", json={"model": f"{MODEL}@query", "input": "wash wool"}, timeout=30)
     process.send_signal(signal.SIGTERM)

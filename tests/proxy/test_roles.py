@@ -127,14 +127,14 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
 def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
     """Each of the three names the task; the header comes first."""
     live = LiveOffsets(tools.offsets_of(task="billing"))
-    senders = Senders({"k1": Sender(scope="billing"), "k2": Sender(scope="other")}, scope="billing")
+    senders = Senders({"k1": Sender(task="billing"), "k2": Sender(task="other")}, task="billing")
     client = proxied(live, senders=senders)
 
     asked = [
         QUERY,
         QUERY | {"authorization": "Bearer k1"},
         QUERY | {"authorization": "Bearer k2"},
-        QUERY | {"authorization": "Bearer k2", "x-ttt-scope": "billing"},
+        QUERY | {"authorization": "Bearer k2", "x-ttt-task": "billing"},
         QUERY | {"api-key": "k2"},
     ]
     versions = [ask(client, headers).headers["x-ttt-version"] for headers in asked]
@@ -164,7 +164,7 @@ def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
     client = proxied(senders=Senders({"k1": Sender("acme")}), upstream_key="secret")
 
     for key in ("k1", "k2"):
-        ask(client, QUERY | {"authorization": f"Bearer {key}", "x-ttt-scope": "billing"})
+        ask(client, QUERY | {"authorization": f"Bearer {key}", "x-ttt-task": "billing"})
 
     assert [headers["authorization"] for headers, _ in service.asked] == ["Bearer secret", "Bearer k2"]
     assert not [name for headers, _ in service.asked for name in headers if name.startswith("x-ttt-")]

@@ -164,7 +164,7 @@ def test_one_source_moves_nobody(search):
     before = [by_one(request(topic)) for topic in UNSEEN]
     for number, topic in enumerate(LEARNED):
         search.used(request(topic), f"zeta_{topic}", source=f"agent {number}")
-        with tttembed_rag.scope(None, source="one agent"):
+        with tttembed_rag.context(source="one agent"):
             by_one.used(request(topic), f"zeta_{topic}")
 
     assert search.learn().moves
@@ -176,10 +176,10 @@ def test_one_source_moves_nobody(search):
 def test_a_call_joins_no_search_of_another_source(search):
     """Without sessions a call belongs to the last search that listed its tool, of the same source."""
     turns, topic = Turns(search, sessions=False), LEARNED[0]
-    with tttembed_rag.scope(None, source="ann"):
+    with tttembed_rag.context(source="ann"):
         turns.search_among("first", request(topic), 4, search.names)
     for source in ("eve", "ann"):
-        with tttembed_rag.scope(None, source=source):
+        with tttembed_rag.context(source=source):
             turns.used("second", f"zeta_{topic}", succeeded=True)
 
     assert [one.source for one in search._memory.requests("", 64)] == ["ann"]
@@ -282,12 +282,12 @@ def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypat
     """Where offsets lose on requests that they were not learned from, with BM25 beside them, they are not served."""
     teach(search, LEARNED)
     requests = usable(search._memory.requests("", 64), search._index)
-    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors, __: -vectors)
+    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors: -vectors)
 
     offsets = learn(requests, search._index)
 
     assert not any(offset.served for offset in offsets.values())
-    assert CONTRADICTED in {offset.evidence.code for offset in offsets.values()}
+    assert CONTRADICTED.code in {offset.evidence.code for offset in offsets.values()}
 
 
 def test_a_gain_must_exceed_its_error():
@@ -321,10 +321,11 @@ def test_no_request_is_held_out_beside_its_copies(search, monkeypatch):
     rewards = rewards_of_calls(requests, index, vectors, keyword)
     monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, scope="local", gate=False))
 
-    moved = _cross_fitted(rewards, vectors, [one.task for one in requests])
+    moved = _cross_fitted(rewards, vectors)
 
     worked = [np.array([index.keys[key] for key in one.outcomes]) for one in requests]
-    plain, held_out = (_measured(index, rows, keyword, worked, WEIGHT).mean() for rows in (vectors, moved))
+    measured = partial(_measured, index, keyword=keyword, worked=worked)
+    plain, held_out = (measured(rows, WEIGHT).mean() for rows in (vectors, moved))
     assert not np.array_equal(moved, vectors)
     assert held_out < plain + 0.05
 
@@ -343,21 +344,21 @@ def test_tasks_learn_apart(search):
 def test_tenants_learn_apart(search):
     """What one tenant teaches moves no other tenant, and not the shared one."""
     before = first(search, UNSEEN)
-    with tttembed_rag.scope(None, tenant="ada"):
+    with tttembed_rag.context(tenant="ada"):
         teach(search, LEARNED)
         search.learn()
         assert first(search, UNSEEN) > 0.9
-    with tttembed_rag.scope(None, tenant="bob"):
+    with tttembed_rag.context(tenant="bob"):
         assert first(search, UNSEEN) == before
 
     assert first(search, UNSEEN) == before
 
 
 def test_outcomes_of_nobody_are_kept_by_no_store_with_tenants(tmp_path):
-    """A thread of a pool knows no scope, and of generators that take turns each has its own."""
+    """A thread of a pool knows no context, and of generators that take turns each has its own."""
 
     def calls(tenant):
-        with tttembed_rag.scope(None, tenant=tenant):
+        with tttembed_rag.context(tenant=tenant):
             for number in range(2):
                 search.used(f"{tenant}'s {number}", "acme_redmail")
                 yield
@@ -389,7 +390,7 @@ def test_a_tenant_without_evidence_keeps_what_is_shared(search):
     """Two requests of a tenant support nothing: it goes on being served what the shared tenant learned."""
     teach(search, LEARNED)
     search.learn()
-    with tttembed_rag.scope(None, tenant="ada"):
+    with tttembed_rag.context(tenant="ada"):
         teach(search, UNSEEN[:2])
 
         assert not search.learn().published
@@ -519,7 +520,7 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
 
         assert search.learn().reason == "another process published meanwhile"
-        assert len(store.versions()) == 1
+        assert len(store.registry.versions()) == 1
         search.close()
         other.close()
 
@@ -533,8 +534,8 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
 
         def slow(*given):
             offsets = learn(*given)
-            if not store.versions():
-                store.publish(Offsets([], width=offsets.width), by="ann")
+            if not store.registry.versions():
+                store.registry.publish(Offsets([], width=offsets.width), by="ann")
             return offsets
 
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
@@ -542,7 +543,7 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
         assert search.learn().reason == "another process published meanwhile"
         assert search.learn().published
         assert search.learn().reason == "no request is new"
-        assert [one.by for one in store.versions()] == ["tools", "ann"]
+        assert [one.by for one in store.registry.versions()] == ["tools", "ann"]
         search.close()
 
 
@@ -589,7 +590,7 @@ def test_learning_goes_on_in_the_background(tmp_path):
     """Within `learning`, every tenant's outcomes are learned from without being asked."""
     with (
         LearnedToolSearch(CATALOG, FakeEmbedder(), store=f"sqlite:///{tmp_path}/tools.db") as search,
-        tttembed_rag.scope(None, tenant="ada"),
+        tttembed_rag.context(tenant="ada"),
     ):
         teach(search, LEARNED)
         with search.learning(every=0.05):

@@ -1,6 +1,6 @@
 """From a running application to rewards: which documents were shown for a query, and what a judge said of them."""
 
-from tttembed_rag.capture.log import Known, Log, check_judge, unit_rewards
+from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.storelog import Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
@@ -14,6 +14,4 @@ __all__ = [
     "RewardLog",
     "StoreLog",
     "TextVectors",
-    "check_judge",
-    "unit_rewards",
 ]

@@ -1,10 +1,10 @@
-"""`Log`, the protocol of logs of served queries, and `Known`, what a caller may know of a served query."""
+"""`Log`, what taps and logs of served queries share, and `Known`, what a caller may know of a served query."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.scales import Scale
+from tttembed_rag.serving.context import current_source
 from tttembed_rag.vectors.checks import FloatArray
 
 
@@ -24,7 +25,7 @@ class Known:
 
         document_vectors: (k, d), or (d,) for each of the k documents in order, None where it is not known.
 
-        query_id: Its id; None is the caller's ``with scope(..., query_id=...)``, else one made of its text.
+        query_id: Its id; None is the caller's ``with context(..., query_id=...)``, else one made of its text.
 
         doc_ids: Ids of the documents, in order; None makes them of their texts.
     """
@@ -35,19 +36,25 @@ class Known:
     doc_ids: Sequence[str] | None = None
 
 
-@runtime_checkable
-class Log(Protocol):
-    """Where taps put what an application retrieves and scores: a `RewardLog`, or a `StoreLog`."""
+class Log(ABC):
+    """Where taps put what an application retrieves and scores: a `RewardLog`, a `StoreLog`, or one with a `note`.
+
+    Attributes:
+        judge: Fingerprint of the judge that gives the scores.
+    """
+
+    judge: str
 
     def check_is_for(self, judge: Judge) -> None:
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
-        ...
+        if judge.fingerprint != self.judge:
+            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {self.judge}")
 
     def observe(
         self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
     ) -> None:
-        """Note that *documents* were shown for *query*; they wait for a judge."""
-        ...
+        """Note that *documents* were shown for *query*, in base order; they wait for a judge."""
+        self.note(query, documents, None, task=task, known=known, source="")
 
     def record(
         self,
@@ -61,15 +68,27 @@ class Log(Protocol):
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
+        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `context`.
+
+        Raises:
+            InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.
+            RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
-        ...
+        source = current_source() if source is None else source
+        self.note(query, documents, scores, task=task, known=known, source=source)
 
-
-def check_judge(fingerprint: str, judge: Judge) -> None:
-    """Refuse a log for the judge with a *fingerprint* where *judge* is another."""
-    if judge.fingerprint != fingerprint:
-        raise InputError(f"log: expected one for {judge.fingerprint}, got one for {fingerprint}")
+    @abstractmethod
+    def note(
+        self,
+        query: str,
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
+        *,
+        task: str | None,
+        known: Known | None,
+        source: str,
+    ) -> None:
+        """Keep one call of `observe`, which has no *scores*, or of `record`."""
 
 
 def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:

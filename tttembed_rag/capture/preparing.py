@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from tttembed_rag.vectors.checks import FloatArray, as_floats
 _log = logging.getLogger(__name__)
 DAY_SECONDS = 86_400
 # Bytes of a number in a list: the object, and the reference to it.
-_FLOAT_BYTES = 32
+_NUMBER_BYTES = 32
 
 
 class Call(NamedTuple):
@@ -48,51 +49,49 @@ class Call(NamedTuple):
     def size(self) -> int:
         """Bytes that it holds on to, but for what is small."""
         names = (self.task, self.tenant, self.query_id, self.known.query_id, self.source, *(self.known.doc_ids or ()))
-        return sum(map(getsizeof, (self.query, *self.documents, *names))) + self.known_size
+        rows = self.known.document_vectors
+        vectors = [rows] if rows is None or isinstance(rows, np.ndarray) else rows
+        return sum(map(getsizeof, (self.query, *self.documents, *names))) + sum(
+            map(_bytes_of, (self.known.vector, *vectors))
+        )
 
     @property
     def lacks_vectors(self) -> bool:
         """Whether its query has no vector yet: texts take far longer to embed than to write."""
         return self.known.vector is None
 
-    @property
-    def packed(self) -> Call:
-        """The same with arrays for lists of numbers, which take eight times as much; lists of anything else stay."""
-        rows = self.known.document_vectors
-        if not (rows is None or isinstance(rows, np.ndarray)):
-            rows = [_packed(row) for row in rows]
-        return self._replace(known=replace(self.known, vector=_packed(self.known.vector), document_vectors=rows))
 
-    @property
-    def known_size(self) -> int:
-        """Bytes of the vectors that its caller knew."""
-        rows = self.known.document_vectors
-        size = _bytes_of(self.known.vector)
-        return size + (_bytes_of(rows) if rows is None or isinstance(rows, np.ndarray) else sum(map(_bytes_of, rows)))
+# What is known by a caller who says nothing.
+NOTHING = Known()
+
+
+def owned(known: Known) -> Known:
+    """A copy of *known* that the caller cannot change any more, in the precision that a store keeps."""
+    rows, ids = known.document_vectors, known.doc_ids
+    rows = _copied(rows) if rows is None or isinstance(rows, np.ndarray) else [_copied(row) for row in rows]
+    return Known(_copied(known.vector), rows, known.query_id, None if ids is None else tuple(ids))
+
+
+def _copied(vector: Any) -> Any:
+    """A copy as float32, an eighth of a list of floats; what is no vector is refused later, as malformed."""
+    if vector is None:
+        return None
+    if isinstance(vector, list | tuple):
+        if vector and isinstance(vector[0], float):
+            with suppress(struct.error):  # in half the time that an array of a list takes
+                return np.frombuffer(struct.pack(f"{len(vector)}f", *vector), dtype=np.float32)
+        return copy(vector)
+    array = np.asarray(vector)
+    with np.errstate(over="ignore"):
+        return array.astype(np.float32 if array.dtype == np.float64 else array.dtype)
 
 
 def _bytes_of(vector: Any) -> int:
-    """Bytes of a vector; a list has a Python float for each number."""
+    """Bytes of a vector; a list has a Python object for each number."""
     if vector is None:
         return 0
     size = getattr(vector, "nbytes", None)
-    return _FLOAT_BYTES * len(vector) if size is None else int(size)
-
-
-def _packed(vector: Any) -> Any:
-    """A list of floats in the precision that a store keeps."""
-    if isinstance(vector, list) and vector and isinstance(vector[0], float):
-        with suppress(struct.error, OverflowError):  # it is refused later, as malformed
-            return np.frombuffer(struct.pack(f"<{len(vector)}f", *vector), dtype="<f4")
-    return vector
-
-
-class Prepared(NamedTuple):
-    """Served queries of some calls, and how many calls were left out for which reason."""
-
-    served: list[Served]
-    sampled_out: int
-    malformed: int
+    return _NUMBER_BYTES * len(vector) if size is None else int(size)
 
 
 class DailyPairs:
@@ -103,27 +102,21 @@ class DailyPairs:
     """
 
     def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._day, self._pairs = 0, 0
-        # When the day ends that has no pairs left.
-        self._spent_until = 0.0
+        self._limit = math.inf if limit is None else limit
+        # The last day, and its pairs so far.
+        self._last = 0, 0
 
     def is_spent(self, at: float) -> bool:
         """Whether the day of *at* has no pairs left; cheap, from any thread."""
-        return self._spent_until - DAY_SECONDS <= at < self._spent_until  # a clock may have been ahead
+        day, pairs = self._last
+        return pairs >= self._limit and day == at // DAY_SECONDS
 
     def admits(self, at: float, pairs: int) -> bool:
         """Whether so many pairs of a query fit into the day of *at*, as far as they are kept, and count them."""
-        if self._limit is None:
-            return True
-        day, pairs = int(at // DAY_SECONDS), min(pairs, MAX_DEPTH)
-        if day != self._day:
-            self._day, self._pairs = day, 0
-        admitted = self._pairs + pairs <= self._limit
-        if admitted:
-            self._pairs += pairs
-        if self._pairs >= self._limit:
-            self._spent_until = (day + 1) * float(DAY_SECONDS)
+        day, (last, before) = int(at // DAY_SECONDS), self._last
+        spent, more = before if day == last else 0, min(pairs, MAX_DEPTH)
+        admitted = spent + more <= self._limit
+        self._last = day, spent + more if admitted else spent
         return admitted
 
 
@@ -156,10 +149,10 @@ class Preparation:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self._document_vectors = copy(self._query_vectors), copy(self._document_vectors)
 
-    def prepare(self, calls: Sequence[Call], text_id: TextId) -> Prepared:
+    def prepare(self, calls: Sequence[Call], text_id: TextId) -> tuple[list[Served], int, int]:
         """Served queries for *calls*, with the vectors that can be found.
 
-        Calls over the budget and malformed calls are left out; the latter are logged.
+        How many calls over the budget, and how many malformed ones, were left out stands behind them.
         """
         served, sampled_out, malformed = list[Served](), 0, 0
         for call in calls:
@@ -183,7 +176,7 @@ class Preparation:
             (candidate.text for candidate in candidates if candidate.vector is None),
         )
         filled = [_filled(one, queries, documents) for one in served]
-        return Prepared(filled, sampled_out, malformed)
+        return filled, sampled_out, malformed
 
     def _served(self, call: Call, text_id: TextId) -> Served:
         """One call as a store takes it, with the vectors that its caller knew; blank documents are left out."""

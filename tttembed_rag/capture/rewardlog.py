@@ -16,7 +16,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tttembed_rag.capture.log import Known, check_judge, unit_rewards
+from tttembed_rag.capture.log import Known, Log, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import DataError, InputError, RewardError
 from tttembed_rag.judges.contract import Judge
@@ -26,20 +26,21 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
+from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_source, current_tenant, tenant_is_in_doubt
+from tttembed_rag.serving.context import current_tenant, tenant_is_in_doubt
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.jsontext import parsed_json
 
 __all__ = ["RewardLog"]
 
 
-class RewardLog:
+class RewardLog(Log):
     """Served queries and the rewards of one judge for their documents, in memory, safe between threads.
 
     A pair of query and document is kept once per task, however often and wherever it was seen; a new reward replaces
     that of the same source, and those of the last 32 sources are kept side by side. Beyond *capacity* queries the
-    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `scope`, are left
+    oldest is dropped and counted. Queries served to another tenant than *tenant*, by the caller's `context`, are left
     out. Of what is `Known` the log keeps the query vector.
 
     Args:
@@ -81,10 +82,6 @@ class RewardLog:
         """An empty log for the scores of *judge*."""
         return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
 
-    def check_is_for(self, judge: Judge) -> None:
-        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
-        check_judge(self.judge, judge)
-
     def __len__(self) -> int:
         """Served queries."""
         return len(self._served)
@@ -95,34 +92,22 @@ class RewardLog:
         with self._lock:
             return sum(not rewards for shown in self._served.values() for rewards in shown.values())
 
-    def observe(
-        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
-    ) -> None:
-        """Note that *documents* were shown for *query*; they wait for a judge."""
-        self._note(query, [(text, {}) for text in documents], task, known)
-
-    def record(
+    def note(
         self,
         query: str,
-        documents: Sequence[str],
-        scores: Sequence[float | None],
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
         *,
-        task: str | None = None,
-        known: Known | None = None,
-        source: str | None = None,
+        task: str | None,
+        known: Known | None,
+        source: str,
     ) -> None:
-        """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
-
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
-
-        Raises:
-            InputError: Not one score per document, or a source that is no text.
-            RewardError: A score is off the scale; nothing is kept.
-        """
-        rewards = unit_rewards(self.scale, documents, scores)
-        source = current_source() if source is None else source
-        given = [{} if reward is None else {source: reward} for reward in rewards]
-        self._note(query, zip(documents, given, strict=True), task, known)
+        """Keep one call, unless it was served to another tenant."""
+        shown = list(documents)
+        rewards = [None] * len(shown) if scores is None else unit_rewards(self.scale, shown, scores)
+        if current_tenant() == self.tenant and not tenant_is_in_doubt():
+            given = [{} if reward is None else {source: reward} for reward in rewards]
+            self._add(query, list(zip(shown, given, strict=True)), task, known)
 
     def score_waiting(
         self,
@@ -195,30 +180,23 @@ class RewardLog:
             RewardError: Nothing was judged.
         """
         with self._lock:
-            judged: dict[tuple[str, str, str], dict[str, float]] = {}
-            for (task, query), shown in self._served.items():
-                for text, rewards in shown.items():
-                    for source, reward in rewards.items():
-                        judged.setdefault((task, query, source), {})[text] = reward
-            by_query: dict[str, ArrayLike] = {**self._query_vectors}
-        if not judged:
+            rows = [
+                (query, text, reward, task, source)
+                for (task, query), shown in self._served.items()
+                for text, rewards in shown.items()
+                for source, reward in rewards.items()
+            ]
+            known: dict[str, ArrayLike] = {**self._query_vectors}
+        if not rows:
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
-        texts = list(dict.fromkeys(text for rewards in judged.values() for text in rewards))
-        row = {text: number for number, text in enumerate(texts)}
-        for query in dict.fromkeys(query for _, query, _ in judged):
-            if query not in by_query:
-                by_query[query] = embed_query(query)
-        return Rewards.from_indexed(
-            np.array([by_query[query] for _, query, _ in judged]),
-            (vectors or TextVectors()).of(texts, embed_documents),
-            candidates=[[row[text] for text in rewards] for rewards in judged.values()],
-            rewards=[list(rewards.values()) for rewards in judged.values()],
-            tasks=[task for task, _, _ in judged],
-            query_ids=[query for _, query, _ in judged],
-            judge=self.judge,
-            sources=[source for _, _, source in judged],
-            embedder=embedder,
+        columns = columns_of(
+            rows,
+            DEFAULT_TASK,
+            lambda query: known[query] if query in known else embed_query(query),
+            lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
         )
+        columns["doc_ids"] = None  # documents that begin alike would share an id
+        return Rewards.from_indexed(**columns, judge=self.judge, embedder=embedder)
 
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
@@ -253,23 +231,15 @@ class RewardLog:
             raise DataError(f"{path}: expected a file that RewardLog.save wrote ({exc})") from exc
         return log
 
-    def _note(
-        self, query: str, documents: Iterable[tuple[str, dict[str, float]]], task: str | None, known: Known | None
-    ) -> None:
-        if current_tenant() == self.tenant and not tenant_is_in_doubt():
-            self._add(query, documents, task, known)
-
     def _add(
         self,
         query: str,
-        documents: Iterable[tuple[str, dict[str, float]]],
+        shown: Sequence[tuple[str, dict[str, float]]],
         task: str | None,
         known: Known | None = None,
     ) -> None:
-        shown = [(text, rewards) for text, rewards in documents]
         names = (query, *(text for text, _ in shown), *(source for _, rewards in shown for source in rewards))
-        wrong = [name for name in names if not isinstance(name, str)]
-        if wrong:
+        if wrong := [name for name in names if not isinstance(name, str)]:
             raise InputError(f"query, documents, source: expected texts, got {type(wrong[0]).__name__}")
         shown = [(text, rewards) for text, rewards in shown if text.strip()]
         if not query.strip() or not shown:  # there is no meaning to learn from

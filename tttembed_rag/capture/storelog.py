@@ -7,15 +7,13 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, check_judge
-from tttembed_rag.capture.preparing import DAY_SECONDS, Call, DailyPairs, Preparation
+from tttembed_rag.capture.log import Known, Log
+from tttembed_rag.capture.preparing import DAY_SECONDS, NOTHING, Call, DailyPairs, Preparation, owned
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.capture.writing import ObservingStore, Writer
 from tttembed_rag.errors import InputError
@@ -27,7 +25,6 @@ from tttembed_rag.serving.context import (
     AnyTenant,
     check_tenant,
     current_query_id,
-    current_source,
     said_tenant,
     tenant_is_in_doubt,
 )
@@ -37,7 +34,6 @@ from tttembed_rag.system import telemetry
 __all__ = ["Captured", "StoreLog"]
 
 _log = logging.getLogger(__name__)
-_NOTHING = Known()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +65,15 @@ class Captured:
     without_tenant: int = 0
 
 
-class StoreLog:
+class StoreLog(Log):
     """A log like `tttembed_rag.capture.RewardLog`; its contents end in a store that all processes share.
 
     A call takes microseconds, never waits and never fails; wrong arguments are logged later. One thread writes
     batches, looks for vectors, and tries again while the store is away. Queries that still wait are written at exit.
     A log lives until it is closed, or its process ends.
 
-    The tenant of a query is the one this log is fixed to, else the caller's ``with scope(..., tenant=...)``. Where the
-    caller says none, the query is the shared tenant's, but only in a store without other tenants: in one that has
+    The tenant of a query is the one this log is fixed to, else the caller's ``with context(..., tenant=...)``. Where
+    the caller says none, the query is the shared tenant's, but only in a store without other tenants: in one that has
     tenants it is left out, and counted, as nobody knows whose it is.
 
     Args:
@@ -95,8 +91,8 @@ class StoreLog:
 
         embedder: Fingerprint of the embedding model, the same wherever its vectors are captured.
 
-        tenant: The tenant of all queries, "" for the shared one; None is the caller's `scope`; `REQUIRED` is that, too,
-            and leaves out queries of the shared tenant, also before the store has any other.
+        tenant: The tenant of all queries, "" for the shared one; None is the caller's `context`; `REQUIRED` is that,
+            too, and leaves out queries of the shared tenant, also before the store has any other.
 
         share: Of the queries of a task and a day, the share that is kept, in (0, 1].
 
@@ -158,36 +154,41 @@ class StoreLog:
         self._writer = Writer(store, self.judge, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
-    def check_is_for(self, judge: Judge) -> None:
-        """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""
-        check_judge(self.judge, judge)
-
-    def observe(
-        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
-    ) -> None:
-        """Note that *documents* were shown for *query*, in base order; they wait for a judge."""
-        self._note(query, documents, None, task, known)
-
-    def record(
+    def note(
         self,
         query: str,
-        documents: Sequence[str],
-        scores: Sequence[float | None],
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
         *,
-        task: str | None = None,
-        known: Known | None = None,
-        source: str | None = None,
+        task: str | None,
+        known: Known | None,
+        source: str,
     ) -> None:
-        """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
+        """Put one call into the queue, with the caller's tenant and query id."""
+        try:
+            at = self._clock()
+            if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(query, task, at)):
+                self._writer.leave_out("sampled_out")
+                return
+            tenant = self._tenant if isinstance(self._tenant, str) else said_tenant()
+            if not tenant and (self._tenant is REQUIRED or (tenant is None and tenant_is_in_doubt())):
+                self._writer.leave_out("without_tenant")
+                return
+            given = None if scores is None else tuple(scores)
+            facts = NOTHING if known is None else owned(known)
+            self.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id(), source))
+        except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
+            _log.exception("a served query was not noted")
+            self._writer.leave_out("dropped")
 
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `scope`.
-        """
-        self._note(query, documents, scores, task, known, current_source() if source is None else source)
+    def put(self, call: Call) -> None:
+        """Put a call into the queue as it is, whatever the caller's `context` says."""
+        self._writer.put(call)
 
     @property
     def counts(self) -> Captured:
         """What became of all served queries so far."""
-        return Captured(queued=self._writer.queued, **self._writer.outcomes.totals)
+        return Captured(queued=self._writer.queued, **self._writer.counts)
 
     @property
     def error(self) -> str | None:
@@ -217,48 +218,7 @@ class StoreLog:
         """Served queries that wait, for telemetry."""
         return [telemetry.Point("tttembed.capture.queued", self._writer.queued, {})]
 
-    def _note(
-        self,
-        query: str,
-        documents: Iterable[str],
-        scores: Sequence[float | None] | None,
-        task: str | None,
-        known: Known | None,
-        source: str = "",
-    ) -> None:
-        try:
-            at = self._clock()
-            if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(query, task, at)):
-                self._writer.outcomes.sampled_out.add()
-                return
-            tenant = self._tenant if isinstance(self._tenant, str) else said_tenant()
-            if not tenant and (self._tenant is REQUIRED or (tenant is None and tenant_is_in_doubt())):
-                self._writer.outcomes.without_tenant.add()
-                return
-            given = None if scores is None else tuple(scores)
-            facts = _NOTHING if known is None else _own(known)
-            self._writer.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id(), source))
-        except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
-            _log.exception("a served query was not noted")
-            self._writer.outcomes.dropped.add()
-
     def _is_sampled(self, query: str, task: str | None, at: float) -> bool:
         """Whether a query is in the day's share: the same answer for every tap, another one tomorrow."""
         drawn = zlib.crc32(f"{at // DAY_SECONDS}\n{task or DEFAULT_TASK}\n{query}".encode("utf-8", "surrogatepass"))
         return drawn < self._share * 2**32
-
-
-def _own(known: Known) -> Known:
-    """A copy of *known* that the caller cannot change any more."""
-    rows, ids = known.document_vectors, known.doc_ids
-    rows = _copied(rows) if rows is None or isinstance(rows, np.ndarray) else [_copied(row) for row in rows]
-    return Known(_copied(known.vector), rows, known.query_id, None if ids is None else tuple(ids))
-
-
-def _copied(vector: Any) -> Any:
-    """A copy; arrays in the precision that a store keeps. An array of a list would take ten times as long as a copy."""
-    if vector is None or isinstance(vector, list | tuple):
-        return copy(vector)
-    array = np.asarray(vector)
-    with np.errstate(over="ignore"):  # a number that is too large is refused later, as malformed
-        return array.astype(np.float32 if array.dtype == np.float64 else array.dtype)

@@ -8,8 +8,8 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
-from threading import Condition, Lock
+from collections.abc import Iterable, Sequence
+from threading import Condition
 from typing import Protocol
 from weakref import WeakSet
 
@@ -20,20 +20,21 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 
-__all__ = ["ObservingStore", "Outcomes", "Writer"]
+__all__ = ["ObservingStore", "Writer"]
 
 _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction.
 _BATCH = 200
 # Bytes of calls that are prepared together, but for the last.
 _BATCH_BYTES = 16 * 2**20
-# Transactions that must go well before larger ones are tried, after some took too long.
-_WELL = 20
 # The same where texts may have to be embedded first: so that some are written every few seconds.
 _EMBEDDED_BATCH = 4
-# Seconds for which calls are gathered, unless they fill a batch before (small transactions take as much of a process as
-# large ones); the shortest and the longest wait for a store that is away.
-_PAUSE, _RETRY, _LONGEST_RETRY = 0.2, 0.1, 5.0
+# Seconds for which calls are gathered, unless they fill a batch before: small transactions cost as much as large ones.
+_PAUSE = 0.2
+# The shortest and the longest wait for a store that is away, in seconds.
+_RETRY, _LONGEST_RETRY = 0.1, 5.0
+# How many calls came to which end.
+_OUTCOMES = ("written", "dropped", "sampled_out", "failed", "forgotten", "without_tenant")
 # Seconds without a written query after which a store is given up, when a log is closed.
 _PATIENCE = 30.0
 # Seconds that all writers together may take at exit: without a written query, and in all.
@@ -59,48 +60,6 @@ class ObservingStore(Protocol):
         ...
 
 
-class Outcomes:
-    """How many served queries came to which end, in this process.
-
-    Attributes:
-        dropped: Raised by requests, in any thread: the queue was full or closed.
-
-        sampled_out: Raised by requests: left out by the share, or the day's pairs were spent.
-
-        without_tenant: Raised by requests: they came without the tenant that is required.
-    """
-
-    def __init__(self) -> None:
-        self.dropped, self.sampled_out, self.without_tenant = telemetry.Tally(), telemetry.Tally(), telemetry.Tally()
-        # Raised by one thread alone, the writer's.
-        self._counts: Counter[str] = Counter()
-        self._reported: Counter[str] = Counter()
-
-    def add(self, outcome: str, count: int) -> None:
-        """Count queries in the writer's thread."""
-        self._counts[outcome] += count
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """The queries so far: written, dropped, sampled_out, failed, forgotten, without_tenant."""
-        counts = self._counts
-        return {
-            "written": counts["written"],
-            "dropped": self.dropped.value,
-            "sampled_out": self.sampled_out.value + counts["sampled_out"],
-            "failed": counts["failed"],
-            "forgotten": counts["forgotten"],
-            "without_tenant": self.without_tenant.value + counts["without_tenant"],
-        }
-
-    def report(self) -> None:
-        """Tell telemetry of the queries since the last report."""
-        for outcome, total in self.totals.items():
-            if more := total - self._reported[outcome]:
-                telemetry.record("tttembed.capture.queries", more, outcome=outcome)
-                self._reported[outcome] = total
-
-
 class Writer:
     """Calls of a log from any thread, prepared and in a store a moment later.
 
@@ -118,8 +77,6 @@ class Writer:
         max_bytes: Bytes of calls that may wait.
 
     Attributes:
-        outcomes: How many calls came to which end.
-
         outage: What the store answered last.
     """
 
@@ -130,6 +87,8 @@ class Writer:
         self._judge = judge
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
+        # Calls, and bytes of calls, that are written at once.
+        self._enough, self._enough_bytes = min(_BATCH, 1 + capacity // 2), min(_BATCH_BYTES, max_bytes // 2)
         self._closed = False
         self.outage = Outage("store of served queries")
         self._start_anew()
@@ -139,36 +98,45 @@ class Writer:
     @property
     def queued(self) -> int:
         """Calls that wait."""
-        return self._accepted.value - self._done
+        return self._accepted - self._done
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many calls came to which end so far."""
+        with self._changed:
+            return {outcome: self._counts[outcome] for outcome in _OUTCOMES}
 
     def put(self, call: Call) -> None:
         """Take a call, or count it as dropped; never waits."""
-        size, bytes_enough = call.size, min(_BATCH_BYTES, self._max_bytes // 2)
-        with self._weighing:
-            fits = not self._closed and len(self._queue) < self._capacity and self._held + size <= self._max_bytes
-            if fits:
-                self._held += size
-            fills = self._held - size < bytes_enough <= self._held
-        if not fits:
-            self.outcomes.dropped.add()
-            return
-        self._queue.append((call, size))
-        self._accepted.add()
+        size = call.size
+        with self._changed:
+            if self._closed or len(self._queue) >= self._capacity or self._held + size > self._max_bytes:
+                self._counts["dropped"] += 1
+                return
+            self._queue.append((call, size))
+            self._held += size
+            self._accepted += 1
+            fills = len(self._queue) >= self._enough or self._held >= self._enough_bytes
         if self._loop.asleep:
             _write_at_exit()
             self._loop.start()
-        elif (fills or len(self._queue) == min(_BATCH, 1 + self._capacity // 2)) and not self._refusals:
+        elif fills and self._retry == _RETRY:
             self._loop.wake()
+
+    def leave_out(self, outcome: str) -> None:
+        """Count a call that was not put."""
+        with self._changed:
+            self._counts[outcome] += 1
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything put so far is written or refused; gives whether it is after *timeout* seconds."""
-        until = self._accepted.value
+        until = self._accepted
         if self._done >= until:
             return True
         self._loop.start()
         self._loop.wake()
-        with self._progress:
-            return self._progress.wait_for(lambda: self._done >= until, timeout)
+        with self._changed:
+            return self._changed.wait_for(lambda: self._done >= until, timeout)
 
     def close(self, timeout: float, patience: float = _PATIENCE) -> None:
         """Write what waits, and end.
@@ -184,145 +152,128 @@ class Writer:
         while not drained and self._done > done:
             done = self._done
             drained = self.flush(min(patience, max(0.0, until - time.monotonic())))
-        self._ending, self._given_up = True, not drained
+        self._ending = True
         self._loop.wake()
         last_round = _LAST_ROUND if self._preparation.embeds else 0.0
         self._loop.join(max(min(patience, until - time.monotonic()), last_round))
         if lost := self.queued:
             _log.error("%d served queries were not written: %s", lost, self.outage.error or "the time was over")
-            self._settle("failed", lost)
+            self._settle(failed=lost)
         self._reached.close()
         _writers.discard(self)
-        self.outcomes.report()
+        self._report()
 
     def _forked(self) -> None:
         self._start_anew()
         self._preparation.renew()
 
     def _start_anew(self) -> None:
-        self.outcomes = Outcomes()
+        # Guards the queue and the counts; told to threads that wait for calls to come to an end.
+        self._changed = Condition()
         self._queue: deque[tuple[Call, int]] = deque()
-        # Bytes of the calls in the queue.
-        self._held, self._weighing = 0, Lock()
-        # Calls at its front that are packed; and whether more waited when a batch was taken than fitted into it.
-        self._packed, self._more = 0, False
-        # Queries that are written in one transaction, fewer where these take too long; and how many went well since.
-        self._at_once, self._well, self._refusals = _BATCH, 0, 0
-        # Served queries that the store has not answered for yet.
+        # Bytes of the calls in the queue; how many calls were put, and how many came to an end.
+        self._held = self._accepted = self._done = 0
+        self._counts: Counter[str] = Counter()
+        self._reported = dict.fromkeys(_OUTCOMES, 0)
+        # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
-        # Calls that were put, and those that came to an end; threads wait for the latter to progress.
-        self._accepted, self._done = telemetry.Tally(), 0
-        self._progress = Condition()
-        self._retry = _RETRY
-        self._ending = self._given_up = False
+        self._at_once = _BATCH
+        # Seconds until it is tried again; more than at first where the last try failed.
+        self._retry: float = _RETRY
+        self._ending = False
         # Whether the store is known to have tenants; they are never forgotten as such.
         self._has_tenants = False
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
-        self.outcomes.report()
+        self._report()
         try:
             store = self._reached.store()
             if not self._batch:
                 self._batch = self._prepared(store)
+            more = bool(self._queue)
             if self._batch:
                 began = time.perf_counter()
                 with telemetry.span("capture", queries=len(self._batch)):
-                    self._write(store)
+                    while self._batch:
+                        self._write(store, self._batch[: self._at_once])
+                self.outage.answered()
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
         except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
             self.outage.failed(error)
-            self._refusals += 1
-            if self._refusals > 1:  # the store may be well, and the transaction too large for it
-                self._at_once, self._well = max(1, self._at_once // 2), 0
+            if self._retry > _RETRY:  # the store may be well, and the transaction too large for it
+                self._at_once = max(1, self._at_once // 2)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
-            self._pack()
             return None if self._ending else self._retry
-        self._retry = _RETRY
-        if self._queue and (self._more or self._ending) and not self._given_up:
-            return 0.0
-        return None if self._ending else _PAUSE
-
-    def _pack(self) -> None:
-        """Let calls that have to wait take less memory; only this thread takes calls out of the queue."""
-        for place in range(self._packed, len(self._queue)):
-            call, size = self._queue[place]
-            packed = call.packed
-            self._queue[place] = packed, packed.size
-            with self._weighing:
-                self._held += packed.size - size
-            self._packed = place + 1
+        if self._ending:
+            return None
+        return 0.0 if more else _PAUSE
 
     def _prepared(self, store: ObservingStore) -> list[Served]:
         """The served queries of the next calls in the queue."""
         if not self._queue:
             return []
         self._has_tenants = self._has_tenants or store.has_tenants()
-        most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
-        calls, size, lacking = list[Call](), 0, 0
-        while self._queue and len(calls) < _BATCH and lacking < most and size < _BATCH_BYTES:
-            call, own = self._queue.popleft()
-            calls.append(call)
-            size += own
-            lacking += call.lacks_vectors
-        self._more = bool(self._queue)
-        with self._weighing:
-            self._held -= size
-        self._packed = max(0, self._packed - len(calls))
+        calls = self._taken()
         self._has_tenants = self._has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
-        if self._has_tenants:
-            kept = [call for call in calls if call.tenant is not None]
-            self._leave_out(len(calls) - len(kept))
-            calls = kept
+        if self._has_tenants and (lost := sum(call.tenant is None for call in calls)):
+            if not self._counts["without_tenant"]:
+                _log.warning(
+                    "queries without a tenant are left out, as the store has tenants: name one by "
+                    'context(..., tenant=), or make a log for the shared tenant with tenant=""'
+                )
+            self._settle(without_tenant=lost)
+            calls = [call for call in calls if call.tenant is not None]
         served, sampled_out, malformed = self._preparation.prepare(calls, store.text_id)
-        self._settle("sampled_out", sampled_out)
-        self._settle("failed", malformed)
+        self._settle(sampled_out=sampled_out, failed=malformed)
         return served
 
-    def _leave_out(self, count: int) -> None:
-        """Count queries that came without a tenant, and say once what that means."""
-        if count and not self.outcomes.totals["without_tenant"]:
-            _log.warning(
-                "queries without a tenant are left out, as the store has tenants: name one by scope(..., tenant=), or "
-                'make a log for the shared tenant with tenant=""'
-            )
-        self._settle("without_tenant", count)
+    def _taken(self) -> list[Call]:
+        """The first calls of the queue, as many as are written together."""
+        most = _EMBEDDED_BATCH if self._preparation.embeds else _BATCH
+        calls, size, lacking = list[Call](), 0, 0
+        with self._changed:
+            while self._queue and len(calls) < _BATCH and lacking < most and size < _BATCH_BYTES:
+                call, own = self._queue.popleft()
+                calls.append(call)
+                size += own
+                lacking += call.lacks_vectors
+            self._held -= size
+        return calls
 
-    def _write(self, store: ObservingStore) -> None:
-        """Write the batch in few transactions; those that the store refuses are halved until the bad query is alone."""
-        size = self._at_once
-        while self._batch:
-            size = min(size, self._at_once, len(self._batch))
-            try:
-                self._put(store, size)
-            except StoreUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good
-                if size > 1:
-                    size //= 2
-                    continue
-                _log.warning("a served query was refused: %r", error)
-                del self._batch[0]
-                self._settle("failed", 1)
-            size *= 2
-            self._refusals, self._well = 0, self._well + 1
-            if self._well >= _WELL:
-                self._at_once, self._well = min(2 * self._at_once, _BATCH), 0
-        self.outage.answered()
+    def _write(self, store: ObservingStore, served: Sequence[Served]) -> None:
+        """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
+        try:
+            written = store.observe(served, judge=self._judge)
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good
+            if len(served) > 1:
+                half = len(served) // 2
+                self._write(store, served[:half])
+                self._write(store, served[half:])
+                return
+            _log.warning("a served query was refused: %r", error)
+            self._settle(failed=1)
+        else:
+            self._settle(written=written, forgotten=len(served) - written)
+        del self._batch[: len(served)]
+        self._at_once, self._retry = min(_BATCH, self._at_once + 1 + self._at_once // 32), _RETRY
 
-    def _put(self, store: ObservingStore, count: int) -> None:
-        """Write the first *count* queries of the batch in one transaction, all but those forgotten since."""
-        written = store.observe(self._batch[:count], judge=self._judge)
-        del self._batch[:count]
-        self._settle("written", written)
-        self._settle("forgotten", count - written)
-
-    def _settle(self, outcome: str, count: int) -> None:
+    def _settle(self, **ends: int) -> None:
         """Count calls that came to an end, and let the threads know that wait for them."""
-        self.outcomes.add(outcome, count)
-        with self._progress:
-            self._done += count
-            self._progress.notify_all()
+        with self._changed:
+            self._counts.update(ends)
+            self._done += sum(ends.values())
+            self._changed.notify_all()
+
+    def _report(self) -> None:
+        """Tell telemetry of the calls since the last report."""
+        counts = self.counts
+        for outcome, total in counts.items():
+            if more := total - self._reported[outcome]:
+                telemetry.record("tttembed.capture.queries", more, outcome=outcome)
+        self._reported = counts
 
 
 def _opened(url: str) -> ObservingStore:

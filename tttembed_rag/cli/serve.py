@@ -25,7 +25,7 @@ _EXTRA = "serve"
 @click.option("--store", "url", envvar="TTTEMBED_STORE", metavar="URL", help="The store whose live version is served.")
 @click.option("--offsets", "path", type=click.Path(path_type=Path), metavar="FILE", help="Or the offsets of a file.")
 @click.option("--embedder", default="", metavar="NAME", help="Serve no offsets learned for another fingerprint.")
-@click.option("--scope", metavar="TASK", help="The task of requests that name none.")
+@click.option("--task", metavar="TASK", help="The task of requests that name none.")
 @click.option(
     "--key",
     "keys",
@@ -45,7 +45,7 @@ def serve(
     url: str | None,
     path: Path | None,
     embedder: str,
-    scope: str | None,
+    task: str | None,
     keys: tuple[str, ...],
     upstream_key: str | None,
     host: str,
@@ -63,7 +63,7 @@ def serve(
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
-    senders = Senders(dict(_caller(one) for one in keys), scope=scope)
+    senders = Senders(dict(_caller(one) for one in keys), task=task)
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")

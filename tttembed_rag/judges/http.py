@@ -15,7 +15,7 @@ from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import Patience
-from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, report_usage
+from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.scales import Scale
 
 # Requests in flight at once within one call.
@@ -164,7 +164,7 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        self._endpoint = Endpoint(
+        self.endpoint = Endpoint(
             url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
         )
         self.model = model
@@ -174,8 +174,8 @@ class HttpJudge(Blocking):
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
-            model or self._endpoint.address,
-            url=self._endpoint.url,
+            model or self.endpoint.where.netloc,
+            url=self.endpoint.url,
             scale=str(self.scale),
             instruction=instruction,
             cut=longest_document,
@@ -202,6 +202,12 @@ class HttpJudge(Blocking):
         """The JSON that is sent to ask about *documents*, which are read as they are."""
         return self._shape.request(self.model, self._instruction, readable(query, _LONGEST_QUERY), documents)
 
+    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
+        """The score in an *answer* about one document, and its usage; None where it says none."""
+        items = [(item["index"], item.get("score")) for item in self._shape.items(answer)]
+        used = answer.get("usage") or {}
+        return _by_index(self.fingerprint, items, 1)[0], plausible(used.get("total_tokens"), 0)
+
     def _fitting(self, query: str, documents: list[str]) -> Scores:
         """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
         try:
@@ -217,15 +223,15 @@ class HttpJudge(Blocking):
             return self._fitting(query, [text[: len(text) // 2]])
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        items, used = self._endpoint.ask(
+        items, used = self.endpoint.ask(
             self.request(query, documents),
-            partial(self._read, query, documents),
+            partial(self._read_all, query, documents),
             expected="an index and a score per document",
         )
         report_usage(used)
-        return _by_index(self._endpoint.name, items, len(documents))
+        return _by_index(self.endpoint.name, items, len(documents))
 
-    def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
+    def _read_all(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
         items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
         return items, _used(answer, self.forecast(query, documents))
 
@@ -241,11 +247,6 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
             raise JudgeError(f"{url}: expected a number as score, got {score!r}")
         scores[place] = score
     return scores
-
-
-def score_of_one(name: str, items: Any) -> float | None:
-    """The score in the *items* of an answer about one document; *name* is the judge's, for errors."""
-    return _by_index(name, [(item["index"], item.get("score")) for item in items], 1)[0]
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:

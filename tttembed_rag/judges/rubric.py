@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import Scores, side_by_side
@@ -100,11 +100,12 @@ class RubricJudge:
             raise InputError(
                 f"longest_document, concurrency: expected at least 1, got {longest_document}, {concurrency}"
             )
-        self._complete = complete
+        self.complete = complete
         self._model = model
         self._async = _is_async(complete)
+        self.blocks = not self._async
         self._instruction = instruction
-        self._longest = longest_document
+        self.longest_document = longest_document
         self._output_tokens = output_tokens
         self._concurrency = concurrency
         self.fingerprint = fingerprint_of(
@@ -118,19 +119,19 @@ class RubricJudge:
         """
         if self._async:
             return asyncio.run(self.ascore(query, documents))
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         grades = side_by_side([partial(self._grade, query, text) for text in screened.texts], self._concurrency)
         return screened.spread(grades, self.scale)
 
     def _grade(self, query: str, text: str) -> float | None:
         prompt = self.prompt(query, text)
         with self._accounted(prompt) as answers:
-            answers.append(self._complete(prompt))
+            answers.append(self.complete(prompt))
         return grade_of(answers[0])
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, several prompts at once; a plain function runs in threads."""
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         slots = asyncio.Semaphore(self._concurrency)
 
         async def grade(text: str) -> float | None:
@@ -138,9 +139,9 @@ class RubricJudge:
             async with slots:
                 with self._accounted(prompt) as answers:
                     if self._async:
-                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self._complete)(prompt))
+                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self.complete)(prompt))
                     else:
-                        answers.append(await asyncio.to_thread(self._complete, prompt))
+                        answers.append(await asyncio.to_thread(self.complete, prompt))
             return grade_of(answers[0])
 
         return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)
@@ -148,7 +149,7 @@ class RubricJudge:
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""
         frame = estimated_tokens(RUBRIC, self._instruction, query[:_LONGEST_QUERY])
-        read = sum(frame + estimated_tokens(text[: self._longest]) for text in documents)
+        read = sum(frame + estimated_tokens(text[: self.longest_document]) for text in documents)
         return Usage(len(documents), read, len(documents) * self._output_tokens)
 
     @contextmanager
@@ -173,11 +174,31 @@ class RubricJudge:
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
         report_usage(meter.usage if meter.heard else estimate)
 
+    def request(self, query: str, documents: Sequence[str]) -> dict[str, Any]:
+        """The JSON that asks about one document, for a model that is a `Chat`."""
+        (document,) = documents
+        return cast("Chat", self.complete).request(self.prompt(query, document))
+
+    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
+        """The grade in an *answer* to such JSON, and its usage; None where there is none."""
+        text, usage = cast("Chat", self.complete).read(answer)
+        return grade_of(text), usage
+
     def prompt(self, query: str, document: str) -> str:
         """The prompt of the model: the rubric around both texts, fenced by a hash of them."""
         asked = readable(query, _LONGEST_QUERY)
         tag = fence_of(asked, document)
         return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})
+
+
+class Chat(Protocol):
+    """A chat model that can say how it is asked, and read what it answers, so that batches can."""
+
+    def request(self, prompt: str) -> dict[str, Any]:
+        """The JSON that asks *prompt*."""
+
+    def read(self, answer: Any) -> tuple[str | None, Usage | None]:
+        """The text of an *answer*, as JSON, and its usage; None where there is none."""
 
 
 def _is_async(complete: Complete) -> bool:

@@ -18,7 +18,7 @@ class Sender:
     Attributes:
         tenant: Whose queries it holds; empty for the shared tenant.
 
-        scope: Their task key; None where nothing names one.
+        task: Their task key; None where nothing names one.
 
         query_id: The id of its one query; empty for that of its text.
 
@@ -26,7 +26,7 @@ class Sender:
     """
 
     tenant: str = ""
-    scope: str | None = None
+    task: str | None = None
     query_id: str = ""
     known: bool = False
 
@@ -36,19 +36,19 @@ class Senders:
 
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
     that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant. The task
-    is that of the header ``X-TTT-Scope``, else that of the key, else *scope*.
+    is that of the header ``X-TTT-Task``, else that of the key, else *task*.
 
     Args:
         keys: API key to the caller that uses it.
 
-        scope: The task of requests that name none.
+        task: The task of requests that name none.
     """
 
-    def __init__(self, keys: Mapping[str, Sender] | None = None, *, scope: str | None = None) -> None:
+    def __init__(self, keys: Mapping[str, Sender] | None = None, *, task: str | None = None) -> None:
         if keys and "" in keys:
             raise InputError("keys: expected API keys, got an empty one")
         self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
-        self._scope = scope
+        self._task = task
 
     def find(self, headers: Mapping[str, str]) -> Sender:
         """The caller that sent *headers*, by their names in lower case."""
@@ -56,8 +56,8 @@ class Senders:
             mapped = self._keys.get(_digest(_key(headers)), Sender())
         else:
             mapped = Sender(headers.get("x-ttt-tenant", ""))
-        scope = headers.get("x-ttt-scope") or mapped.scope or self._scope
-        return replace(mapped, scope=scope, query_id=headers.get("x-ttt-query-id", ""))
+        task = headers.get("x-ttt-task") or mapped.task or self._task
+        return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""))
 
 
 def _key(headers: Mapping[str, str]) -> str:

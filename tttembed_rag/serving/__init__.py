@@ -3,16 +3,15 @@
 from tttembed_rag.serving.context import (
     REQUIRED,
     current_query_id,
-    current_scope,
+    current_task,
     current_tenant,
-    scope,
     switched_off,
 )
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
-from tttembed_rag.serving.steering import NamesTasks, Router, ScopeSource, Steering, checked_scope, resolve_scope
+from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import (
     FirstPass,
     Handlers,
@@ -36,23 +35,22 @@ __all__ = [
     "Published",
     "Request",
     "Router",
-    "ScopeSource",
     "Snapshot",
     "Source",
     "Steering",
+    "TaskSource",
     "TwoPass",
     "adrive",
     "checked_offsets",
-    "checked_scope",
+    "checked_task",
     "current_query_id",
-    "current_scope",
+    "current_task",
     "current_tenant",
     "drive",
     "find_id",
     "follow",
     "in_fused_order",
     "in_reward_order",
-    "resolve_scope",
-    "scope",
+    "resolve_task",
     "switched_off",
 ]

@@ -1,8 +1,8 @@
-"""`with scope(...)`: the task, the tenant, the query id and the source of what is served inside the block.
+"""`with context(...)`: the task, the tenant, the query id and the source of what is served inside the block.
 
 A context follows asyncio tasks and `asyncio.to_thread`. It follows neither a plain thread pool nor a background task
 that was started earlier (the stores of LangGraph search in such a task), nor a generator that a framework goes on with
-elsewhere: there, fix the scope of the wrapper. No generator should `yield` inside a block, as the block holds for
+elsewhere: there, fix the context of the wrapper. No generator should `yield` inside a block, as the block holds for
 whatever runs in between. Where several do that take turns, each has its own block while it runs; of what runs between
 them, and of tasks and threads that they start, the tenant is in doubt: none is said.
 """
@@ -34,7 +34,7 @@ class Required(Enum):
     REQUIRED = "required"
 
 
-# Instead of a tenant: each query must come with one, by the caller's `scope`; one without is left out.
+# Instead of a tenant: each query must come with one, by the caller's `context`; one without is left out.
 REQUIRED: Final = Required.REQUIRED
 # Calls between a generator and the block that it opens, at most: each costs a request a fraction of a microsecond.
 _FAR = 6
@@ -46,7 +46,7 @@ AnyTenant = str | Literal[Required.REQUIRED] | None
 _Place: TypeAlias = tuple[object, "weakref.ref[asyncio.Task[object]] | None"]
 
 
-class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it opens)
+class context(ContextDecorator):  # noqa: N801 (it reads as the block that it opens)
     """Queries embedded inside the block belong to *task*; None says nothing about them.
 
     Args:
@@ -83,7 +83,12 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
     __slots__ = ("beside", "ended", "generator", "is_shared", "outer", "place", "query_id", "source", "task", "tenant")
 
     def __init__(
-        self, task: str | None, *, tenant: str | None = None, query_id: str | None = None, source: str | None = None
+        self,
+        *,
+        task: str | None = None,
+        tenant: str | None = None,
+        query_id: str | None = None,
+        source: str | None = None,
     ) -> None:
         if not isinstance(task, str | None):
             raise InputError(f"task: expected a task key or None, got {type(task).__name__}")
@@ -93,20 +98,20 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         if not isinstance(source, str | None):
             raise InputError(f"source: expected a name or None, got {type(source).__name__}")
         self.task, self.tenant, self.query_id, self.source = task, tenant, query_id, source
-        self.outer: scope | None = None
+        self.outer: context | None = None
         self.ended = False
         self.place: _Place | None = None
         self.generator: FrameType | None = None
-        self.beside: tuple[scope, ...] = ()
+        self.beside: tuple[context, ...] = ()
         self.is_shared = False
 
-    def _recreate_cm(self) -> scope:
+    def _recreate_cm(self) -> context:
         """A block of its own for each call of a decorated function."""
-        return scope(self.task, tenant=self.tenant, query_id=self.query_id, source=self.source)
+        return context(task=self.task, tenant=self.tenant, query_id=self.query_id, source=self.source)
 
     def __enter__(self) -> None:
         if self.place is not None:
-            raise InputError("scope: expected one block, got a second one with the same scope")
+            raise InputError("context: expected one block, got a second one with the same context")
         blocks = [(one, one.runs) for one in _open()]
         self.outer, self.place = next((one for one, _ in blocks), None), _here()
         self.generator = _generator_around(sys._getframe(1))  # noqa: SLF001 - CPython's way to the calling frame
@@ -145,12 +150,12 @@ class scope(ContextDecorator):  # noqa: N801 (it reads as the block that it open
         return generator.f_back is not None  # the frame of a generator that waits has no caller
 
     @staticmethod
-    def around() -> Iterator[scope]:
+    def around() -> Iterator[context]:
         """The blocks around the caller, the innermost first."""
         return iter(_around()[0])
 
 
-def _open() -> Iterator[scope]:
+def _open() -> Iterator[context]:
     """The blocks that were opened around the caller, or by generators that take turns with it, the innermost first.
 
     A block that has ended still holds for tasks and threads that were started within it, and goes on in them.
@@ -162,7 +167,7 @@ def _open() -> Iterator[scope]:
         one = one.outer
 
 
-def _around() -> tuple[list[scope], bool]:
+def _around() -> tuple[list[context], bool]:
     """The blocks around the caller, the innermost first, and whether its tenant is in doubt.
 
     Where generators take turns, the blocks of those that wait are not around the one that runs. Around what runs
@@ -186,7 +191,7 @@ def _around() -> tuple[list[scope], bool]:
     return _in_order(blocks[:end]), True
 
 
-def _wherever_it_runs(blocks: list[tuple[scope, bool | None]]) -> Iterator[scope]:
+def _wherever_it_runs(blocks: list[tuple[context, bool | None]]) -> Iterator[context]:
     """The blocks that the running code may be in: of *blocks*, each with whether its generator runs.
 
     They are looked through from the innermost outwards. The code may be in a block whose generator waits, or outside of
@@ -198,7 +203,7 @@ def _wherever_it_runs(blocks: list[tuple[scope, bool | None]]) -> Iterator[scope
             return
 
 
-def _in_order(blocks: list[tuple[scope, bool | None]]) -> list[scope]:
+def _in_order(blocks: list[tuple[context, bool | None]]) -> list[context]:
     """The *blocks*, the innermost first.
 
     A block that was opened while a generator waited is around the step that this generator takes now.
@@ -211,23 +216,23 @@ def _in_order(blocks: list[tuple[scope, bool | None]]) -> list[scope]:
     return ordered
 
 
-def _differ(blocks: Iterable[scope]) -> bool:
+def _differ(blocks: Iterable[context]) -> bool:
     """Whether the blocks name more than one tenant."""
     return len({one.tenant for one in blocks if one.tenant is not None}) > 1
 
 
-def _tell(blocks: Iterable[scope]) -> None:
+def _tell(blocks: Iterable[context]) -> None:
     """Name, once, the generators that leave a tenant in doubt, as far as they have not ended."""
     codes = {generator.f_code for one in blocks if (generator := one.generator) is not None}
     if not codes <= _told:
         _told.update(codes)
         names = ", ".join(sorted(f"{code.co_qualname}() of {code.co_filename}" for code in codes))
         _log.warning(
-            "generators wait in scopes beside those of other tenants; what runs meanwhile has no tenant: %s", names
+            "generators wait in blocks beside those of other tenants; what runs meanwhile has no tenant: %s", names
         )
 
 
-_innermost: ContextVar[scope | None] = ContextVar("tttembed_rag.scope", default=None)
+_innermost: ContextVar[context | None] = ContextVar("tttembed_rag.context", default=None)
 
 
 class _Thread(threading.local):
@@ -273,14 +278,14 @@ def _generator_around(frame: FrameType | None) -> FrameType | None:
     return None
 
 
-def current_scope() -> str | None:
-    """The task of the innermost `with scope(...)` around the caller; None outside any."""
-    return next((one.task for one in scope.around()), None)
+def current_task() -> str | None:
+    """The task of the innermost `with context(...)` around the caller; None outside any."""
+    return next((one.task for one in context.around()), None)
 
 
 def said_tenant() -> str | None:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; None outside any."""
-    return next((one.tenant for one in scope.around() if one.tenant is not None), None)
+    """The tenant of the innermost `with context(..., tenant=...)` around the caller; None outside any."""
+    return next((one.tenant for one in context.around() if one.tenant is not None), None)
 
 
 def tenant_is_in_doubt() -> bool:
@@ -290,18 +295,18 @@ def tenant_is_in_doubt() -> bool:
 
 
 def current_tenant() -> str:
-    """The tenant of the innermost `with scope(..., tenant=...)` around the caller; empty outside any."""
+    """The tenant of the innermost `with context(..., tenant=...)` around the caller; empty outside any."""
     return said_tenant() or ""
 
 
 def current_query_id() -> str:
-    """The id of the innermost `with scope(..., query_id=...)` around the caller; empty outside any."""
-    return next((one.query_id for one in scope.around() if one.query_id is not None), "")
+    """The id of the innermost `with context(..., query_id=...)` around the caller; empty outside any."""
+    return next((one.query_id for one in context.around() if one.query_id is not None), "")
 
 
 def current_source() -> str:
-    """The source of the innermost `with scope(..., source=...)` around the caller; empty outside any."""
-    return next((one.source for one in scope.around() if one.source is not None), "")
+    """The source of the innermost `with context(..., source=...)` around the caller; empty outside any."""
+    return next((one.source for one in context.around() if one.source is not None), "")
 
 
 def switched_off() -> bool:

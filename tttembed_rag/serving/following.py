@@ -61,7 +61,7 @@ def follow(
     Args:
         store: An open store, or its URL; it need not be reachable yet.
 
-        tenant: Whose offsets are served; None is the caller's ``with scope(..., tenant=...)``.
+        tenant: Whose offsets are served; None is the caller's ``with context(..., tenant=...)``.
 
         tenants: Tenants to read now. One that is met later is served base vectors until it was
             read, which takes a few milliseconds.

@@ -132,7 +132,7 @@ class LiveOffsets:
 
     Each tenant is served its own offsets, or the shared ones where it has none, and never another's.
     The tenant of a query is the one these offsets are fixed to, else the caller's
-    ``with scope(..., tenant=...)``. The environment variable ``TTTEMBED_OFF=1`` turns all offsets off.
+    ``with context(..., tenant=...)``. The environment variable ``TTTEMBED_OFF=1`` turns all offsets off.
 
     Args:
         offsets: The first shared ones; None before anything was learned.
@@ -163,7 +163,7 @@ class LiveOffsets:
         Args:
             source: Where they come from.
 
-            tenant: Whose offsets are served; None is the caller's `scope`.
+            tenant: Whose offsets are served; None is the caller's `context`.
 
             embedder: Fingerprint of the embedding model that is wrapped. Offsets learned for another
                 one are not served; empty does not look.
@@ -184,7 +184,7 @@ class LiveOffsets:
         return live
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
-        """The same offsets for one *tenant*, whatever the caller's scope says."""
+        """The same offsets for one *tenant*, whatever the caller's context says."""
         return self._same(tenant)(self._source)
 
     def _same(self, tenant: str | None) -> partial[LiveOffsets]:

@@ -12,7 +12,7 @@ def find_id(
 ) -> str | None:
     """The id under which *offsets* of the tenant *owner* serve *query* a private offset; None where they do not.
 
-    Looked for in this order: the id that the caller's `scope` gives, the text's id in the store, the text itself.
+    Looked for in this order: the id that the caller's `context` gives, the text's id in the store, the text itself.
 
     Args:
         offsets: Where it is looked for.

@@ -55,13 +55,13 @@ def url_of(store: str) -> str:
     return url
 
 
-def steering_of(store: str, *, scope: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
+def steering_of(store: str, *, task: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
     """Steering with the offsets that *store* names.
 
     Args:
         store: As above.
 
-        scope: The task of every query; None is the caller's ``with scope(...)``.
+        task: The task of every query; None is the caller's ``with context(...)``.
 
         tenant: Whose offsets are served; None is the caller's.
 
@@ -73,10 +73,10 @@ def steering_of(store: str, *, scope: str | None = None, tenant: str | None = No
     """
     url = url_of(store)
     if "://" in url:
-        return Steering(follow(url, tenant=tenant, embedder=embedder), scope)
+        return Steering(follow(url, tenant=tenant, embedder=embedder), task)
     offsets = Offsets.load(url)
     snapshot = Snapshot(offsets, None, embedder=str(offsets.settings.get("embedder", "")))
-    return Steering(LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder), scope)
+    return Steering(LiveOffsets.of(Published({"": snapshot}), tenant=tenant, embedder=embedder), task)
 
 
 def steering_or_base(store: str, **named: Any) -> Steering:

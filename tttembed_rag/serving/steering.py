@@ -1,9 +1,9 @@
 """From a base vector to the vector that is searched with.
 
-The task of a query is, in this order: what the wrapper was fixed to, what the caller said by `with scope(...)`, what a
-resolver answers. Where none of the three names a task, the query has no task; the last query's task is never used. Its
-tenant is what the live offsets are fixed to, else what the caller said; a query without a tenant is served the shared
-offsets. Its private offset is found by the id that the caller said, else by its text.
+The task of a query is, in this order: what the wrapper was fixed to, what the caller said by `with context(...)`, what
+a resolver answers. Where none of the three names a task, the query has no task; that of the last query is never used.
+Its tenant is what the live offsets are fixed to, else what the caller said; a query without a tenant is served the
+shared offsets. Its private offset is found by the id that the caller said, else by its text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.serving.context import current_scope
+from tttembed_rag.serving.context import current_task
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
 from tttembed_rag.system import telemetry
 
-__all__ = ["NamesTasks", "Router", "ScopeSource", "Steering", "checked_scope", "resolve_scope"]
+__all__ = ["NamesTasks", "Router", "Steering", "TaskSource", "checked_task", "resolve_task"]
 
 _log = logging.getLogger(__name__)
 # Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
@@ -49,20 +49,20 @@ class NamesTasks(Protocol):
 
 
 # A task key, a wrapper that names tasks, a function from query text to task key or None, a router, or None.
-ScopeSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router | None
+TaskSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router | None
 
 
-def checked_scope(source: ScopeSource) -> ScopeSource:
-    """*source* as it came, or an InputError that names it ``scope``."""
+def checked_task(source: TaskSource) -> TaskSource:
+    """*source* as it came, or an InputError that names it ``context``."""
     if not (source is None or isinstance(source, str | NamesTasks | Router) or callable(source)):
         raise InputError(
-            f"scope: expected a task key, wrapped embeddings, a function, a router or None, got {type(source).__name__}"
+            f"task: expected a task key, wrapped embeddings, a function, a router or None, got {type(source).__name__}"
         )
     return source
 
 
-def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | None:
-    """The task of *query*: a fixed *source*, else the caller's `scope`, else what *source* answers.
+def resolve_task(source: TaskSource, query: str, vector: Any = None) -> str | None:
+    """The task of *query*: a fixed *source*, else the caller's `context`, else what *source* answers.
 
     A wrapper as *source* decides as it does for its own queries, so that what is logged and what is asked for agree.
 
@@ -70,10 +70,10 @@ def resolve_scope(source: ScopeSource, query: str, vector: Any = None) -> str | 
     that fails, or answers anything but a text, names no task; the failure is logged.
     """
     if source is None or isinstance(source, str):  # before the checks of protocols, which take longer than all else
-        return current_scope() if source is None else source
+        return current_task() if source is None else source
     if isinstance(source, NamesTasks):
         return source.task_of(query, vector)
-    task = current_scope()
+    task = current_task()
     if task is not None:
         return task
     try:
@@ -95,23 +95,23 @@ class Steering:
     """Query vectors with their private offset, else that of their task; what offsets refuse is served as it came.
 
     A private offset is that of a query with rewards of its own: it is served wherever the same text is asked again in
-    its task, or the caller's ``with scope(..., query_id=...)`` names the id it was recorded under.
+    its task, or the caller's ``with context(..., query_id=...)`` names the id it was recorded under.
 
     Args:
         offsets: What was learned; `LiveOffsets` where it is replaced while serving.
 
-        scope: A task for every query, a function from query text to task, or a router from base vector
-            to task; a caller's `scope` comes before these two. Where no task is named, the default task's or the global
-            offset is looked up, as `Offsets.apply` does, and without one the base vector served.
+        task: A task for every query, a function from query text to task, or a router from base vector
+            to task; a caller's `context` comes before these two. Where no task is named, the default task's or the
+            global offset is looked up, as `Offsets.apply` does, and without one the base vector served.
 
         model: The embedding model; where it says how wide its vectors are, offsets of another width are refused here
             and not at the first query.
 
     Raises:
-        InputError: *offsets* or *scope* are something else, or the offsets are of another width than the model's.
+        InputError: *offsets* or *task* are something else, or the offsets are of another width than the model's.
     """
 
-    def __init__(self, offsets: Offsets | LiveOffsets, scope: ScopeSource = None, *, model: Any = None) -> None:
+    def __init__(self, offsets: Offsets | LiveOffsets, task: TaskSource = None, *, model: Any = None) -> None:
         self._live = offsets if isinstance(offsets, LiveOffsets) else LiveOffsets(checked_offsets(offsets))
         width = width_of(model)
         if isinstance(offsets, Offsets) and width not in (None, offsets.width):
@@ -120,20 +120,20 @@ class Steering:
                 "learned for another embedding model"
             )
         telemetry.start()
-        self._scope = checked_scope(scope)
+        self._task = checked_task(task)
         self._logged: set[str | None] = set()
         self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
         self._missed: set[str] = set()
 
-    def for_scope(self, scope: ScopeSource) -> Steering:
-        """The same live offsets for another scope."""
-        other = Steering(self._live, scope)
+    def for_task(self, task: TaskSource) -> Steering:
+        """The same live offsets for another task."""
+        other = Steering(self._live, task)
         other._logged, other._missed = self._logged, self._missed
         return other
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
         """The task of *query*; None where nothing names one. A router needs its base *vector*."""
-        return resolve_scope(self._scope, query, vector)
+        return resolve_task(self._task, query, vector)
 
     def apply(self, vector: Any, query: str) -> Any:
         """The vector to search with: *vector* (d,) with its offset, as a list of Python floats.
@@ -158,7 +158,7 @@ class Steering:
         except VectorError as error:
             if task not in self._logged:
                 self._logged.add(task)
-                _log.warning("scope=%r: base vectors are served where the offsets refuse them: %s", task, error)
+                _log.warning("task=%r: base vectors are served where the offsets refuse them: %s", task, error)
         telemetry.applied.add((task, served))
         if served:  # a vector that a trace keeps must not be taken for a base vector
             telemetry.mark(steered=True)
@@ -176,7 +176,7 @@ class Steering:
         self._missed.add(task)
         more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
         _log.warning(
-            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Is scope= of this wrapper "
+            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Is task= of this wrapper "
             "the task that the rewards were logged under?",
             task,
             ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
@@ -184,4 +184,4 @@ class Steering:
         )
 
     def __repr__(self) -> str:
-        return f"{self._live!r}, scope={self._scope!r}"
+        return f"{self._live!r}, task={self._task!r}"

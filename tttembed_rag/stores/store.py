@@ -30,7 +30,6 @@ from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.versions.registry import Registry
 from tttembed_rag.stores.work.judgequeue import JudgeQueue
 from tttembed_rag.stores.work.openbatches import OpenBatches
-from tttembed_rag.stores.work.reserving import Reservations
 from tttembed_rag.stores.work.states import States
 
 _log = logging.getLogger(__name__)
@@ -84,9 +83,7 @@ class Store(AbstractContextManager["Store"]):
 
         text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
 
-        registry: The published versions: which one is live, and whether it is halted.
-
-        publish: `Registry.publish`; likewise `rollback` and `versions`, the verbs of most programs.
+        registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
 
         judge_queue: The pairs that wait for a judge, and what judges were paid.
 
@@ -97,8 +94,6 @@ class Store(AbstractContextManager["Store"]):
         leases: The right to do something alone, for workers.
 
         due: The tenants with something new to learn from, for workers.
-
-        reservations: What workers are asking judges at this moment, and may spend.
 
         states: What a worker keeps between rounds.
 
@@ -116,14 +111,11 @@ class Store(AbstractContextManager["Store"]):
         self.text_id = TextIds(self._salt)
         self._load = partial(aliases.load_offsets, database)
         self.registry = Registry(database, self._load)
-        self.publish, self.versions = self.registry.publish, self.registry.versions
-        self.rollback = self.registry.rollback
         self.judge_queue = JudgeQueue(database, self._salt)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)
         self.leases = Leases(database, self._salt)
         self.due = Due(database)
-        self.reservations = Reservations(database, self._salt)
         self.states = States(database)
         self.history = History(database)
         self.vectors = StoredVectors(database)

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known
+from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Blocking, Judge, Scores
+from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.models.usage import Usage, report_usage
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_source
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 
@@ -172,7 +171,7 @@ class Logged:
 
         known: What the caller knew of the query.
 
-        source: Who gave the scores, by the call or the caller's `scope`; empty for the judge itself.
+        source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
     """
 
     query: str
@@ -183,51 +182,37 @@ class Logged:
     source: str = ""
 
 
-@dataclass(slots=True)
-class FakeLog:
+@dataclass
+class FakeLog(Log):
     """A log that keeps every call as it came.
 
     Attributes:
-        fingerprint: The judge that it is for.
+        judge: Fingerprint of the judge that it is for.
 
         error: Raised by every call, as by a log whose disk is full, until it is set to None.
 
         calls: What was observed and recorded, in order.
     """
 
-    fingerprint: str = "fake"
+    judge: str = "fake"
     error: Exception | None = None
     calls: list[Logged] = field(default_factory=list)
 
-    def check_is_for(self, judge: Judge) -> None:
-        """Refuse this log where *judge* is another than its own."""
-        if judge.fingerprint != self.fingerprint:
-            raise InputError(f"log: expected one for {judge.fingerprint}, got one for {self.fingerprint}")
-
-    def observe(
-        self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
-    ) -> None:
-        """Keep that *documents* were shown."""
-        self._keep(Logged(query, tuple(documents), None, task, known))
-
-    def record(
+    def note(
         self,
         query: str,
-        documents: Sequence[str],
-        scores: Sequence[float | None],
+        documents: Iterable[str],
+        scores: Sequence[float | None] | None,
         *,
-        task: str | None = None,
-        known: Known | None = None,
-        source: str | None = None,
+        task: str | None,
+        known: Known | None,
+        source: str,
     ) -> None:
-        """Keep the *scores* of *documents* by a *source*."""
-        source = current_source() if source is None else source
-        self._keep(Logged(query, tuple(documents), tuple(scores), task, known, source))
-
-    def _keep(self, call: Logged) -> None:
+        """Keep one call, or raise the error."""
         if self.error is not None:
             raise self.error
-        self.calls.append(call)
+        given = None if scores is None else tuple(scores)
+        self.calls.append(Logged(query, tuple(documents), given, task, known, source))
 
 
 @dataclass(slots=True)

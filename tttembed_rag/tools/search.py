@@ -4,34 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import (
-    current_scope,
+    context,
     current_source,
+    current_task,
     current_tenant,
     said_tenant,
     tenant_is_in_doubt,
 )
-from tttembed_rag.serving.context import scope as in_scope
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
 from tttembed_rag.tools.catalog import cards_of
 from tttembed_rag.tools.explaining import ToolExplanation, explained
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
 from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
-from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, Outcome
+from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, PastRequest
 from tttembed_rag.tools.turn import Turn
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -52,7 +53,7 @@ class LearnedToolSearch:
 
     Two searches are added: a dense one, moved by offsets, and BM25. What moves it is learned from calls (`used`), and
     served only where calls that it was not learned from support it. Safe between threads; every method that waits has
-    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.scope(...)`` says.
+    an async twin. Whose requests they are, and of which task, the caller's ``with tttembed_rag.context(...)`` says.
 
     Args:
         catalog: The tools, in any shape that `cards_of` takes; `add` brings more.
@@ -93,7 +94,7 @@ class LearnedToolSearch:
         self.add(catalog)
         self._memory: CallMemory = InProcess() if store is None else InStore(store, self._embedder.fingerprint)
         self._judge = None if judge is None else _asked(judge, self._memory, budget, price or Price())
-        self._vectors: OrderedDict[str, FloatArray] = OrderedDict()
+        self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
     @property
@@ -141,7 +142,7 @@ class LearnedToolSearch:
 
             k: Names at most, >= 1.
 
-            task: The task key whose offset is served, a server or a namespace; None is the caller's `scope`.
+            task: The task key whose offset is served, a server or a namespace; None is the caller's `context`.
 
             among: The names that may be found; None is all.
         """
@@ -160,23 +161,12 @@ class LearnedToolSearch:
         """Why these tools are found: ranks before and after, and the earlier requests that moved them."""
         _check(query, k)
         index, vector = self._index, self._vector(query)
-        task = current_scope() if task is None else task
+        task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         offsets, query_id = self._memory.live.find(query, task)
-        moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
-        return explained(
-            index,
-            query,
-            vector,
-            moved,
-            k=k,
-            weight=weight_of(offsets),
-            offset=None if offsets is None else offsets.find(task, query_id),
-            shared=None if offsets is None else offsets,
-            task=task,
-            requests=self._memory.requests(current_tenant(), len(vector)),
-        )
+        requests = self._memory.requests(current_tenant(), len(vector))
+        return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
 
     # Learning
 
@@ -198,7 +188,7 @@ class LearnedToolSearch:
             task: As for the search.
 
             source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
-                source of the caller's `scope`, and empty is trusted.
+                source of the caller's `context`, and empty is trusted.
 
         Raises:
             InputError: There is no such tool, or the request is empty.
@@ -215,16 +205,10 @@ class LearnedToolSearch:
         vector = self._vector(query)
         if vector is None:
             return  # logged
-        outcome = Outcome(
-            query=query,
-            vector=vector,
-            card=index.cards[row],
-            card_vector=index.vectors[row],
-            reward=SUCCEEDED if succeeded else FAILED,
-            task=current_scope() if task is None else task,
-            source=current_source() if source is None else source,
-        )
-        self._memory.note(outcome, said_tenant())
+        card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
+        task, source = current_task() if task is None else task, current_source() if source is None else source
+        request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
+        self._memory.note(request, card, index.vectors[row], said_tenant())
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
@@ -278,7 +262,7 @@ class LearnedToolSearch:
         """The same for every tenant, by name."""
         lessons = {}
         for tenant in self._memory.tenants():
-            with in_scope(None, tenant=tenant):
+            with context(tenant=tenant):
                 lessons[tenant] = lesson = self.learn(grown=grown)
             if lesson.published:
                 _log.info("tools of tenant %r: %s", tenant, lesson)
@@ -322,7 +306,7 @@ class LearnedToolSearch:
         self, query: str, vector: FloatArray | None, k: int, task: str | None, among: Collection[str] | None
     ) -> list[str]:
         index = self._index
-        task = current_scope() if task is None else task
+        task = current_task() if task is None else task
         offsets, query_id = self._memory.live.find(query, task)
         if vector is not None and offsets is not None:
             vector = offsets.apply(vector, task=task, query_id=query_id)
@@ -338,7 +322,6 @@ class LearnedToolSearch:
         """The base vector (d,) of a request, remembered for its outcomes; None where the model fails."""
         with self._remembering:
             if (known := self._vectors.get(query)) is not None:
-                self._vectors.move_to_end(query)
                 return known
         try:
             vector: FloatArray = self._embedder.embed_queries([query])[0]
@@ -347,8 +330,6 @@ class LearnedToolSearch:
             return None
         with self._remembering:
             self._vectors[query] = vector
-            while len(self._vectors) > _REMEMBERED:
-                self._vectors.popitem(last=False)
         return vector
 
 

@@ -6,42 +6,21 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import current_scope, current_source, current_tenant, scope
+from tttembed_rag.serving.context import context, current_source, current_task, current_tenant
+
+if TYPE_CHECKING:
+    from tttembed_rag.tools.search import LearnedToolSearch
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
 # Seconds within which a call without a session belongs to the last search that listed its tool.
 _FRESH = 600.0
-
-
-class Search(Protocol):
-    """What a turn asks of a `LearnedToolSearch`."""
-
-    def __call__(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
-        """Names of the best tools for a request."""
-        ...
-
-    async def asearch(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
-        """The same, without holding up the event loop."""
-        ...
-
-    def used(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
-        """Keep that a tool was called for a request, and whether it worked."""
-        ...
-
-    def add(self, catalog: Any) -> int:
-        """Add the tools of a catalogue; gives how many were embedded."""
-        ...
 
 
 class Turn:
@@ -55,10 +34,10 @@ class Turn:
     Args:
         search: The search.
 
-        task: The task key of its requests; None is the caller's `scope`.
+        task: The task key of its requests; None is the caller's `context`.
     """
 
-    def __init__(self, search: Search, task: str | None = None) -> None:
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
         self._search = search
         self._task = task
         self._request = ""
@@ -99,13 +78,13 @@ class Turns:
     Args:
         search: The search.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
 
         sessions: Whether every key stands for a run or a session. Where a key may be new with each request, as over
             stateless HTTP, a call that no search of its own listed belongs to the last search that did.
     """
 
-    def __init__(self, search: Search, task: str | None = None, *, sessions: bool = True) -> None:
+    def __init__(self, search: LearnedToolSearch, task: str | None = None, *, sessions: bool = True) -> None:
         self._search = search
         self._task = task
         self._sessions = sessions
@@ -159,12 +138,9 @@ class Turns:
             own = self._turns.get((*caller, key))
             if own is not None and (self._sessions or own[0].listed(tool)):
                 return own[0]
-            others: Iterable[Any] = () if self._sessions else reversed(self._turns.items())
-            for (*whose, _), (turn, at) in others:
-                if tuple(whose) == caller and turn.listed(tool) and now - at < _FRESH:
-                    found: Turn = turn
-                    return found
-        return None
+            latest = () if self._sessions else reversed(self._turns.items())
+            fresh = (turn for place, (turn, at) in latest if place[:2] == caller and now - at < _FRESH)
+            return next((turn for turn in fresh if turn.listed(tool)), None)
 
     def _sync(self, tools: Sequence[Any]) -> None:
         """Add the tools that a framework lists, where they are not those of the last time."""
@@ -180,13 +156,13 @@ class Turns:
             _log.exception("new tools are not found yet")
 
 
-def sent_by(headers: Mapping[str, str]) -> scope:
-    """The caller's `scope` with the source that the header ``X-TTT-Source`` of a request names.
+def sent_by(headers: Mapping[str, str]) -> context:
+    """The caller's `context` with the source that the header ``X-TTT-Source`` of a request names.
 
     Args:
         headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
     """
-    return scope(current_scope(), source=headers.get("x-ttt-source") or None)
+    return context(task=current_task(), source=headers.get("x-ttt-source") or None)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -20,12 +20,12 @@ from pydantic import ConfigDict, PlainValidator, PrivateAttr
 from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.serving import FailureLog, ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
 # The key of a retriever's metadata, or of a call's, that names the task.
-METADATA_KEY = "tttembed_scope"
+METADATA_KEY = "tttembed_task"
 
 
 class RecordingCrossEncoder(BaseCrossEncoder):
@@ -36,20 +36,20 @@ class RecordingCrossEncoder(BaseCrossEncoder):
 
         log: Keeps its scores; made for its fingerprint and scale.
 
-        scope: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
+        task: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
 
         source: Who gives the scores: empty is the judge itself, None the source of the caller's
-            ``with tttembed_rag.scope(..., source=...)``, for scores that are users' or agents' own.
+            ``with tttembed_rag.context(..., source=...)``, for scores that are users' or agents' own.
     """
 
     def __init__(
-        self, cross_encoder: BaseCrossEncoder, log: Log, *, scope: ScopeSource = None, source: str | None = ""
+        self, cross_encoder: BaseCrossEncoder, log: Log, *, task: TaskSource = None, source: str | None = ""
     ) -> None:
         if not isinstance(cross_encoder, BaseCrossEncoder):
             raise InputError(f"cross_encoder: expected a BaseCrossEncoder, got {type(cross_encoder).__name__}")
         self._cross_encoder = cross_encoder
         self._log = log
-        self._scope = checked_scope(scope)
+        self._task = checked_task(task)
         self._source = source
         self._failures = FailureLog(logger)
 
@@ -62,7 +62,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
                 pairs.setdefault(query, []).append((text, float(score)))
             for query, scored in pairs.items():
                 texts, numbers = zip(*scored, strict=True)
-                self._log.record(query, texts, numbers, task=resolve_scope(self._scope, query), source=self._source)
+                self._log.record(query, texts, numbers, task=resolve_task(self._task, query), source=self._source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d scored pairs were not recorded", len(text_pairs))
         return scores
@@ -79,7 +79,7 @@ class RecordingCompressor(BaseDocumentCompressor):
 
     compressor: BaseDocumentCompressor
     log: Log
-    scope: Annotated[ScopeSource, PlainValidator(checked_scope)] = None
+    task: Annotated[TaskSource, PlainValidator(checked_task)] = None
     source: str | None = ""
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
@@ -100,7 +100,7 @@ class RecordingCompressor(BaseDocumentCompressor):
             scored = [one for one in documents if one.metadata.get("relevance_score") is not None]
             texts = [one.page_content for one in scored]
             scores = [float(one.metadata["relevance_score"]) for one in scored]
-            self.log.record(query, texts, scores, task=resolve_scope(self.scope, query), source=self.source)
+            self.log.record(query, texts, scores, task=resolve_task(self.task, query), source=self.source)
         except Exception:  # noqa: BLE001 - whatever it is, it is logged, and the request goes on
             self._failures.exception("%d compressed documents were not recorded", len(documents))
         return documents
@@ -111,12 +111,12 @@ class RewardCallbackHandler(BaseCallbackHandler):
 
     Pass it in ``config={"callbacks": [handler]}``. Start and end of a run are paired by its id. Only
     leaves count: a retriever that asked another one hands on documents that were noted there. The
-    task is the ``tttembed_scope`` of the run's metadata, else as in `TTTEmbeddings`.
+    task is the ``tttembed_task`` of the run's metadata, else as in `TTTEmbeddings`.
 
     Args:
         log: Keeps queries and documents.
 
-        scope: As in `TTTEmbeddings`, best the wrapped embeddings themselves; a router sees no vector here, and names
+        task: As in `TTTEmbeddings`, best the wrapped embeddings themselves; a router sees no vector here, and names
             no task.
 
         vectors: Keeps the id of each document in the store; give the same to `TTTEmbeddings.rewards`.
@@ -133,14 +133,14 @@ class RewardCallbackHandler(BaseCallbackHandler):
         self,
         log: Log,
         *,
-        scope: ScopeSource = None,
+        task: TaskSource = None,
         vectors: TextVectors | None = None,
         max_pending: int = 1024,
     ) -> None:
         if max_pending < 1:
             raise InputError(f"max_pending: expected at least 1, got {max_pending}")
         self._log = log
-        self._scope = checked_scope(scope)
+        self._task = checked_task(task)
         self._vectors = vectors
         self._failures = FailureLog(logger)
         self._max_pending = max_pending
@@ -159,7 +159,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
     ) -> None:
         """Remember the query; a retriever that asks another one is forgotten."""
         named = (metadata or {}).get(METADATA_KEY)
-        task = named if isinstance(named, str) else resolve_scope(self._scope, query)
+        task = named if isinstance(named, str) else resolve_task(self._task, query)
         with self._lock:
             if parent_run_id is not None:
                 self._pending.pop(parent_run_id, None)

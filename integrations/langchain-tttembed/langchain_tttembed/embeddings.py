@@ -9,8 +9,8 @@ What to know before wrapping:
   ``embed_documents`` raises NotImplementedError. Build such an index with ``.base``. The first four
   are recognised by the calling module and warned of, unless a function of yours stands between.
 - A store that embeds queries on the server, or with ``embed_documents``, never asks for an offset.
-- A store that searches in threads or tasks of its own (LangGraph's) loses the caller's `scope`: give
-  it ``for_scope(...)``.
+- A store that searches in threads or tasks of its own (LangGraph's) loses the caller's `context`: give
+  it ``for_task(...)``.
 - Absolute scores change with the offset, so a score threshold must be tuned again.
 """
 
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from langchain_tttembed.hosts import warn_of_host
 from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
 from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.serving import ScopeSource, Steering
+from tttembed_rag.serving import Steering, TaskSource
 
 
 class TTTEmbeddings(Embeddings):
@@ -43,9 +43,9 @@ class TTTEmbeddings(Embeddings):
 
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
-        scope: The task of every query, a function from query text to task, or a router from base
+        task: The task of every query, a function from query text to task, or a router from base
             vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
-            caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+            caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
@@ -53,7 +53,7 @@ class TTTEmbeddings(Embeddings):
 
     Raises:
         InputError: *embeddings* is no ``Embeddings`` or already wrapped, *offsets* are no
-            ``Offsets`` or of another width than the model says, or *scope* is something else.
+            ``Offsets`` or of another width than the model says, or *task* is something else.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TTTEmbeddings(Embeddings):
         embeddings: Embeddings,
         *,
         offsets: Offsets | LiveOffsets,
-        scope: ScopeSource = None,
+        task: TaskSource = None,
         vectors: TextVectors | None = None,
     ) -> None:
         if isinstance(embeddings, TTTEmbeddings):
@@ -69,7 +69,7 @@ class TTTEmbeddings(Embeddings):
         if not isinstance(embeddings, Embeddings):
             raise InputError(f"embeddings: expected langchain_core Embeddings, got {type(embeddings).__name__}")
         self._embeddings = embeddings
-        self._steering = Steering(offsets, scope, model=embeddings)
+        self._steering = Steering(offsets, task, model=embeddings)
         self._vectors = vectors or TextVectors()
 
     @property
@@ -77,10 +77,10 @@ class TTTEmbeddings(Embeddings):
         """The wrapped embeddings."""
         return self._embeddings
 
-    def for_scope(self, scope: ScopeSource) -> TTTEmbeddings:
-        """The same embeddings and offsets for another scope; cheap enough for every request."""
+    def for_task(self, task: TaskSource) -> TTTEmbeddings:
+        """The same embeddings and offsets for another task; cheap enough for every request."""
         other = copy(self)
-        other._steering = self._steering.for_scope(scope)  # noqa: SLF001 - a copy of this very class
+        other._steering = self._steering.for_task(task)  # noqa: SLF001 - a copy of this very class
         return other
 
     def embed_documents(self, texts: list[str], **kwargs: Any) -> list[list[float]]:

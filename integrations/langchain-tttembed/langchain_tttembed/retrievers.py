@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SkipValidation, model_valid
 from langchain_tttembed.capture import METADATA_KEY
 from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
-from tttembed_rag import InputError, scope
+from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, Log, TextVectors
 from tttembed_rag.judges import Judge, checked_judge, rewards_of
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
@@ -34,7 +34,7 @@ class RewardRetriever(BaseRetriever):
     their places between them. Without *second_pass* the first search is sorted by reward alone.
 
     A failure after the first search is logged, one line a minute, and the first search's documents are returned.
-    The task is the ``tttembed_scope`` of the call's metadata, else as in `TTTEmbeddings`.
+    The task is the ``tttembed_task`` of the call's metadata, else as in `TTTEmbeddings`.
 
     Attributes:
         vectorstore: Where to search; it must search by vector.
@@ -57,7 +57,7 @@ class RewardRetriever(BaseRetriever):
         search_kwargs: Passed to both searches, such as a filter.
 
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
-            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
+            ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -95,7 +95,7 @@ class RewardRetriever(BaseRetriever):
             judge=partial(self.judge.score, query),
             vectors=partial(self.embeddings.document_vectors, vectors=self.vectors),
         )
-        with _scope_of(run_manager.metadata):
+        with _context_of(run_manager.metadata):
             return drive(self._loop.steps(query), handlers)[: k or self.k]
 
     async def _aget_relevant_documents(
@@ -107,7 +107,7 @@ class RewardRetriever(BaseRetriever):
             judge=partial(self.judge.ascore, query),
             vectors=partial(self.embeddings.adocument_vectors, vectors=self.vectors),
         )
-        with _scope_of(run_manager.metadata):
+        with _context_of(run_manager.metadata):
             return (await adrive(self._loop.steps(query), handlers))[: k or self.k]
 
     def _many(self, k: int | None) -> int:
@@ -136,6 +136,6 @@ class RewardRetriever(BaseRetriever):
             self.log.record(query, texts, scores, task=task, known=Known(base), source=self.source)
 
 
-def _scope_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:
+def _context_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:
     named = metadata.get(METADATA_KEY)
-    return scope(named) if isinstance(named, str) else nullcontext()
+    return context(task=named) if isinstance(named, str) else nullcontext()

@@ -29,7 +29,7 @@ class LearnedToolMiddleware(AgentMiddleware[Any, Any]):
 
         always: Names of tools that are always visible.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from langchain_tttembed import (
     chat_judge,
 )
 
-from tttembed_rag import InputError, LiveOffsets, Offsets, fit, scope
+from tttembed_rag import InputError, LiveOffsets, Offsets, context, fit
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.judges import rewards_of
 
@@ -106,32 +106,32 @@ class TestRecordingCrossEncoder:
         assert wrapped.rewards(log).depths.tolist() == [4, 1]
 
     def test_the_caller_names_the_task(self, log, wrapped):
-        """Scores are filed under the scope they were asked in."""
+        """Scores are filed under the task they were asked in."""
         tap = RecordingCrossEncoder(Lengths(), log)
-        with scope("billing"):
+        with context(task="billing"):
             tap.score(PAIRS)
         tap.score([("r", TEXTS[0])])
 
         assert by_task(log, wrapped) == {"billing": 3, "default": 1}
 
     @pytest.mark.parametrize("source", ["", None])
-    async def test_the_callers_scope_names_the_source(self, log, wrapped, source):
+    async def test_the_callers_context_names_the_source(self, log, wrapped, source):
         """Scores are the judge's own, and the caller's where a tap is told so: in LangChain's threads too."""
         reranker = CrossEncoderReranker(model=RecordingCrossEncoder(Lengths(), log, source=source), top_n=2)
         compressor = RecordingCompressor(compressor=BestOnly(), log=log, source=source)
         documents = [Document(text) for text in TEXTS[:3]]
-        with scope(None, source="ann"):
+        with context(source="ann"):
             await reranker.acompress_documents(documents, "q")
             await compressor.acompress_documents(documents, "r")
 
         assert wrapped.rewards(log).sources.tolist() == ["" if source == "" else "ann"] * 2
 
     def test_what_it_logs_serves_the_wrapper_it_belongs_to(self, log):
-        """Scores recorded with the wrapper as the scope are learned for the task that the wrapper asks for."""
+        """Scores recorded with the wrapper as the task are learned for the task that the wrapper asks for."""
         model = DeterministicFakeEmbedding(size=WIDTH)
         live = LiveOffsets()
-        embeddings = TTTEmbeddings(model, offsets=live, scope="scifact")
-        RecordingCrossEncoder(Lengths(), log, scope=embeddings).score(PAIRS)
+        embeddings = TTTEmbeddings(model, offsets=live, task="scifact")
+        RecordingCrossEncoder(Lengths(), log, task=embeddings).score(PAIRS)
 
         live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
         assert embeddings.embed_query("another") != model.embed_query("another")
@@ -140,7 +140,7 @@ class TestRecordingCrossEncoder:
         """A wrapper for one task and a tap for another change nothing, and one line names both tasks."""
         model = DeterministicFakeEmbedding(size=WIDTH)
         live = LiveOffsets()
-        embeddings = TTTEmbeddings(model, offsets=live, scope="scifact")
+        embeddings = TTTEmbeddings(model, offsets=live, task="scifact")
         RecordingCrossEncoder(Lengths(), log).score(PAIRS)
         live.publish(fit(embeddings.rewards(log), scope="task", gate=False))
 
@@ -196,30 +196,30 @@ class TestRewardCallbackHandler:
 
         assert (len(log), log.waiting) == (1, 3)
 
-    async def test_async_retrievals_keep_the_callers_scope(self, retriever, wrapped):
-        """A sync handler in an async run sees the scope of the caller; a chat model judges in a thread."""
+    async def test_async_retrievals_keep_the_callers_context(self, retriever, wrapped):
+        """A sync handler in an async run sees the task of the caller; a chat model judges in a thread."""
         judge = chat_judge(FakeListChatModel(responses=["Score: 3"]), name="parrot")
         log = RewardLog.of(judge)
         config = {"callbacks": [RewardCallbackHandler(log)]}
-        with scope("billing"):
+        with context(task="billing"):
             await retriever.ainvoke("q", config)
         await retriever.ainvoke("r", config)
         await asyncio.to_thread(log.score_waiting, judge)
 
         assert by_task(log, wrapped) == {"billing": 3, "default": 3}
 
-    def test_batches_in_threads_keep_the_callers_scope(self, log, retriever):
+    def test_batches_in_threads_keep_the_callers_context(self, log, retriever):
         """Batches run in threads with a copied context."""
         handler = RewardCallbackHandler(log)
-        with scope("billing"):
+        with context(task="billing"):
             retriever.batch(["q", "r", "s"], {"callbacks": [handler]})
 
         assert {task for task, _ in log._served} == {"billing"}
 
     def test_metadata_names_the_task(self, log, retriever):
         """The metadata of a call, or of a retriever, comes before the context."""
-        config = {"callbacks": [RewardCallbackHandler(log)], "metadata": {"tttembed_scope": "shipping"}}
-        with scope("billing"):
+        config = {"callbacks": [RewardCallbackHandler(log)], "metadata": {"tttembed_task": "shipping"}}
+        with context(task="billing"):
             retriever.invoke("q", config)
 
         assert list(log._served) == [("shipping", "q")]

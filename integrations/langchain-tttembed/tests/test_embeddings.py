@@ -18,7 +18,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import TTTEmbeddings
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context
 from tttembed_rag.capture import RewardLog, TextVectors
 
 WIDTH = 16
@@ -104,11 +104,11 @@ def test_public_names():
     assert public == langchain_tttembed.__all__
 
 
-def test_query_gets_the_offset_of_its_scope(model, offsets):
+def test_query_gets_the_offset_of_its_task(model, offsets):
     """A steered query vector is what Offsets.apply makes of the base vector."""
     expected = offsets.apply(model.embed_query("q"), task="task1")
 
-    actual = TTTEmbeddings(model, offsets=offsets, scope="task1").embed_query("q")
+    actual = TTTEmbeddings(model, offsets=offsets, task="task1").embed_query("q")
 
     assert actual == expected
     assert actual != model.embed_query("q")
@@ -116,14 +116,14 @@ def test_query_gets_the_offset_of_its_scope(model, offsets):
 
 def test_query_keeps_its_norm(model, offsets):
     """The offset turns the query vector and leaves its length."""
-    steered = TTTEmbeddings(model, offsets=offsets, scope="task1").embed_query("q")
+    steered = TTTEmbeddings(model, offsets=offsets, task="task1").embed_query("q")
 
     assert np.linalg.norm(steered) == pytest.approx(np.linalg.norm(model.embed_query("q")))
 
 
 async def test_sync_and_async_agree(model, offsets):
     """The async methods return the very numbers of the sync ones."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
     assert await wrapped.aembed_query("q") == wrapped.embed_query("q")
     assert await wrapped.aembed_documents(TEXTS) == wrapped.embed_documents(TEXTS)
@@ -132,23 +132,23 @@ async def test_sync_and_async_agree(model, offsets):
 
 async def test_documents_are_bit_identical(model, offsets):
     """Documents never see an offset."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
     assert wrapped.embed_documents(TEXTS) == model.embed_documents(TEXTS)
     assert await wrapped.aembed_documents(TEXTS) == model.embed_documents(TEXTS)
 
 
-@pytest.mark.parametrize("scope", [None, "unheard of"])
-async def test_unknown_scope_is_bit_identical(model, offsets, scope):
-    """A scope without an offset gets the base vector."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope=scope)
+@pytest.mark.parametrize("task", [None, "unheard of"])
+async def test_unknown_task_is_bit_identical(model, offsets, task):
+    """A task without an offset gets the base vector."""
+    wrapped = TTTEmbeddings(model, offsets=offsets, task=task)
 
     assert wrapped.embed_query("q") == model.embed_query("q")
     assert await wrapped.aembed_query("q") == model.embed_query("q")
 
 
-def test_no_scope_looks_up_the_default_task(model):
-    """Without a scope the offset learned from rewards without task keys is served."""
+def test_no_task_looks_up_the_default_task(model):
+    """Without a task the offset learned from rewards without task keys is served."""
     offsets = Offsets([task_offset("default", np.eye(WIDTH)[0])], width=WIDTH)
 
     assert TTTEmbeddings(model, offsets=offsets).embed_query("q") == offsets.apply(model.embed_query("q"))
@@ -156,7 +156,7 @@ def test_no_scope_looks_up_the_default_task(model):
 
 def test_base_query_has_no_offset(model, offsets):
     """The base vector stays reachable."""
-    assert TTTEmbeddings(model, offsets=offsets, scope="task1").embed_query_base("q") == model.embed_query("q")
+    assert TTTEmbeddings(model, offsets=offsets, task="task1").embed_query_base("q") == model.embed_query("q")
 
 
 def test_retrieval_order_follows_the_offset(model):
@@ -165,7 +165,7 @@ def test_retrieval_order_follows_the_offset(model):
     documents /= np.linalg.norm(documents, axis=1, keepdims=True)
     query = np.array(model.embed_query("q")) / np.linalg.norm(model.embed_query("q"))
     last = int(np.argmin(documents @ query))
-    wrapped = TTTEmbeddings(model, offsets=Offsets([task_offset("t", 2 * documents[last])], width=WIDTH), scope="t")
+    wrapped = TTTEmbeddings(model, offsets=Offsets([task_offset("t", 2 * documents[last])], width=WIDTH), task="t")
     store = InMemoryVectorStore.from_texts(TEXTS, wrapped)
 
     found = [document.page_content for document in store.similarity_search("q", k=len(TEXTS))]
@@ -183,7 +183,7 @@ def test_retrieval_order_follows_the_offset(model):
 async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
     """A query never fails because of us, and the log says once that offsets are not served."""
     offsets = Offsets([task_offset("t", [1.0, 0.0, 0.0])], width=3)
-    wrapped = TTTEmbeddings(ConstantEmbeddings(bad), offsets=offsets, scope="t")
+    wrapped = TTTEmbeddings(ConstantEmbeddings(bad), offsets=offsets, task="t")
 
     served = [wrapped.embed_query("q"), wrapped.embed_query("q"), await wrapped.aembed_query("q")]
 
@@ -192,31 +192,31 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
     assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.WARNING)
 
 
-def test_refusals_are_logged_once_per_scope(caplog):
+def test_refusals_are_logged_once_per_task(caplog):
     """A wrapper made anew for every request does not flood the log."""
     wrapped = TTTEmbeddings(ConstantEmbeddings([1.0]), offsets=Offsets([], width=3))
 
     for task in ["a", "b", "a", "b"]:
-        wrapped.for_scope(task).embed_query("q")
+        wrapped.for_task(task).embed_query("q")
 
-    assert ["scope='a'" in caplog.messages[0], "scope='b'" in caplog.messages[1]] == [True, True]
+    assert ["task='a'" in caplog.messages[0], "task='b'" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
 
 
-@pytest.mark.parametrize("scope", ["t", "unheard of"])
-def test_numpy_vectors_become_python_floats(scope):
+@pytest.mark.parametrize("task", ["t", "unheard of"])
+def test_numpy_vectors_become_python_floats(task):
     """Stores that check for Python floats accept the query vector of a careless provider."""
     careless = ConstantEmbeddings(np.array([3.0, 4.0, 0.0], dtype=np.float32))
     offsets = Offsets([task_offset("t", [1.0, 0.0, 0.0])], width=3)
 
-    vector = TTTEmbeddings(careless, offsets=offsets, scope=scope).embed_query("q")
+    vector = TTTEmbeddings(careless, offsets=offsets, task=task).embed_query("q")
 
     assert [type(x) for x in vector] == [float, float, float]
 
 
 def test_text_may_be_passed_by_keyword(model, offsets):
     """langchain-postgres and semantic caches call embed_query(text=...)."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
     assert wrapped.embed_query(text="q") == wrapped.embed_query("q")
     assert wrapped.embed_documents(texts=TEXTS) == wrapped.embed_documents(TEXTS)
@@ -249,30 +249,30 @@ def test_base_is_the_wrapped_object(model, offsets):
     assert TTTEmbeddings(model, offsets=offsets).base is model
 
 
-def test_for_scope_keeps_the_original_as_it_was(model, offsets):
-    """Another scope is another object."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+def test_for_task_keeps_the_original_as_it_was(model, offsets):
+    """Another task is another object."""
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
-    other = wrapped.for_scope("task2")
+    other = wrapped.for_task("task2")
 
     assert other.embed_query("q") == offsets.apply(model.embed_query("q"), task="task2")
     assert wrapped.embed_query("q") == offsets.apply(model.embed_query("q"), task="task1")
 
 
-async def test_the_callers_scope_is_served(model, offsets):
-    """Without a fixed scope the offset is that of the caller's scope, sync and async; outside it there is none."""
+async def test_the_callers_context_is_served(model, offsets):
+    """Without a fixed task the offset is that of the caller's context, sync and async; outside it there is none."""
     wrapped = TTTEmbeddings(model, offsets=offsets)
-    with scope("task3"):
+    with context(task="task3"):
         inside = [wrapped.embed_query("q"), await wrapped.aembed_query("q")]
 
     assert inside == [offsets.apply(model.embed_query("q"), task="task3")] * 2
     assert wrapped.embed_query("q") == model.embed_query("q")
 
 
-def test_the_callers_scope_reaches_a_store_in_every_way_to_run_it(model, offsets):
-    """Retrievers, sequences, parallel steps and batches carry the scope into embed_query."""
+def test_the_callers_context_reaches_a_store_in_every_way_to_run_it(model, offsets):
+    """Retrievers, sequences, parallel steps and batches carry the context into embed_query."""
     store = InMemoryVectorStore.from_texts(TEXTS, TTTEmbeddings(model, offsets=offsets))
-    fixed = InMemoryVectorStore.from_texts(TEXTS, TTTEmbeddings(model, offsets=offsets, scope="task3"))
+    fixed = InMemoryVectorStore.from_texts(TEXTS, TTTEmbeddings(model, offsets=offsets, task="task3"))
     retriever = store.as_retriever()
     ways = [
         retriever.invoke,
@@ -280,7 +280,7 @@ def test_the_callers_scope_reaches_a_store_in_every_way_to_run_it(model, offsets
         lambda query: RunnableParallel(a=retriever, b=retriever).invoke(query)["b"],
         lambda query: retriever.batch([query, query])[1],
     ]
-    with scope("task3"):
+    with context(task="task3"):
         found = [[one.page_content for one in way("q")] for way in ways]
 
     expected = [one.page_content for one in fixed.as_retriever().invoke("q")]
@@ -290,7 +290,7 @@ def test_the_callers_scope_reaches_a_store_in_every_way_to_run_it(model, offsets
 
 def test_a_resolver_reads_the_query(model, offsets):
     """A function from query to task chooses the offset."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope=lambda query: f"task{len(query)}")
+    wrapped = TTTEmbeddings(model, offsets=offsets, task=lambda query: f"task{len(query)}")
 
     assert wrapped.embed_query("abc") == offsets.apply(model.embed_query("abc"), task="task3")
 
@@ -298,7 +298,7 @@ def test_a_resolver_reads_the_query(model, offsets):
 def test_published_offsets_reach_a_store_that_was_built_before(model, offsets):
     """Publishing needs no new wrapper and no new index."""
     live = LiveOffsets(Offsets([], width=WIDTH))
-    wrapped = TTTEmbeddings(model, offsets=live, scope="task1")
+    wrapped = TTTEmbeddings(model, offsets=live, task="task1")
     before = wrapped.embed_query("q")
 
     live.publish(offsets)
@@ -312,7 +312,7 @@ def test_rewards_are_learned_from_base_vectors(model, offsets):
     log = RewardLog("judge")
     log.record("q", TEXTS[:3], [0.1, 0.2, 0.3], task="task1")
     vectors = TextVectors()
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1", vectors=vectors)
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1", vectors=vectors)
 
     rewards = [wrapped.rewards(log) for _ in range(2)]
 
@@ -321,27 +321,27 @@ def test_rewards_are_learned_from_base_vectors(model, offsets):
     assert (vectors.embedded, vectors.remembered) == (3, 3)
 
 
-def test_threads_with_different_scopes_do_not_mix(model, offsets):
-    """32 threads, each with its own scope, each get their own offset."""
+def test_threads_with_different_tasks_do_not_mix(model, offsets):
+    """32 threads, each with its own task, each get their own offset."""
     wrapped = TTTEmbeddings(model, offsets=offsets)
     together = Barrier(32)
 
-    def serve(scope):
-        mine = wrapped.for_scope(scope)
+    def serve(task):
+        mine = wrapped.for_task(task)
         together.wait()
         return [mine.embed_query(f"q{i}") for i in range(20)]
 
-    scopes = [f"task{i}" for i in range(32)]
+    tasks = [f"task{i}" for i in range(32)]
     with ThreadPoolExecutor(32) as pool:
-        served = list(pool.map(serve, scopes))
+        served = list(pool.map(serve, tasks))
 
-    expected = [[offsets.apply(model.embed_query(f"q{i}"), task=scope) for i in range(20)] for scope in scopes]
+    expected = [[offsets.apply(model.embed_query(f"q{i}"), task=task) for i in range(20)] for task in tasks]
     assert served == expected
 
 
 def test_pickle_round_trip(model, offsets):
     """Another process serves the same vectors."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
     copy = pickle.loads(pickle.dumps(wrapped))  # noqa: S301 - our own bytes
 
@@ -349,11 +349,11 @@ def test_pickle_round_trip(model, offsets):
     assert copy.embed_documents(TEXTS) == wrapped.embed_documents(TEXTS)
 
 
-def test_repr_names_model_offsets_and_scope(model, offsets):
-    """The repr says what is wrapped, what is served and for which scope."""
-    wrapped = TTTEmbeddings(model, offsets=offsets, scope="task1")
+def test_repr_names_model_offsets_and_task(model, offsets):
+    """The repr says what is wrapped, what is served and for which task."""
+    wrapped = TTTEmbeddings(model, offsets=offsets, task="task1")
 
-    assert repr(wrapped) == "TTTEmbeddings(HashEmbeddings, Offsets(32 offsets, 32 served, width 16), scope='task1')"
+    assert repr(wrapped) == "TTTEmbeddings(HashEmbeddings, Offsets(32 offsets, 32 served, width 16), task='task1')"
 
 
 def test_wrapping_twice_is_refused(model, offsets):
@@ -363,11 +363,11 @@ def test_wrapping_twice_is_refused(model, offsets):
 
 
 @pytest.mark.parametrize(
-    ("argument", "wrong"), [("embeddings", len), ("offsets", {"task:a": [1.0]}), ("scope", ["task1"])]
+    ("argument", "wrong"), [("embeddings", len), ("offsets", {"task:a": [1.0]}), ("task", ["task1"])]
 )
 def test_wrong_argument_is_refused_by_name(model, offsets, argument, wrong):
     """A wrong argument fails at construction, not at the first query."""
-    arguments = {"embeddings": model, "offsets": offsets, "scope": None, argument: wrong}
+    arguments = {"embeddings": model, "offsets": offsets, "task": None, argument: wrong}
 
     with pytest.raises(InputError, match=f"^{argument}: expected .*, got {type(wrong).__name__}$"):
         TTTEmbeddings(**arguments)

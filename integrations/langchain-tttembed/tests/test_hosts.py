@@ -1,4 +1,4 @@
-"""Hosts that lose the caller's scope, or embed documents as queries: what happens there, and the safe way round."""
+"""Hosts that lose the caller's context, or embed documents as queries: what happens there, and the safe way round."""
 
 # The parts override methods that their frameworks document.
 # ruff: noqa: D102
@@ -16,7 +16,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import TTTEmbeddings
 from langgraph.store.memory import InMemoryStore
 
-from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag import Evidence, Offset, Offsets, context
 
 TASKS = [f"task{i}" for i in range(32)]
 WIDTH = len(TASKS)
@@ -70,12 +70,12 @@ def graph_store(embeddings):
     return store
 
 
-def test_threads_search_under_their_own_scope(store):
+def test_threads_search_under_their_own_task(store):
     """32 threads that search one store at once each find their task's document, every time."""
     together = Barrier(32)
 
     def ask(task):
-        with scope(task):
+        with context(task=task):
             together.wait()
             return {store.similarity_search("q", k=1)[0].page_content for _ in range(20)}
 
@@ -83,12 +83,12 @@ def test_threads_search_under_their_own_scope(store):
         assert list(pool.map(ask, TASKS)) == [{task} for task in TASKS]
 
 
-async def test_asyncio_tasks_search_under_their_own_scope(store):
-    """200 asyncio tasks on one store each find their task's document; without a scope the base vector is served."""
+async def test_asyncio_tasks_search_under_their_own_task(store):
+    """200 asyncio tasks on one store each find their task's document; without a task the base vector is served."""
 
     async def ask(number):
         task = TASKS[number % 32] if number % 5 else None
-        with scope(task):
+        with context(task=task):
             await asyncio.sleep(0)
             found = await store.asimilarity_search("q", k=1)
             return task or TASKS[0], found[0].page_content
@@ -98,18 +98,18 @@ async def test_asyncio_tasks_search_under_their_own_scope(store):
     assert [found for _, found in answers] == [expected for expected, _ in answers]
 
 
-async def test_langgraph_loses_the_scope_and_serves_the_base_vector(wrapped):
+async def test_langgraph_loses_the_context_and_serves_the_base_vector(wrapped):
     """Its sync search runs in a thread without the caller's context: the base vector, never another's offset."""
     store = graph_store(wrapped)
-    with scope("task7"):
+    with context(task="task7"):
         found = store.search(("all",), query="q", limit=1)
 
     assert [one.key for one in found] == ["task0"]
 
 
-async def test_langgraph_keeps_a_fixed_scope(wrapped):
-    """A store of its own for each scope finds what it should, sync and async; items are stored as they are."""
-    store = graph_store(wrapped.for_scope("task7"))
+async def test_langgraph_keeps_a_fixed_task(wrapped):
+    """A store of its own for each task finds what it should, sync and async; items are stored as they are."""
+    store = graph_store(wrapped.for_task("task7"))
 
     found = [store.search(("all",), query="q", limit=1), await store.asearch(("all",), query="q", limit=1)]
 

@@ -11,7 +11,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_tttembed import RewardCallbackHandler, TTTEmbeddings
 
-from tttembed_rag import LiveOffsets, Offsets, fit, scope
+from tttembed_rag import LiveOffsets, Offsets, context, fit
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
@@ -59,14 +59,14 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
     indexed = {key: list(one["vector"]) for key, one in store.store.items()}
 
     def quality():
-        """Mean reciprocal rank of the first relevant tool, over unseen queries under the application's scope."""
-        with scope("tools"):
+        """Mean reciprocal rank of the first relevant tool, over unseen queries under the application's context."""
+        with context(task="tools"):
             found = {query: retriever.invoke(query) for query in unseen}
         hits = [[(query, one.page_content) in relevant for one in found[query]] for query in unseen]
         return float(np.mean([1 / (hit.index(True) + 1) if any(hit) else 0.0 for hit in hits]))
 
     before = quality()
-    with scope("tools"):
+    with context(task="tools"):
         for query in judged:
             retriever.invoke(query, {"callbacks": [RewardCallbackHandler(log)]})
     log.score_waiting(judge)

@@ -13,7 +13,7 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_tttembed import RewardRetriever, TTTEmbeddings
 
-from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.testing import FakeJudge, FakeLog
@@ -125,10 +125,10 @@ async def test_sync_and_async_agree():
 
 
 def test_verdicts_are_kept_with_their_task():
-    """What the judge said is in the log, under the scope of the call."""
+    """What the judge said is in the log, under the task of the call."""
     log = RewardLog.of(knowing())
     retriever = make(log=log, depth=7)
-    with scope("billing"):
+    with context(task="billing"):
         retriever.invoke("q")
 
     rewards = retriever.embeddings.rewards(log)
@@ -137,11 +137,11 @@ def test_verdicts_are_kept_with_their_task():
 
 
 @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
-async def test_the_callers_scope_names_the_source(source, kept):
+async def test_the_callers_context_names_the_source(source, kept):
     """What the judge said is its own, and the caller's where the retriever is told so, sync and async."""
     log = RewardLog.of(knowing())
     retriever = make(log=log, source=source)
-    with scope(None, source="ann"):
+    with context(source="ann"):
         retriever.invoke("q")
         await retriever.ainvoke("r")
 
@@ -152,7 +152,7 @@ async def test_metadata_names_the_task():
     """The task in a call's metadata is served and recorded, sync and async."""
     log = FakeLog("knowing")
     retriever = make(log=log, offsets=[offset("far")], second_pass=False, k=10)
-    config = {"metadata": {"tttembed_scope": "far"}}
+    config = {"metadata": {"tttembed_task": "far"}}
 
     far, far_too, near = retriever.invoke("q", config), await retriever.ainvoke("q", config), retriever.invoke("q")
 

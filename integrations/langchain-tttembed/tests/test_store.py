@@ -17,7 +17,7 @@ from langchain_tttembed import (
     TTTEmbeddings,
 )
 
-from tttembed_rag import LiveOffsets, fit, scope
+from tttembed_rag import LiveOffsets, context, fit
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
@@ -82,7 +82,7 @@ def rewarded(store, log, tenant=""):
 
 def test_a_cross_encoders_scores_reach_the_store(store, log):
     """Scores are rewards there, under the caller's task and tenant."""
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS[:3]])
 
     assert rewarded(store, log, "acme") == {"billing": 3}
@@ -99,7 +99,7 @@ async def test_retrievals_reach_the_store(store, log, found):
     """What retrievers found waits there for a judge, of the tenant that asked, sync and async."""
     config = {"callbacks": [RewardCallbackHandler(log)]}
     retriever = found.as_retriever(search_kwargs={"k": 3})
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         retriever.invoke("q", config)
         await retriever.ainvoke("r", config)
     log.flush()
@@ -138,7 +138,7 @@ def test_a_wrapper_follows_the_store(store, log, found):
     RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
     log.flush()
     offsets = fit(store.rewards("judge"), scope="task", gate=False)
-    store.publish(offsets, by="test")
+    store.registry.publish(offsets, by="test")
 
     following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store))
 
@@ -148,14 +148,14 @@ def test_a_wrapper_follows_the_store(store, log, found):
 
 async def test_a_query_is_served_what_was_learned_from_it(store, log):
     """The private offset of a text that was judged before, sync and async, of its tenant alone; no other text's."""
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
     log.flush()
     offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-    store.publish(offsets, by="test", tenant="acme")
+    store.registry.publish(offsets, by="test", tenant="acme")
     following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store, tenants=["acme"]))
     base = following.embed_query_base("q")
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         served = [following.embed_query("q"), await following.aembed_query("q")]
         other = following.embed_query("r")
 

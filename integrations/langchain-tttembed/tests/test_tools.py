@@ -11,7 +11,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from langchain_tttembed.tools import LearnedToolMiddleware
 from pydantic import Field
 
-from tttembed_rag import scope
+from tttembed_rag import context
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 
@@ -118,18 +118,18 @@ def test_some_tools_are_always_visible():
 
 
 def test_calls_carry_their_source():
-    """The caller's scope names who an agent works for, in an event loop and in LangGraph's threads."""
+    """The caller's context names who an agent works for, in an event loop and in LangGraph's threads."""
     search, _, agent = world()
 
     async def of(name):
-        with scope(None, source=name):
+        with context(source=name):
             await agent.ainvoke(ask(LEARNED[0]))
 
     async def both():
         await asyncio.gather(of("ann"), of("eve"))
 
     asyncio.run(both())
-    with scope(None, source="bob"):
+    with context(source="bob"):
         agent.invoke(ask(LEARNED[0]))
 
     assert {one.source for one in search._memory.requests("", 64)} == {"ann", "eve", "bob"}

@@ -1,4 +1,4 @@
-"""One index serves many callers at once, each under its own scope."""
+"""One index serves many callers at once, each under its own task."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
 
-from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag import Evidence, Offset, Offsets, context
 
 WIDTH = 32
 TASKS = [f"task{i}" for i in range(WIDTH)]
@@ -44,12 +44,12 @@ def retriever():
     return index.as_retriever(similarity_top_k=1)
 
 
-def test_threads_retrieve_under_their_own_scope(retriever):
+def test_threads_retrieve_under_their_own_task(retriever):
     """32 threads on one index each find their task's document, every time."""
     together = Barrier(32)
 
     def ask(task):
-        with scope(task):
+        with context(task=task):
             together.wait()
             return {retriever.retrieve("q")[0].text for _ in range(10)}
 
@@ -57,12 +57,12 @@ def test_threads_retrieve_under_their_own_scope(retriever):
         assert list(pool.map(ask, TASKS)) == [{task} for task in TASKS]
 
 
-async def test_asyncio_tasks_retrieve_under_their_own_scope(retriever):
-    """200 asyncio tasks on one index each find their task's document; without a scope the base vector is served."""
+async def test_asyncio_tasks_retrieve_under_their_own_task(retriever):
+    """200 asyncio tasks on one index each find their task's document; without a task the base vector is served."""
 
     async def ask(number):
         task = TASKS[number % 32] if number % 5 else None
-        with scope(task):
+        with context(task=task):
             await asyncio.sleep(0)
             found = await retriever.aretrieve("q")
             return task or TASKS[0], found[0].text

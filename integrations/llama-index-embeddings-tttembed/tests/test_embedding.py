@@ -122,7 +122,7 @@ def offsets():
 @pytest.fixture
 def wrapped(model, offsets):
     """The model with the offset of task a."""
-    return TTTEmbedding(model, offsets=offsets, scope="a")
+    return TTTEmbedding(model, offsets=offsets, task="a")
 
 
 def test_public_names():
@@ -192,17 +192,17 @@ async def test_sync_and_async_agree(wrapped):
     )
 
 
-@pytest.mark.parametrize("scope", [None, "unheard of"])
-def test_unknown_scope_is_bit_identical(model, wrapped, scope):
-    """A scope without an offset gets the base vector."""
-    assert wrapped.for_scope(scope).get_query_embedding("q") == model.get_query_embedding("q")
+@pytest.mark.parametrize("task", [None, "unheard of"])
+def test_unknown_task_is_bit_identical(model, wrapped, task):
+    """A task without an offset gets the base vector."""
+    assert wrapped.for_task(task).get_query_embedding("q") == model.get_query_embedding("q")
 
 
-def test_for_scope_keeps_the_original_as_it_was(model, wrapped, offsets):
-    """Another scope is another object with the same settings."""
+def test_for_task_keeps_the_original_as_it_was(model, wrapped, offsets):
+    """Another task is another object with the same settings."""
     wrapped.embed_batch_size = 7
 
-    other = wrapped.for_scope("b")
+    other = wrapped.for_task("b")
 
     base = model.get_query_embedding("q")
     assert other.get_query_embedding("q") == offsets.apply(base, task="b")
@@ -227,7 +227,7 @@ def test_retrieval_order_follows_the_offset(model):
     last = int(np.argmin(unit_documents @ query))
     offsets = Offsets([task_offset("t", 2 * unit_documents[last])], width=WIDTH)
     nodes = [TextNode(text=text, id_=text) for text in TEXTS]
-    index = VectorStoreIndex(nodes, embed_model=TTTEmbedding(model, offsets=offsets, scope="t"))
+    index = VectorStoreIndex(nodes, embed_model=TTTEmbedding(model, offsets=offsets, task="t"))
 
     found = [hit.text for hit in index.as_retriever(similarity_top_k=len(TEXTS)).retrieve("q")]
 
@@ -242,7 +242,7 @@ def test_a_reused_query_bundle_keeps_its_first_vector(wrapped):
     index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=wrapped)
     bundle = QueryBundle("q")
     index.as_retriever().retrieve(bundle)
-    other = wrapped.for_scope("b")
+    other = wrapped.for_task("b")
 
     index.as_retriever(embed_model=other).retrieve(bundle)
 
@@ -259,7 +259,7 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
     """A query never fails because of us, and the log says once that offsets are not served."""
     offsets = Offsets([task_offset("t", [1.0, 0.0, 0.0])], width=3)
     model = ConstantEmbedding(value=bad)
-    wrapped = TTTEmbedding(model, offsets=offsets, scope="t")
+    wrapped = TTTEmbedding(model, offsets=offsets, task="t")
 
     served = [
         wrapped.get_query_embedding("q"),
@@ -272,14 +272,14 @@ async def test_refused_vector_is_served_as_it_came_and_logged_once(bad, caplog):
     assert (record.name, record.levelno) == ("tttembed_rag.serving.steering", logging.WARNING)
 
 
-def test_refusals_are_logged_once_per_scope(caplog):
+def test_refusals_are_logged_once_per_task(caplog):
     """A wrapper made anew for every request does not flood the log."""
     wrapped = TTTEmbedding(ConstantEmbedding(value=[1.0]), offsets=Offsets([], width=3))
 
-    for scope in ["a", "b", "a", "b"]:
-        wrapped.for_scope(scope).get_query_embedding("q")
+    for task in ["a", "b", "a", "b"]:
+        wrapped.for_task(task).get_query_embedding("q")
 
-    assert ["scope='a'" in caplog.messages[0], "scope='b'" in caplog.messages[1]] == [True, True]
+    assert ["task='a'" in caplog.messages[0], "task='b'" in caplog.messages[1]] == [True, True]
     assert len(caplog.messages) == 2
 
 
@@ -288,7 +288,7 @@ def test_numpy_vectors_become_python_floats():
     careless = ConstantEmbedding(value=np.array([3.0, 4.0, 0.0], dtype=np.float32))
     offsets = Offsets([task_offset("t", [1.0, 0.0, 0.0])], width=3)
 
-    vector = TTTEmbedding(careless, offsets=offsets, scope="t").get_query_embedding("q")
+    vector = TTTEmbedding(careless, offsets=offsets, task="t").get_query_embedding("q")
 
     assert [type(x) for x in vector] == [float, float, float]
 
@@ -296,7 +296,7 @@ def test_numpy_vectors_become_python_floats():
 def test_callbacks_of_the_wrapper_see_the_steered_vector(model, offsets):
     """The wrapper's own callbacks report what is served."""
     handler = LlamaDebugHandler(print_trace_on_end=False)
-    wrapped = TTTEmbedding(model, offsets=offsets, scope="a", callback_manager=CallbackManager([handler]))
+    wrapped = TTTEmbedding(model, offsets=offsets, task="a", callback_manager=CallbackManager([handler]))
 
     served = wrapped.get_query_embedding("q")
 
@@ -324,9 +324,9 @@ def test_cache_on_the_wrapper_is_refused(wrapped):
 
 
 def test_new_offsets_leave_the_ingestion_cache_valid(model, wrapped):
-    """The hash of an ingestion step depends on the wrapped model, not on offsets or scope."""
+    """The hash of an ingestion step depends on the wrapped model, not on offsets or task."""
     nodes = [TextNode(text="t")]
-    refitted = TTTEmbedding(model, offsets=Offsets([], width=WIDTH), scope="b")
+    refitted = TTTEmbedding(model, offsets=Offsets([], width=WIDTH), task="b")
 
     assert get_transformation_hash(nodes, refitted) == get_transformation_hash(nodes, wrapped)
 
@@ -335,7 +335,7 @@ def test_another_wrapped_model_is_another_ingestion_step(wrapped, offsets):
     """Two models that differ only in a setting of their own never share cached vectors."""
     nodes = [TextNode(text="t")]
     other = CountingEmbedding(model_name="hashes", embed_batch_size=5, num_workers=2, seed=1)
-    other_wrapped = TTTEmbedding(other, offsets=offsets, scope="a")
+    other_wrapped = TTTEmbedding(other, offsets=offsets, task="a")
 
     assert get_transformation_hash(nodes, other_wrapped) != get_transformation_hash(nodes, wrapped)
 
@@ -355,7 +355,7 @@ def test_pickling_leaves_callbacks_behind(model, offsets):
     """Handlers hold locks and connections of their process; they do not stop the pickle."""
     handler = LlamaDebugHandler(print_trace_on_end=False)
     handler.lock = Lock()
-    wrapped = TTTEmbedding(model, offsets=offsets, scope="a", callback_manager=CallbackManager([handler]))
+    wrapped = TTTEmbedding(model, offsets=offsets, task="a", callback_manager=CallbackManager([handler]))
 
     copy = pickle.loads(pickle.dumps(wrapped))  # noqa: S301 - our own bytes
 
@@ -369,9 +369,9 @@ def test_offsets_that_cannot_be_pickled_stop_the_pickle(model):
         pickle.dumps(TTTEmbedding(model, offsets=LockedOffsets()))
 
 
-def test_repr_names_model_offsets_and_scope(wrapped):
-    """The repr says what is wrapped, what is served and for which scope."""
-    assert repr(wrapped) == "TTTEmbedding(CountingEmbedding, Offsets(2 offsets, 2 served, width 16), scope='a')"
+def test_repr_names_model_offsets_and_task(wrapped):
+    """The repr says what is wrapped, what is served and for which task."""
+    assert repr(wrapped) == "TTTEmbedding(CountingEmbedding, Offsets(2 offsets, 2 served, width 16), task='a')"
 
 
 def test_wrapping_twice_is_refused(wrapped, offsets):
@@ -387,11 +387,11 @@ def test_multi_modal_model_is_refused(offsets):
 
 
 @pytest.mark.parametrize(
-    ("argument", "wrong"), [("embed_model", len), ("offsets", {"task:a": [1.0]}), ("scope", ["task1"])]
+    ("argument", "wrong"), [("embed_model", len), ("offsets", {"task:a": [1.0]}), ("task", ["task1"])]
 )
 def test_wrong_argument_is_refused_by_name(offsets, argument, wrong):
     """A wrong argument fails at construction, not at the first query."""
-    arguments = {"embed_model": MockEmbedding(WIDTH), "offsets": offsets, "scope": None, argument: wrong}
+    arguments = {"embed_model": MockEmbedding(WIDTH), "offsets": offsets, "task": None, argument: wrong}
 
     with pytest.raises(InputError, match=f"^{argument}: expected .*, got {type(wrong).__name__}$"):
         TTTEmbedding(**arguments)

@@ -12,7 +12,7 @@ from llama_index.core.schema import TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardPostprocessor
 
-from tttembed_rag import LiveOffsets, Offsets, fit, scope
+from tttembed_rag import LiveOffsets, Offsets, context, fit
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.evaluate.files import load_beir, load_vectors
 from tttembed_rag.testing import FakeJudge
@@ -63,14 +63,14 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
     indexed = index.vector_store.to_dict()
 
     def quality():
-        """Mean reciprocal rank of the first relevant tool, over unseen queries under the application's scope."""
-        with scope("tools"):
+        """Mean reciprocal rank of the first relevant tool, over unseen queries under the application's context."""
+        with context(task="tools"):
             found = {query: retriever.retrieve(query) for query in unseen}
         hits = [[(query, one.text) in relevant for one in found[query]] for query in unseen]
         return float(np.mean([1 / (hit.index(True) + 1) if any(hit) else 0.0 for hit in hits]))
 
     before = quality()
-    with scope("tools"):
+    with context(task="tools"):
         for query in judged:
             tap.postprocess_nodes(retriever.retrieve(query), query_str=query)
     live.publish(fit(embed_model.rewards(log), scope="task"))

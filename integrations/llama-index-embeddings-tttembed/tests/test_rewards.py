@@ -20,7 +20,7 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor, llm_judge
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context
 from tttembed_rag.capture import RewardLog, TextVectors
 from tttembed_rag.testing import FakeJudge, FakeLog
 
@@ -181,26 +181,26 @@ class TestRewardPostprocessor:
         }
 
     def test_the_caller_names_the_task(self, log, nodes):
-        """Rewards are filed under the scope of the request."""
-        with scope("billing"):
+        """Rewards are filed under the task of the request."""
+        with context(task="billing"):
             RewardPostprocessor(log, knowing()).postprocess_nodes(nodes, query_str="q")
 
         assert judged(log) == [("billing", 6)]
 
     @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
-    async def test_the_callers_scope_names_the_source(self, log, nodes, source, kept):
+    async def test_the_callers_context_names_the_source(self, log, nodes, source, kept):
         """Scores are the judge's own, and the caller's where it is told so, sync and async."""
         postprocessor = RewardPostprocessor(log, knowing(), source=source)
-        with scope(None, source="ann"):
+        with context(source="ann"):
             postprocessor.postprocess_nodes(nodes, query_str="q")
             await postprocessor.apostprocess_nodes(nodes, query_bundle=QueryBundle("r"))
 
         assert [call.source for call in log.calls] == [kept, kept]
 
     def test_the_wrapper_names_the_task(self, log, nodes):
-        """Scores recorded with the wrapper as the scope belong to the task that the wrapper asks for."""
-        model = TTTEmbedding(Hashing(), offsets=Offsets([], width=WIDTH), scope="scifact")
-        RewardPostprocessor(log, knowing(), scope=model).postprocess_nodes(nodes, query_str="q")
+        """Scores recorded with the wrapper as the task belong to the task that the wrapper asks for."""
+        model = TTTEmbedding(Hashing(), offsets=Offsets([], width=WIDTH), task="scifact")
+        RewardPostprocessor(log, knowing(), task=model).postprocess_nodes(nodes, query_str="q")
 
         assert [call.task for call in log.calls] == ["scifact"]
 
@@ -246,9 +246,9 @@ class TestRewardEventHandler:
     async def test_retrievals_wait_for_a_judge(self, handler, log, index):
         """Sync and async retrievals are noted under their tags' task, else the caller's."""
         retriever = index.as_retriever(similarity_top_k=3)
-        with instrument_tags({"tttembed_scope": "tagged"}):
+        with instrument_tags({"tttembed_task": "tagged"}):
             retriever.retrieve("q")
-        with scope("billing"):
+        with context(task="billing"):
             await retriever.aretrieve(QueryBundle("r"))
 
         noted = [(call.task, call.query, len(call.documents), call.scores) for call in log.calls]
@@ -290,10 +290,10 @@ class TestRewardRetriever:
         assert judged(log) == [(None, 10)] * 2
 
     @pytest.mark.parametrize(("source", "kept"), [("", ""), (None, "ann")])
-    async def test_the_callers_scope_names_the_source(self, index, wrapped, log, source, kept):
+    async def test_the_callers_context_names_the_source(self, index, wrapped, log, source, kept):
         """Scores are the judge's own, and the caller's where it is told so, sync and async."""
         retriever = self.make(index, wrapped, log=log, source=source)
-        with scope(None, source="ann"):
+        with context(source="ann"):
             retriever.retrieve("q")
             await retriever.aretrieve("r")
 
@@ -322,7 +322,7 @@ class TestRewardRetriever:
             self.make(index, wrapped, top_n=0)
 
 
-class TestScopeAndRewards:
+class TestTaskAndRewards:
     """The wrapper's side of the loop."""
 
     @pytest.fixture
@@ -331,10 +331,10 @@ class TestScopeAndRewards:
         evidence = Evidence(4, None, None, "ungated", "made for a test")
         return Offsets([Offset("task", np.ones(WIDTH), 0.8, 4, evidence, task="billing")], width=WIDTH)
 
-    async def test_the_callers_scope_is_served(self, offsets):
-        """Without a fixed scope the offset is that of the caller's scope; outside it there is none."""
+    async def test_the_callers_context_is_served(self, offsets):
+        """Without a fixed task the offset is that of the caller's context; outside it there is none."""
         wrapped = TTTEmbedding(Hashing(), offsets=offsets)
-        with scope("billing"):
+        with context(task="billing"):
             inside = [wrapped.get_query_embedding("q"), await wrapped.aget_query_embedding("q")]
 
         assert inside == [offsets.apply(QUERY.tolist(), task="billing")] * 2
@@ -343,14 +343,14 @@ class TestScopeAndRewards:
 
     def test_a_resolver_reads_the_query(self, offsets):
         """A function from query to task chooses the offset."""
-        wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope=lambda query: query.split(":")[0])
+        wrapped = TTTEmbedding(Hashing(), offsets=offsets, task=lambda query: query.split(":")[0])
 
         assert wrapped.get_query_embedding("billing: q") == offsets.apply(QUERY.tolist(), task="billing")
 
     def test_published_offsets_reach_an_index_that_was_built_before(self, offsets):
         """Publishing needs no new wrapper and no new index."""
         live = LiveOffsets(Offsets([], width=WIDTH))
-        wrapped = TTTEmbedding(Hashing(), offsets=live, scope="billing")
+        wrapped = TTTEmbedding(Hashing(), offsets=live, task="billing")
         before = wrapped.get_query_embedding("q")
 
         live.publish(offsets)
@@ -361,8 +361,8 @@ class TestScopeAndRewards:
     def test_rewards_are_learned_from_base_vectors(self, offsets, nodes):
         """A published offset never leaks into the next rewards; nodes are embedded once."""
         log, vectors = RewardLog.of(knowing()), TextVectors()
-        wrapped = TTTEmbedding(Hashing(), offsets=offsets, scope="billing", vectors=vectors)
-        RewardPostprocessor(log, knowing(), scope="billing").postprocess_nodes(nodes, query_str="q")
+        wrapped = TTTEmbedding(Hashing(), offsets=offsets, task="billing", vectors=vectors)
+        RewardPostprocessor(log, knowing(), task="billing").postprocess_nodes(nodes, query_str="q")
 
         rewards = [wrapped.rewards(log) for _ in range(2)][1]
 

@@ -14,7 +14,7 @@ from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import LiveOffsets, fit, scope
+from tttembed_rag import LiveOffsets, context, fit
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
@@ -87,7 +87,7 @@ def rewarded(store, log, tenant=""):
 def test_a_rerankers_scores_reach_the_store(store, log, retriever):
     """Scores of all nodes are rewards there, under the caller's task and tenant."""
     nodes = retriever.retrieve("q")
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         RewardPostprocessor(log, digits(), top_n=2).postprocess_nodes(nodes, query_str="q")
 
     assert rewarded(store, log, "acme") == {"billing": 5}
@@ -97,7 +97,7 @@ async def test_retrievals_reach_the_store(store, log, retriever):
     """What retrievers report waits there for a judge, of the tenant that asked, sync and async."""
     handler = RewardEventHandler(log)
     get_dispatcher().add_event_handler(handler)
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         retriever.retrieve("q")
         await retriever.aretrieve("r")
     handler.enabled = False
@@ -133,7 +133,7 @@ def test_a_wrapper_follows_the_store(store, url, log, retriever):
     RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge"), scope="task", gate=False)
-    store.publish(offsets, by="test")
+    store.registry.publish(offsets, by="test")
 
     following = TTTEmbedding(Drawn(), offsets=follow(url))
     copy = pickle.loads(pickle.dumps(following))  # noqa: S301 - our own bytes
@@ -145,12 +145,12 @@ def test_a_wrapper_follows_the_store(store, url, log, retriever):
 
 async def test_a_query_is_served_what_was_learned_from_it(store, url, log, retriever):
     """The private offset of a text that was judged before, sync, async and in a pickled wrapper; no other text's."""
-    with scope("billing", tenant="acme"):
+    with context(task="billing", tenant="acme"):
         RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-    store.publish(offsets, by="test", tenant="acme")
-    following = TTTEmbedding(Drawn(), offsets=follow(url, tenant="acme"), scope="billing")
+    store.registry.publish(offsets, by="test", tenant="acme")
+    following = TTTEmbedding(Drawn(), offsets=follow(url, tenant="acme"), task="billing")
     copy = pickle.loads(pickle.dumps(following))  # noqa: S301 - our own bytes
     base = following.embed_query_base("q")
 

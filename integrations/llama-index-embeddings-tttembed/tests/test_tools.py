@@ -12,7 +12,7 @@ from llama_index.core.tools import FunctionTool
 from llama_index.retrievers.tttembed.tools import LearnedToolRetriever
 from pydantic import Field
 
-from tttembed_rag import scope
+from tttembed_rag import context
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch
 
@@ -145,11 +145,11 @@ def test_a_tool_is_given_by_its_name():
 
 
 def test_calls_carry_their_source():
-    """The scope around a run that is watched names who the agent works for."""
+    """The context around a run that is watched names who the agent works for."""
     search, retriever, _, agent = world()
 
     async def of(name):
-        with scope(None, source=name):
+        with context(source=name):
             await retriever.watch(agent.run(ask(LEARNED[0])), ask(LEARNED[0]))
 
     async def both():

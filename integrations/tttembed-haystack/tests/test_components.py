@@ -14,7 +14,7 @@ from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E4
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, scope  # noqa: E402
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
 from tttembed_rag.stores import open_store  # noqa: E402
 
 WIDTH = 16
@@ -32,7 +32,7 @@ def offsets_of(*, task="billing"):
 def url(tmp_path):
     """The URL of a store with a live version for the task billing."""
     with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
-        store.publish(offsets_of(), by="test")
+        store.registry.publish(offsets_of(), by="test")
     return f"sqlite:///{tmp_path / 'ttt.db'}"
 
 
@@ -47,9 +47,9 @@ def pipeline_of(url):
     embedded = MockDocumentEmbedder(dimension=WIDTH).run([Document(content=text) for text in TEXTS])["documents"]
     documents.write_documents(embedded)
     pipeline = Pipeline()
-    pipeline.add_component("embedder", TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, scope="billing"))
+    pipeline.add_component("embedder", TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing"))
     pipeline.add_component("retriever", InMemoryEmbeddingRetriever(documents))
-    pipeline.add_component("recorder", TTTRecorder(url, scope="billing"))
+    pipeline.add_component("recorder", TTTRecorder(url, task="billing"))
     pipeline.connect("embedder.embedding", "retriever.query_embedding")
     pipeline.connect("retriever", "recorder")
     return pipeline
@@ -57,7 +57,7 @@ def pipeline_of(url):
 
 def test_a_query_is_steered(url):
     """The vector has the offset of its task; the rest of the answer is the wrapped embedder's."""
-    answer = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url).run("wool", scope="billing")
+    answer = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url).run("wool", task="billing")
 
     assert answer["embedding"] == offsets_of().apply(base_of("wool"), task="billing")
     assert answer["meta"] == MockTextEmbedder(dimension=WIDTH).run(text="wool")["meta"]
@@ -65,14 +65,14 @@ def test_a_query_is_steered(url):
 
 def test_each_run_names_its_task(url):
     """The run's task comes before the component's, and that before the caller's; an unknown one is bit for bit."""
-    fixed = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, scope="billing")
+    fixed = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url, task="billing")
     free = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=url)
-    with scope("billing"):
+    with context(task="billing"):
         inside = free.run("wool")
 
     steered = [
         answer["embedding"] != base_of("wool")
-        for answer in (fixed.run("wool"), fixed.run("wool", scope="other"), free.run("wool"), inside)
+        for answer in (fixed.run("wool"), fixed.run("wool", task="other"), free.run("wool"), inside)
     ]
 
     assert steered == [True, False, False, True]
@@ -89,7 +89,7 @@ async def test_async_runs_give_the_same(url):
             return {"embedding": base_of(text), "meta": {}}
 
     for wrapped in (MockTextEmbedder(dimension=WIDTH), Plain()):
-        component = TTTTextEmbedder(wrapped, store=url, scope="billing")
+        component = TTTTextEmbedder(wrapped, store=url, task="billing")
         assert (await component.run_async("wool"))["embedding"] == component.run("wool")["embedding"]
 
 
@@ -126,7 +126,7 @@ def test_retrievers_that_embed_nothing_are_as_before(url):
     documents = InMemoryDocumentStore()
     documents.write_documents([Document(content=text) for text in TEXTS])
 
-    with scope("billing"):
+    with context(task="billing"):
         found = InMemoryBM25Retriever(documents).run("wool")["documents"]
 
     assert [one.content for one in found] == [TEXTS[0]]
@@ -137,7 +137,7 @@ def test_scores_of_a_ranker_become_rewards(url):
     documents = [Document(content=text, score=score) for text, score in zip(TEXTS, (0.0, 3.0, None), strict=True)]
     recorder = TTTRecorder(url, judge="ranker", scale="logit")
 
-    answer = recorder.run("wool", documents, scope="billing", tenant="acme", embedding=base_of("wool"))
+    answer = recorder.run("wool", documents, task="billing", tenant="acme", embedding=base_of("wool"))
     assert recorder.log.flush()
 
     assert answer["documents"] is documents
@@ -152,7 +152,7 @@ def test_who_rated_documents_is_kept(url):
     recorder = TTTRecorder(url, judge="user feedback", fingerprint="e")
     for user, score in (("ann", 1.0), ("eve", 0.0)):
         rated = [Document(content=TEXTS[0], score=score, embedding=base_of(TEXTS[0]))]
-        with scope(None, source=user):
+        with context(source=user):
             recorder.run("wool", rated, embedding=base_of("wool"), source=None)
     assert recorder.log.flush()
 
@@ -164,7 +164,7 @@ def test_who_rated_documents_is_kept(url):
 def test_a_store_that_is_away_costs_nothing(tmp_path):
     """Base vectors, and documents as they came."""
     nowhere = f"sqlite:///{tmp_path / 'no' / 'such' / 'folder' / 'ttt.db'}"
-    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=nowhere, scope="billing")
+    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store=nowhere, task="billing")
     component.warm_up()
     documents = [Document(content="a")]
 
@@ -190,7 +190,7 @@ def test_bad_arguments_are_refused(url):
 def test_a_variable_names_the_store(url, monkeypatch):
     """`env:NAME` is looked up where it is used, and only the name is saved."""
     monkeypatch.setenv("MY_STORE", url)
-    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store="env:MY_STORE", scope="billing")
+    component = TTTTextEmbedder(MockTextEmbedder(dimension=WIDTH), store="env:MY_STORE", task="billing")
 
     assert component.run("wool")["embedding"] != base_of("wool")
     assert component.to_dict()["init_parameters"]["store"] == "env:MY_STORE"

@@ -47,7 +47,7 @@ def test_searches_are_steered_and_the_corpus_is_not(retriever):
     """The order is that of the steered vector; the corpus keeps its vectors, bit for bit."""
     before = retriever.corpus_embeddings.copy()
 
-    steered = steer(retriever, offsets=offsets_of("billing"), scope="billing")
+    steered = steer(retriever, offsets=offsets_of("billing"), task="billing")
 
     expected = best(offsets_of("billing").apply(words(["wool"]), task="billing"))
     assert [steered("wool").indices] == expected
@@ -56,7 +56,7 @@ def test_searches_are_steered_and_the_corpus_is_not(retriever):
 
 def test_a_function_names_the_task_of_each_query(retriever):
     """One thread of DSPy searches for all callers: each query still gets the offset of its own task."""
-    steered = steer(retriever, offsets=offsets_of("billing"), scope=lambda query: query.partition(" ")[0])
+    steered = steer(retriever, offsets=offsets_of("billing"), task=lambda query: query.partition(" ")[0])
 
     found = [steered(query).indices for query in ("billing wool", "other wool")]
 
@@ -66,11 +66,11 @@ def test_a_function_names_the_task_of_each_query(retriever):
 
 def test_a_saved_retriever_is_steered_again(dspy, retriever, tmp_path):
     """Saved and loaded with the embedder itself, then steered: the same answers."""
-    steered = steer(retriever, offsets=offsets_of("billing"), scope="billing")
+    steered = steer(retriever, offsets=offsets_of("billing"), task="billing")
     steered.save(str(tmp_path / "index"))
 
     loaded = dspy.retrievers.Embeddings.from_saved(str(tmp_path / "index"), dspy.Embedder(words, caching=False))
-    again = steer(loaded, offsets=offsets_of("billing"), scope="billing")
+    again = steer(loaded, offsets=offsets_of("billing"), task="billing")
 
     assert again("wool").indices == steered("wool").indices
 

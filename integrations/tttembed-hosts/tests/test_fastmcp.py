@@ -101,7 +101,7 @@ def served(app):
 
 
 def test_calls_carry_their_source():
-    """Over HTTP the header of each client names it, and in memory the caller's scope."""
+    """Over HTTP the header of each client names it, and in memory the caller's context."""
     search = LearnedToolSearch([], FakeEmbedder())
     server = server_with(search)
 
@@ -110,7 +110,7 @@ def test_calls_carry_their_source():
             for name in ("ann", "eve"):
                 async with Client(StreamableHttpTransport(url, headers={"X-TTT-Source": name})) as client:
                     await work(client, LEARNED[:1])
-        with tttembed_rag.scope(None, source="bob"):
+        with tttembed_rag.context(source="bob"):
             async with Client(server) as client:
                 await work(client, LEARNED[:1])
 

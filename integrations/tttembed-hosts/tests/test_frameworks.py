@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, scope
+from tttembed_rag import Evidence, InputError, Offset, Offsets, context
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder
 
@@ -38,7 +38,7 @@ def in_a_new_process(code, *arguments):
 def published(sqlite_url):
     """The URL of a store with a live version for the task billing."""
     with open_store(sqlite_url) as store:
-        store.publish(offsets_of(task="billing"), by="test")
+        store.registry.publish(offsets_of(task="billing"), by="test")
     return sqlite_url
 
 
@@ -79,7 +79,7 @@ class TestPydanticAI:
         from pydantic_ai import Embedder
         from tttembed_hosts.pydantic_ai import TTTEmbeddingModel
 
-        embedder = Embedder(TTTEmbeddingModel(wrapped, offsets=offsets_of(), scope="billing"))
+        embedder = Embedder(TTTEmbeddingModel(wrapped, offsets=offsets_of(), task="billing"))
 
         query = asyncio.run(embedder.embed_query("wool"))
         several = asyncio.run(embedder.embed_query(["wool", "tea"]))
@@ -91,14 +91,14 @@ class TestPydanticAI:
         assert documents.embeddings == [vector_of(text).tolist() for text in DOCUMENTS]
         assert (query.model_name, query.inputs) == ("words", ["wool"])
 
-    def test_the_scope_of_the_caller_holds(self, wrapped):
-        """Without a scope of its own, the model serves that of the caller."""
+    def test_the_context_of_the_caller_holds(self, wrapped):
+        """Without a task of its own, the model serves that of the caller."""
         from tttembed_hosts.pydantic_ai import TTTEmbeddingModel
 
         model = TTTEmbeddingModel(wrapped, offsets=offsets_of(task="billing"))
 
         async def asked():
-            with scope("billing"):
+            with context(task="billing"):
                 inside = await model.embed("wool", input_type="query")
             return inside, await model.embed("wool", input_type="query")
 
@@ -176,7 +176,7 @@ class TestLanceDB:
         from lancedb.pydantic import LanceModel, Vector
 
         function = words.get("tttembed").create(
-            inner="words", options={"width": WIDTH}, store=published, scope="billing"
+            inner="words", options={"width": WIDTH}, store=published, task="billing"
         )
 
         class Manual(LanceModel):
@@ -300,7 +300,7 @@ class TestChroma:
         import chromadb
         from tttembed_hosts.chroma import ChromaEmbeddingFunction
 
-        function = ChromaEmbeddingFunction(words, store=published, scope="billing")
+        function = ChromaEmbeddingFunction(words, store=published, task="billing")
         client = chromadb.PersistentClient(str(tmp_path / "chroma"))
         collection = client.create_collection("manuals", embedding_function=function)
         collection.add(ids=["a", "b", "c"], documents=DOCUMENTS)
@@ -334,7 +334,7 @@ class TestChroma:
         """There and back; no vector in it."""
         from tttembed_hosts.chroma import ChromaEmbeddingFunction
 
-        function = ChromaEmbeddingFunction(words, store=published, scope="billing", embedder="words-v1")
+        function = ChromaEmbeddingFunction(words, store=published, task="billing", embedder="words-v1")
         config = function.get_config()
 
         assert ChromaEmbeddingFunction.build_from_config(config).get_config() == config
@@ -371,21 +371,21 @@ class TestSentenceTransformers:
         from tttembed_hosts.sentence_transformers import TTTOffsets
 
         base, model = plain(), plain()
-        model.append(TTTOffsets(offsets_of(), scope="billing"))
+        model.append(TTTOffsets(offsets_of(), task="billing"))
 
         expected = offsets_of().apply(base.encode_query(DOCUMENTS))
         np.testing.assert_allclose(model.encode_query(DOCUMENTS), expected, atol=1e-6)
         np.testing.assert_array_equal(model.encode_document(DOCUMENTS), base.encode_document(DOCUMENTS))
         np.testing.assert_array_equal(model.encode(DOCUMENTS), base.encode(DOCUMENTS))
 
-    def test_the_scope_of_the_caller_holds(self, plain):
-        """Without a scope of its own, the module serves that of the caller; another task is bit for bit."""
+    def test_the_context_of_the_caller_holds(self, plain):
+        """Without a task of its own, the module serves that of the caller; another task is bit for bit."""
         from tttembed_hosts.sentence_transformers import TTTOffsets
 
         base, model = plain(), plain()
         model.append(TTTOffsets(offsets_of(task="billing")))
 
-        with scope("billing"):
+        with context(task="billing"):
             inside = model.encode_query(DOCUMENTS)
 
         assert not np.allclose(inside, base.encode_query(DOCUMENTS), atol=1e-3)
@@ -397,7 +397,7 @@ class TestSentenceTransformers:
         from tttembed_hosts.sentence_transformers import TTTOffsets, load_steered
 
         model = plain()
-        model.append(TTTOffsets(offsets_of(task="billing"), scope="billing"))
+        model.append(TTTOffsets(offsets_of(task="billing"), task="billing"))
         model.save_pretrained(str(tmp_path / "steered"))
 
         loaded = load_steered(str(tmp_path / "steered"), device="cpu")

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, Offset, Offsets, scope
+from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.testing import FakeEmbedder, FakeLog
 
@@ -65,9 +65,9 @@ class TestLangChain:
         )
         return RunnableLambda(lambda query: query.lower()) | compressed
 
-    @pytest.mark.parametrize("metadata", [{}, {"tttembed_scope": "billing"}])
+    @pytest.mark.parametrize("metadata", [{}, {"tttembed_task": "billing"}])
     def test_both_taps_tell_the_same(self, chain, metadata):
-        """Queries, documents, order and tasks are those of the native adapter, sync, in batches and with a scope."""
+        """Queries, documents, order and tasks are those of the native adapter, sync, in batches and with a task."""
         instrument = pytest.importorskip(
             "openinference.instrumentation.langchain", reason="OpenInference of LangChain is not installed"
         )
@@ -80,7 +80,7 @@ class TestLangChain:
         try:
             config = {"callbacks": [RewardCallbackHandler(native)], "metadata": metadata}
             chain.invoke("Wash wool", config)
-            with scope("sales"):
+            with context(task="sales"):
                 chain.batch(["hot kettle", "mill river"], config)
             processor.force_flush()
         finally:
@@ -198,7 +198,7 @@ class TestLlamaIndex:
         instrumentor.instrument(tracer_provider=provider)
         try:
             engine.query("wash wool")
-            with scope("sales"):
+            with context(task="sales"):
                 asyncio.run(retriever.aretrieve("hot kettle"))
             fused.retrieve("mill river")
             processor.force_flush()

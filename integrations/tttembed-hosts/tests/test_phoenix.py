@@ -153,7 +153,7 @@ def test_what_langchain_sent_is_what_its_adapter_tells(phoenix):
     instrumentor.instrument(tracer_provider=provider)
     try:
         for query in ("wool", "kettle"):
-            retriever.invoke(query, {"callbacks": [RewardCallbackHandler(native)], "metadata": {"tttembed_scope": "b"}})
+            retriever.invoke(query, {"callbacks": [RewardCallbackHandler(native)], "metadata": {"tttembed_task": "b"}})
         assert provider.force_flush()
     finally:
         instrumentor.uninstrument()

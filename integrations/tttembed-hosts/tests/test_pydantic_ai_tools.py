@@ -91,12 +91,12 @@ def test_a_service_out_of_reach_says_nothing():
 
 
 def test_calls_carry_their_source():
-    """The caller's scope names who an agent works for, where several work at once."""
+    """The caller's context names who an agent works for, where several work at once."""
     search = LearnedToolSearch([], FakeEmbedder())
     agent = agent_with(search)
 
     async def of(name):
-        with tttembed_rag.scope(None, source=name):
+        with tttembed_rag.context(source=name):
             await agent.run(request(LEARNED[0]))
 
     async def both():

@@ -1,6 +1,6 @@
 """Chroma: an embedding function, registered as ``tttembed``, around any other; queries are steered, documents are not.
 
-    function = ChromaEmbeddingFunction(OpenAIEmbeddingFunction(...), store="sqlite:///ttt.db", scope="billing")
+    function = ChromaEmbeddingFunction(OpenAIEmbeddingFunction(...), store="sqlite:///ttt.db", task="billing")
     collection = client.create_collection("manuals", embedding_function=function)
 
 A collection keeps the function's configuration: that of the inner function, the store's name and the task, never a
@@ -35,7 +35,7 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
 
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
 
-        scope: The task of every query; None is the caller's ``with scope(...)``.
+        task: The task of every query; None is the caller's ``with context(...)``.
 
         tenant: Whose offsets are served; None is the caller's.
 
@@ -50,14 +50,14 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
         inner: EmbeddingFunction[Documents],
         *,
         store: str,
-        scope: str | None = None,
+        task: str | None = None,
         tenant: str | None = None,
         embedder: str = "",
     ) -> None:
         if isinstance(inner, ChromaEmbeddingFunction):
             raise InputError("inner: expected a function without offsets, got ChromaEmbeddingFunction; pass its .inner")
         self.inner = inner
-        self._saved = {"store": checked_store(store), "scope": scope, "tenant": tenant, "embedder": embedder}
+        self._saved = {"store": checked_store(store), "task": task, "tenant": tenant, "embedder": embedder}
         self._steering: Steering | None = None
 
     def __call__(self, input: Documents) -> Embeddings:  # noqa: A002 - Chroma's name
@@ -88,7 +88,7 @@ class ChromaEmbeddingFunction(EmbeddingFunction[Documents]):
     def build_from_config(config: dict[str, Any]) -> ChromaEmbeddingFunction:
         """The function that `get_config` described."""
         inner = known_embedding_functions[config["inner"]].build_from_config(config["inner_config"])
-        rest = {name: config.get(name) for name in ("scope", "tenant")}
+        rest = {name: config.get(name) for name in ("task", "tenant")}
         return ChromaEmbeddingFunction(inner, store=config["store"], embedder=config.get("embedder") or "", **rest)
 
     def default_space(self) -> Space:

@@ -1,10 +1,10 @@
 """DSPy: a retriever whose searches are steered, after its corpus was embedded.
 
-    search = steer(dspy.retrievers.Embeddings(corpus, embedder), offsets=follow(url), scope="billing")
+    search = steer(dspy.retrievers.Embeddings(corpus, embedder), offsets=follow(url), task="billing")
 
 DSPy embeds its corpus and its queries with one object that names no role. Only once the corpus is embedded may that
 object steer: give `steer` a retriever that was built, or loaded, with the embedder itself. Searches run in a thread
-of DSPy's, so the caller's ``with scope(...)`` is not seen there: name the task here, by a function from query to task
+of DSPy's, so the caller's ``with context(...)`` is not seen there: name the task here, by a function from query to task
 where it varies.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from tttembed_rag import Offsets
 from tttembed_rag.errors import InputError
-from tttembed_rag.serving import LiveOffsets, ScopeSource, Steering
+from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
 
 __all__ = ["QueryEmbedder", "steer"]
 
@@ -45,7 +45,7 @@ class QueryEmbedder:
         return np.asarray(turned, dtype=base.dtype)
 
 
-def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, scope: ScopeSource = None) -> RetrieverT:
+def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, task: TaskSource = None) -> RetrieverT:
     """*retriever* itself, whose searches are steered from now on; its corpus keeps its vectors.
 
     Args:
@@ -53,7 +53,7 @@ def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, scope: Scope
 
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
-        scope: The task of every query, or a function from query text to task.
+        task: The task of every query, or a function from query text to task.
 
     Raises:
         InputError: *retriever* has no corpus vectors and embedder, or is steered already.
@@ -63,5 +63,5 @@ def steer(retriever: RetrieverT, *, offsets: Offsets | LiveOffsets, scope: Scope
         raise InputError(f"retriever: expected a dspy Embeddings retriever, got {type(retriever).__name__}")
     if isinstance(embedder, QueryEmbedder):
         raise InputError("retriever: expected one without offsets, got one that is steered already")
-    retriever.embedder = QueryEmbedder(embedder, Steering(offsets, scope))  # type: ignore[attr-defined]
+    retriever.embedder = QueryEmbedder(embedder, Steering(offsets, task))  # type: ignore[attr-defined]
     return retriever

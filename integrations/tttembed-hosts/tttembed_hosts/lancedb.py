@@ -1,7 +1,7 @@
 """LanceDB: an embedding function, registered as ``tttembed``, around any other; searches are steered, rows are not.
 
     function = get_registry().get("tttembed").create(inner="openai", options={"name": "text-embedding-3-small"},
-                                                     store="sqlite:///ttt.db", scope="billing")
+                                                     store="sqlite:///ttt.db", task="billing")
 
 A table keeps the function's configuration: the inner function, the store's name and the task, never a vector. A process
 that opens the table imports this module first. A function that was given to a table stays with it: the documents of a
@@ -37,7 +37,7 @@ class LanceEmbeddingFunction(EmbeddingFunction):
 
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
 
-        scope: The task of every query; None is the caller's ``with scope(...)``.
+        task: The task of every query; None is the caller's ``with context(...)``.
 
         tenant: Whose offsets are served; None is the caller's.
 
@@ -47,7 +47,7 @@ class LanceEmbeddingFunction(EmbeddingFunction):
     inner: str
     options: dict[str, Any] = Field(default_factory=dict)
     store: str
-    scope: str | None = None
+    task: str | None = None
     tenant: str | None = None
     embedder: str = ""
 
@@ -74,7 +74,7 @@ class LanceEmbeddingFunction(EmbeddingFunction):
     def compute_query_embeddings(self, query: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Vectors of queries with their offset."""
         if self._steering is None:
-            named = {"scope": self.scope, "tenant": self.tenant, "embedder": self.embedder}
+            named = {"task": self.task, "tenant": self.tenant, "embedder": self.embedder}
             self._steering = steering_or_base(self.store, **named)
         vectors = self._function.compute_query_embeddings(query, *args, **kwargs)
         text = query if isinstance(query, str) else ""

@@ -18,7 +18,7 @@ from typing import Any
 from tttembed_hosts.extras import require
 from tttembed_rag import Offsets
 from tttembed_rag.errors import InputError
-from tttembed_rag.serving import LiveOffsets, ScopeSource, Steering
+from tttembed_rag.serving import LiveOffsets, Steering, TaskSource
 from tttembed_rag.serving.saved import steered_each
 from tttembed_rag.tools import LearnedToolSearch, Turns, is_outage
 
@@ -40,20 +40,20 @@ class TTTEmbeddingModel(WrapperEmbeddingModel):
 
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
-        scope: The task of every query, a function from query text to task, or a router; a caller's
-            ``with scope(...)`` comes before these two.
+        task: The task of every query, a function from query text to task, or a router; a caller's
+            ``with context(...)`` comes before these two.
 
     Raises:
-        InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *scope* is something else.
+        InputError: *wrapped* is wrapped already, *offsets* are no offsets, or *task* is something else.
     """
 
     def __init__(
-        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, scope: ScopeSource = None
+        self, wrapped: EmbeddingModel | str, *, offsets: Offsets | LiveOffsets, task: TaskSource = None
     ) -> None:
         if isinstance(wrapped, TTTEmbeddingModel):
             raise InputError("wrapped: expected a model without offsets, got TTTEmbeddingModel; pass its .wrapped")
         super().__init__(wrapped)
-        self._steering = Steering(offsets, scope)
+        self._steering = Steering(offsets, task)
 
     async def embed(
         self, inputs: str | Sequence[str], *, input_type: EmbedInputType, settings: EmbeddingSettings | None = None
@@ -76,7 +76,7 @@ def tool_search(search: LearnedToolSearch, *, task: str | None = None, k: int = 
     Args:
         search: The search.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
 
         k: Tools found at most.
     """

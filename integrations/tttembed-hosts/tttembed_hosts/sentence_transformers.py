@@ -1,6 +1,6 @@
 """sentence-transformers: a module with offsets that travels inside a saved model.
 
-    model.append(TTTOffsets(offsets, scope="billing"))      # the last module, after any Normalize
+    model.append(TTTOffsets(offsets, task="billing"))      # the last module, after any Normalize
     model.encode_query("how do I get a refund?")            # with its offset
     model.save_pretrained("steered")
     model = load_steered("steered")
@@ -38,25 +38,25 @@ class TTTOffsets(Module):
     """A module that adds offsets to the vectors of queries; it belongs at the end of a model.
 
     A query has no text any more where it stands: private offsets are found by the caller's
-    ``with scope(..., query_id=...)`` alone.
+    ``with context(..., query_id=...)`` alone.
 
     Args:
         offsets: What was learned; saved with the model.
 
-        scope: The task of every query; None is the caller's ``with scope(...)``. Saved too.
+        task: The task of every query; None is the caller's ``with context(...)``. Saved too.
 
     Raises:
         InputError: *offsets* are something else.
     """
 
-    config_keys = ["scope"]  # noqa: RUF012 - the library's own way to say it
+    config_keys = ["task"]  # noqa: RUF012 - the library's own way to say it
     forward_kwargs = {"task"}  # noqa: RUF012 - the same
 
-    def __init__(self, offsets: Offsets, *, scope: str | None = None) -> None:
+    def __init__(self, offsets: Offsets, *, task: str | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.offsets = checked_offsets(offsets)
-        self.scope = scope
-        self._steering = Steering(offsets, scope)
+        self.task = task
+        self._steering = Steering(offsets, task)
 
     def forward(self, features: dict[str, Any], task: str | None = None, **_: Any) -> dict[str, Any]:
         """The features; with offsets in ``sentence_embedding`` where the *task* is ``query``."""
@@ -71,7 +71,7 @@ class TTTOffsets(Module):
         return features | {"sentence_embedding": steered}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:  # noqa: ARG002
-        """Write the offsets and the scope into a folder of the model."""
+        """Write the offsets and the task into a folder of the model."""
         self.save_config(output_path)
         self.offsets.save(Path(output_path) / _FILE)
 
@@ -105,7 +105,7 @@ class TTTOffsets(Module):
         if paths[0] is None or paths[1] is None:
             raise DataError(f"{model_name_or_path}: expected {_FILE} and {cls.config_file_name} in {subfolder!r}")
         config = json.loads(Path(paths[1]).read_text(encoding="utf-8"))
-        return cls(Offsets.load(paths[0]), scope=config.get("scope"))
+        return cls(Offsets.load(paths[0]), task=config.get("task"))
 
 
 def load_steered(path: str, **options: Any) -> SentenceTransformer:

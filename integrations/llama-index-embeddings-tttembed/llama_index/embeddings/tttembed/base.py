@@ -4,7 +4,7 @@ What to know before wrapping:
 
 - The QueryBundle trap: ``VectorIndexRetriever`` writes the query vector into the caller's
   ``QueryBundle.embedding`` and, where it finds one, never embeds again. A bundle used twice keeps
-  the vector of its first scope and first offsets. Pass strings, or a new bundle per retrieval.
+  the vector of its first task and first offsets. Pass strings, or a new bundle per retrieval.
 - ``KGTableRetriever`` embeds queries as texts, and stores that embed on the server never ask: no
   offset there. Selectors and memory embed queries as queries: as ``Settings.embed_model`` this
   model steers them too.
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag import InputError, LiveOffsets, Offsets, Rewards
 from tttembed_rag.capture import RewardLog, TextVectors
-from tttembed_rag.serving import ScopeSource, Steering
+from tttembed_rag.serving import Steering, TaskSource
 
 
 class TTTEmbedding(BaseEmbedding):
@@ -41,9 +41,9 @@ class TTTEmbedding(BaseEmbedding):
 
         offsets: Learned offsets; `LiveOffsets` where they are replaced while serving.
 
-        scope: The task of every query, a function from query text to task, or a router from base
+        task: The task of every query, a function from query text to task, or a router from base
             vector to task (`tttembed_rag.serving.CentroidRouter`). Without a fixed task, the
-            caller's ``with tttembed_rag.scope(...)`` comes first. A query that nothing gives a
+            caller's ``with tttembed_rag.context(...)`` comes first. A query that nothing gives a
             task looks up the default task; that and an unknown task fall back to the global
             offset, and without one to the base vector.
 
@@ -53,7 +53,7 @@ class TTTEmbedding(BaseEmbedding):
 
     Raises:
         InputError: *embed_model* is no ``BaseEmbedding``, is multi-modal or already wrapped,
-            *offsets* are no ``Offsets`` or of another width than the model says, or *scope* is neither
+            *offsets* are no ``Offsets`` or of another width than the model says, or *task* is neither
             string nor function nor router.
     """
 
@@ -66,12 +66,12 @@ class TTTEmbedding(BaseEmbedding):
         embed_model: BaseEmbedding,
         *,
         offsets: Offsets | LiveOffsets,
-        scope: ScopeSource = None,
+        task: TaskSource = None,
         vectors: TextVectors | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         _check_model(embed_model)
-        steering = Steering(offsets, scope, model=embed_model)
+        steering = Steering(offsets, task, model=embed_model)
         super().__init__(
             model_name=embed_model.model_name,
             embed_batch_size=embed_model.embed_batch_size,
@@ -92,10 +92,10 @@ class TTTEmbedding(BaseEmbedding):
         """The wrapped model."""
         return self._embed_model
 
-    def for_scope(self, scope: ScopeSource) -> TTTEmbedding:
-        """The same model and offsets for another scope; cheap enough for every request."""
+    def for_task(self, task: TaskSource) -> TTTEmbedding:
+        """The same model and offsets for another task; cheap enough for every request."""
         other = self.model_copy()
-        other._steering = self._steering.for_scope(scope)  # noqa: SLF001 - a copy of this very class
+        other._steering = self._steering.for_task(task)  # noqa: SLF001 - a copy of this very class
         return other
 
     def embed_query_base(self, query: str) -> Embedding:

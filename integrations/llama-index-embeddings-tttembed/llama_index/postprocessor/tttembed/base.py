@@ -15,7 +15,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
 from tttembed_rag.judges import Judge, Scores, checked_judge, rewards_of
-from tttembed_rag.serving import FailureLog, FirstPass, ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +34,20 @@ class RewardPostprocessor(BaseNodePostprocessor):
 
         top_n: Nodes kept, >= 1; None keeps all.
 
-        scope: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
+        task: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
 
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
 
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
-            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
+            ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
 
     Raises:
-        InputError: The log is for another judge, *top_n* is below 1, or *scope* is neither string nor function.
+        InputError: The log is for another judge, *top_n* is below 1, or *task* is neither string nor function.
     """
 
     _log: Log = PrivateAttr()
     _judge: Judge | None = PrivateAttr()
-    _scope: ScopeSource = PrivateAttr()
+    _task: TaskSource = PrivateAttr()
     _top_n: int | None = PrivateAttr()
     _vectors: TextVectors | None = PrivateAttr()
     _source: str | None = PrivateAttr()
@@ -59,7 +59,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         judge: Judge | None = None,
         *,
         top_n: int | None = None,
-        scope: ScopeSource = None,
+        task: TaskSource = None,
         vectors: TextVectors | None = None,
         source: str | None = "",
     ) -> None:
@@ -71,7 +71,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         self._top_n = top_n
         self._log = log
         self._judge = judge
-        self._scope = checked_scope(scope)
+        self._task = checked_task(task)
         self._vectors = vectors
         self._source = source
 
@@ -114,7 +114,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
     def _kept(
         self, nodes: list[NodeWithScore], query: str, texts: list[str], scores: Scores | None
     ) -> list[NodeWithScore]:
-        task = resolve_scope(self._scope, query)
+        task = resolve_task(self._task, query)
         if self._vectors is not None:
             self._vectors.note(ids_of(nodes))
         if self._judge is None or scores is None:

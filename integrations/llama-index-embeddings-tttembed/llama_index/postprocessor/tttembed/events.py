@@ -14,39 +14,39 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.serving import FailureLog, ScopeSource, checked_scope, resolve_scope
+from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
 
 # The instrument tag that names the task.
-SCOPE_TAG = "tttembed_scope"
+TASK_TAG = "tttembed_task"
 
 
 class RewardEventHandler(BaseEventHandler):
     """Notes the nodes of every retrieval, to be judged later: by `RewardLog.score_waiting`, or from a store.
 
     Add it to a dispatcher once: dispatchers have no way to remove it, so *enabled* turns it off. The
-    task is the ``tttembed_scope`` of ``instrument_tags``, else as in `TTTEmbedding`. Nested
+    task is the ``tttembed_task`` of ``instrument_tags``, else as in `TTTEmbedding`. Nested
     retrievers report the same pairs twice; the log keeps a pair once.
 
     Args:
         log: Keeps queries and nodes.
 
-        scope: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
+        task: As in `TTTEmbedding`, best the wrapped model itself; a router sees no vector here, and names no task.
 
         vectors: Keeps the id of each node in the index; give the same to `TTTEmbedding.rewards`.
     """
 
     enabled: bool = True
     _log: Log = PrivateAttr()
-    _scope: ScopeSource = PrivateAttr()
+    _task: TaskSource = PrivateAttr()
     _vectors: TextVectors | None = PrivateAttr()
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
 
-    def __init__(self, log: Log, *, scope: ScopeSource = None, vectors: TextVectors | None = None) -> None:
+    def __init__(self, log: Log, *, task: TaskSource = None, vectors: TextVectors | None = None) -> None:
         super().__init__()
         self._log = log
-        self._scope = checked_scope(scope)
+        self._task = checked_task(task)
         self._vectors = vectors
 
     @classmethod
@@ -61,8 +61,8 @@ class RewardEventHandler(BaseEventHandler):
         try:
             asked = event.str_or_query_bundle
             query = asked.query_str if isinstance(asked, QueryBundle) else asked
-            named = (event.tags or {}).get(SCOPE_TAG)
-            task = named if isinstance(named, str) else resolve_scope(self._scope, query)
+            named = (event.tags or {}).get(TASK_TAG)
+            task = named if isinstance(named, str) else resolve_task(self._task, query)
             self._log.observe(query, read_texts(event.nodes), task=task)
             if self._vectors is not None:
                 self._vectors.note(ids_of(event.nodes))

@@ -49,7 +49,7 @@ class RewardRetriever(BaseRetriever):
         top_n: Nodes returned, >= 1.
 
         source: Who gives the judge's scores: empty is the judge itself, None the source of the caller's
-            ``with tttembed_rag.scope(..., source=...)``, where each agent judges for itself.
+            ``with tttembed_rag.context(..., source=...)``, where each agent judges for itself.
 
         callback_manager: LlamaIndex's callbacks.
 

@@ -28,7 +28,7 @@ class LearnedToolRetriever(ObjectRetriever[BaseTool]):
 
         k: Tools found at most.
 
-        task: The task key of all requests; None is the caller's `scope`.
+        task: The task key of all requests; None is the caller's `context`.
     """
 
     def __init__(

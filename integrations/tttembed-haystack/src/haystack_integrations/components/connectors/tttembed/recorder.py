@@ -6,7 +6,7 @@ from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
 
-from tttembed_rag import current_scope, scope
+from tttembed_rag import context, current_task
 from tttembed_rag.capture import Known, StoreLog
 from tttembed_rag.serving.saved import checked_store, url_of
 
@@ -27,7 +27,7 @@ class TTTRecorder:
 
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
 
-        scope: The task of queries whose run names none; None is the caller's ``with tttembed_rag.scope(...)``.
+        task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
 
         fingerprint: That of the embedding model, whose document vectors are noted where documents carry them.
 
@@ -41,13 +41,13 @@ class TTTRecorder:
         *,
         judge: str = "",
         scale: str = "probability",
-        scope: str | None = None,
+        task: str | None = None,
         fingerprint: str = "",
     ) -> None:
         self.store = checked_store(store)
         self.judge = judge
         self.scale = scale
-        self.scope = scope
+        self.task = task
         self.fingerprint = fingerprint
         self.log = StoreLog(url_of(store), judge, scale=scale, embedder=fingerprint)
 
@@ -56,7 +56,7 @@ class TTTRecorder:
         self,
         query: str,
         documents: list[Document],
-        scope: str | None = None,
+        task: str | None = None,
         tenant: str | None = None,
         embedding: list[float] | None = None,
         source: str | None = "",
@@ -68,16 +68,16 @@ class TTTRecorder:
 
             documents: In the retriever's order, or a ranker's.
 
-            scope: Its task; None is that of the component.
+            task: Its task; None is that of the component.
 
             tenant: Whose it is; None is the caller's.
 
             embedding: Its *base* vector, from the embedder without offsets; None leaves it to whoever knows the model.
 
             source: Who gave the scores, such as a user who rated the documents; empty is the judge itself, None the
-                source of the caller's ``with tttembed_rag.scope(..., source=...)``.
+                source of the caller's ``with tttembed_rag.context(..., source=...)``.
         """
-        self._note(query, documents, scope or self.scope or current_scope(), tenant, embedding, source)
+        self._note(query, documents, task or self.task or current_task(), tenant, embedding, source)
         return {"documents": documents}
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class TTTRecorder:
             store=self.store,
             judge=self.judge,
             scale=self.scale,
-            scope=self.scope,
+            task=self.task,
             fingerprint=self.fingerprint,
         )
         return kept
@@ -110,7 +110,7 @@ class TTTRecorder:
         shown = [one for one in documents if one.content and (not self.judge or one.score is not None)]
         texts = [one.content or "" for one in shown]
         known = Known(vector=embedding, document_vectors=[one.embedding for one in shown])
-        with scope(task, tenant=tenant):
+        with context(task=task, tenant=tenant):
             if self.judge:
                 self.log.record(query, texts, [one.score for one in shown], task=task, known=known, source=source)
             else:

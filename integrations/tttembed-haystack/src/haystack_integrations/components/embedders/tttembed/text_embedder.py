@@ -7,7 +7,7 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
-from tttembed_rag import InputError, current_scope, scope
+from tttembed_rag import InputError, context, current_task
 from tttembed_rag.serving import Steering
 from tttembed_rag.serving.saved import checked_store, steering_of
 
@@ -25,7 +25,7 @@ class TTTTextEmbedder:
 
         store: Where offsets come from: the URL of a store, ``env:NAME`` for a URL in a variable, or an offsets file.
 
-        scope: The task of queries whose run names none; None is the caller's ``with tttembed_rag.scope(...)``.
+        task: The task of queries whose run names none; None is the caller's ``with tttembed_rag.context(...)``.
 
         tenant: Whose offsets are served; None is the caller's.
 
@@ -40,7 +40,7 @@ class TTTTextEmbedder:
         embedder: TextEmbedder,
         *,
         store: str,
-        scope: str | None = None,
+        task: str | None = None,
         tenant: str | None = None,
         fingerprint: str = "",
     ) -> None:
@@ -48,7 +48,7 @@ class TTTTextEmbedder:
             raise InputError("embedder: expected one without offsets, got TTTTextEmbedder; pass its .embedder")
         self.embedder = embedder
         self.store = checked_store(store)
-        self.scope = scope
+        self.task = task
         self.tenant = tenant
         self.fingerprint = fingerprint
         self._steering: Steering | None = None
@@ -61,31 +61,31 @@ class TTTTextEmbedder:
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     def run(
-        self, text: str, scope: str | None = None, tenant: str | None = None, query_id: str | None = None
+        self, text: str, task: str | None = None, tenant: str | None = None, query_id: str | None = None
     ) -> dict[str, Any]:
         """What the wrapped embedder gives, its ``embedding`` with the offset.
 
         Args:
             text: The query.
 
-            scope: Its task; None is that of the component.
+            task: Its task; None is that of the component.
 
             tenant: Whose it is; None is that of the component.
 
             query_id: The id it was recorded under; None finds it by its text.
         """
-        return self._steered(self.embedder.run(text=text), text, scope, tenant, query_id)
+        return self._steered(self.embedder.run(text=text), text, task, tenant, query_id)
 
     @component.output_types(embedding=list[float], meta=dict[str, Any])
     async def run_async(
-        self, text: str, scope: str | None = None, tenant: str | None = None, query_id: str | None = None
+        self, text: str, task: str | None = None, tenant: str | None = None, query_id: str | None = None
     ) -> dict[str, Any]:
         """The same from the wrapped embedder's own ``run_async``, or from ``run`` where it has none."""
         if hasattr(self.embedder, "run_async"):
             result = await self.embedder.run_async(text=text)
         else:
             result = self.embedder.run(text=text)
-        return self._steered(result, text, scope, tenant, query_id)
+        return self._steered(result, text, task, tenant, query_id)
 
     def to_dict(self) -> dict[str, Any]:
         """What a saved pipeline keeps."""
@@ -93,7 +93,7 @@ class TTTTextEmbedder:
             self,
             embedder=self.embedder,
             store=self.store,
-            scope=self.scope,
+            task=self.task,
             tenant=self.tenant,
             fingerprint=self.fingerprint,
         )
@@ -114,8 +114,8 @@ class TTTTextEmbedder:
         self, result: dict[str, Any], text: str, task: str | None, tenant: str | None, query_id: str | None
     ) -> dict[str, Any]:
         steering = self._ready()
-        named = task if task is not None else self.scope
+        named = task if task is not None else self.task
         if named is not None:
-            steering = steering.for_scope(named)
-        with scope(current_scope(), tenant=tenant, query_id=query_id):
+            steering = steering.for_task(named)
+        with context(task=current_task(), tenant=tenant, query_id=query_id):
             return {**result, "embedding": steering.apply(result["embedding"], text)}

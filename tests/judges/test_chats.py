@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tttembed_rag import InputError
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges import ChatService, Patience, check_judge, open_judge
+from tttembed_rag.judges import AnthropicChat, OpenAIChat, Patience, check_judge, open_judge
 from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.testing import word_overlap
 
@@ -52,32 +54,70 @@ def test_a_server_that_needs_no_key(serve):
     """Ollama and vLLM are asked without one."""
     server = serve(openai)
 
-    assert "river Seine" not in str(ChatService("openai", "m", url=server.url)("a prompt"))
+    assert "river Seine" not in str(OpenAIChat("m", url=server.url)("a prompt"))
     assert "authorization" not in server.asked[0][1]
+
+
+def test_what_stands_behind_the_question_mark_is_in_no_log(serve, caplog):
+    """It may be a key; it is sent all the same."""
+    server = serve(openai)
+    with caplog.at_level(logging.INFO):
+        OpenAIChat("m", url=f"{server.url}/v1?key=s3cret")("p")
+
+    assert server.asked[0][0] == "/v1/chat/completions?key=s3cret"
+    assert "HTTP Request: POST" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_service_is_asked_again(serve, status):
+    """As long as it says, by openai's own patience."""
+    server = serve(lambda path, body, n: (status, {"retry-after": "0.01"}, {}) if n == 1 else openai(path, body, n))
+
+    assert OpenAIChat("m", url=server.url, patience=Patience(attempts=2))("p") is not None
+    assert len(server.asked) == 2
+
+
+def test_azure_takes_the_key_in_a_header_of_its_own(monkeypatch):
+    """And not as a bearer token."""
+    chat = OpenAIChat("m", url="https://mine.openai.azure.com/openai/v1?api-version=preview", key="k")
+    sent = []
+
+    def answer(request):
+        sent.append(request)
+        raise RuntimeError("not sent")
+
+    chat.client._client.event_hooks["request"].append(answer)
+    with pytest.raises(RuntimeError):
+        chat("p")
+
+    assert sent[0].headers["api-key"] == "k"
+    assert "authorization" not in sent[0].headers
+    assert chat.request("p").keys() == {"model", "max_completion_tokens", "messages"}
 
 
 def test_the_namesake_needs_a_key():
     """Without a key nothing is sent, and the variable is named."""
     with pytest.raises(InputError, match="key: expected one in the environment variable ANTHROPIC_API_KEY, found none"):
-        ChatService("anthropic", "m")
+        AnthropicChat("m")
 
 
 def test_a_temperature_is_sent_and_told_apart(serve):
     """It decides the answers, and so is part of the settings."""
     server = serve(openai)
-    service = ChatService("openai", "m", url=server.url, temperature=0.0)
+    service = OpenAIChat("m", url=server.url, temperature=0.0)
     service("p")
 
     assert server.asked[0][2]["temperature"] == 0.0
-    assert service.settings != ChatService("openai", "m", url=server.url).settings
+    assert service.settings != OpenAIChat("m", url=server.url).settings
 
 
 @pytest.mark.parametrize(
-    ("protocol", "said"),
+    ("chat", "said"),
     [
-        ("openai", {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
+        (OpenAIChat, {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
         (
-            "anthropic",
+            AnthropicChat,
             {
                 "content": [{"type": "text", "text": "Score: 4"}],
                 "stop_reason": "max_tokens",
@@ -86,16 +126,16 @@ def test_a_temperature_is_sent_and_told_apart(serve):
         ),
     ],
 )
-def test_an_answer_that_was_cut_off_is_none(serve, protocol, said):
+def test_an_answer_that_was_cut_off_is_none(serve, chat, said):
     """What a model would have said last is not guessed."""
-    assert ChatService(protocol, "m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
+    assert chat("m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
 
 
 def test_another_answer_is_an_error(serve):
     """A server of another kind is named, with what it said."""
     server = serve(lambda *_: (200, {}, {"hello": "there"}))
     with pytest.raises(JudgeError, match=r"expected an answer of openai's chat, got .*hello"):
-        ChatService("openai", "m", url=server.url, patience=ONCE)("p")
+        OpenAIChat("m", url=server.url, patience=ONCE)("p")
 
 
 class TestPython:
