@@ -158,7 +158,11 @@ def public_packages() -> list[str]:
     """The packages whose docstring does not say that they may change, the package itself first."""
     found = ["tttembed_rag"]
     for below in walk_packages(tttembed_rag.__path__, "tttembed_rag."):
-        if below.ispkg and below.name.rpartition(".")[0] in found and PRIVATE not in str(import_module(below.name).__doc__):
+        if (
+            below.ispkg
+            and below.name.rpartition(".")[0] in found
+            and PRIVATE not in str(import_module(below.name).__doc__)
+        ):
             found.append(below.name)
     return found
 

@@ -76,9 +76,11 @@ def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         if line not in made:
             made[line] = tmp_path_factory.mktemp("environment")
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", made[line]], check=True)
-            options = ["--quiet", "--find-links", wheels, "--constraint", REPO / "constraints.txt"]
+            name, bracket, extras = line.strip("'").partition("[")
+            ours = [next(wheels.glob(f"{one.replace('-', '_')}-*.whl")) for one in ("tttembed-rag", name)]
+            options = ["--quiet", "--constraint", REPO / "constraints.txt", ours[0], f"{ours[1]}{bracket}{extras}"]
             pip = [sys.executable, "-m", "pip", "--python", made[line] / "bin" / "python", "install"]
-            subprocess.run([*pip, *options, line.strip("'")], check=True)
+            subprocess.run([*pip, *options], check=True)
         return made[line] / "bin"
 
     return environment
