@@ -78,7 +78,7 @@ for line in sys.stdin:
         vectors = draw.normal(size=(1 + private, width)).astype(np.float32) / 30
         own = [Offset("query", row, 0.9, 1, evidence, None, "t", str(n)) for n, row in enumerate(vectors[1:])]
         offsets = Offsets([Offset("global", vectors[0], 0.9, 64, evidence), *own], width=width)
-        version, count = store.publish(offsets, by="benchmark", tenant=tenant), count + 1
+        version, count = store.registry.publish(offsets, by="benchmark", tenant=tenant), count + 1
         at = time.time()
         time.sleep(max(0.0, min(every * count, seconds) - (time.perf_counter() - began)))
     print(json.dumps([version.number, at, count]), flush=True)

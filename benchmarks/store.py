@@ -159,7 +159,7 @@ def elsewhere(what: str, code: str, *arguments: str) -> dict[str, Any]:
 
 def whole(store: Store, url: str, folder: Path) -> Iterator[dict[str, Any]]:
     """What people and workers ask of the whole store, and last what deletes."""
-    store.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
+    store.registry.publish(fit(store.rewards(JUDGE, last=1000), scope="task", gate=False), by="benchmark")
     yield elsewhere("a process that asks nothing", "import tttembed_rag.stores")
     yield elsewhere("rewards of the last 10,000 queries", READ, url, JUDGE)
     yield elsewhere("tttembed show", COMMAND, "show", url)

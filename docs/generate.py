@@ -13,6 +13,7 @@ import click
 from tttembed_rag.cli import main
 from tttembed_rag.gate import thresholds
 from tttembed_rag.stores import schema
+from tttembed_rag.tools.learning import CONTRADICTED
 
 HERE = Path(__file__).parent
 SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query vectors; published only on evidence."
@@ -20,7 +21,7 @@ SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query v
 
 def pages() -> dict[str, str]:
     """The generated pages by their paths below this folder."""
-    written = {f"verdicts/{question.code}.md": verdict(question) for question in thresholds.QUESTIONS}
+    written = {f"verdicts/{question.code}.md": verdict(question) for question in (*thresholds.QUESTIONS, CONTRADICTED)}
     written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
@@ -31,19 +32,22 @@ def pages() -> dict[str, str]:
 
 
 def verdict(question: thresholds.Question) -> str:
-    """The page of one answer of the gate."""
+    """The page of one answer of the gate, or of the search over tools."""
+    gate = "All questions, in the order in which they are asked: [the gate](../explain/gate.md)."
+    whole = "How the search over tools learns: [tools](../tools.md)." if question is CONTRADICTED else gate
     return (
         f"# {question.code}: {question.asks}\n\n"
         f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
         f"**How it is tested.** {question.test}\n\n"
         f"**What to do.** {question.advice}\n\n"
-        "All questions, in the order in which they are asked: [the gate](../explain/gate.md).\n"
+        f"{whole}\n"
     )
 
 
 def sentence(answer: str) -> str:
     """The answer with words for the values that evidence fills in."""
-    return answer.format_map(Words(n="one", norm="too large", other="another offset", found="the labels say otherwise"))
+    said = {"norm": "too large", "other": "another offset", "found": "the labels say otherwise", "loss": "some"}
+    return answer.format_map(Words(said, n="one"))
 
 
 class Words(dict[str, str]):
@@ -64,7 +68,8 @@ what it does to one query, and fresh rewards keep testing it in [production](../
 
 def index() -> str:
     """The list of all verdicts."""
-    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in thresholds.QUESTIONS]
+    asked = (*thresholds.QUESTIONS, CONTRADICTED)
+    rows = [f"| [{one.code}]({one.code}.md) | {sentence(one.answer)} |" for one in asked]
     return "\n".join(
         [
             "# Verdicts",

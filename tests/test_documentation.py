@@ -29,6 +29,7 @@ from tttembed_rag.demo import tools as tools_demo
 from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
+from tttembed_rag.tools.learning import CONTRADICTED
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
@@ -120,18 +121,6 @@ def write_offsets(path: Path) -> None:
     Offsets([Offset("global", np.ones(48, np.float32), 0.9, 9, evidence)], width=48).save(path)
 
 
-def write_results(path: Path) -> None:
-    """The results of a batch for all requests in the folder, as a chat model that knows Paris would have them."""
-    lines = [line for file in Path().glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
-    results = []
-    for request in (json.loads(line) for line in lines if '"body"' in line and '"messages"' in line):
-        grade = 5 if "Paris" in request["body"]["messages"][0]["content"] else 2
-        choice = {"finish_reason": "stop", "message": {"content": f"Score: {grade}"}}
-        response = {"status_code": 200, "body": {"choices": [choice]}}
-        results.append(json.dumps({"custom_id": request["custom_id"], "response": response, "error": None}))
-    path.write_text("\n".join(results) + "\n", encoding="utf-8")
-
-
 def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
     """The name of the command and its parameters; an option that does not exist is an error."""
     if arguments[0] in ("--help", "--version"):
@@ -157,8 +146,6 @@ def provide(parameters: dict[str, Any]) -> None:
         source.write_text("\n".join(["query,document,thumb", *votes]), encoding="utf-8")
     if kind == "feedback" and not Path(path).exists():
         Path(path).write_text("query_id,doc_id,signal,value,position\nq0,d0,click,1,1\n", encoding="utf-8")
-    for results in parameters.get("read_batch", ()):
-        write_results(results)
     if isinstance(file := parameters.get("file"), Path) and not file.exists():
         write_offsets(file)
 
@@ -367,8 +354,8 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
 
 
 def test_every_verdict_has_a_page() -> None:
-    """A code of the gate can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, *(question.code for question in QUESTIONS)}
+    """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
+    codes = {PUBLISHED, CONTRADICTED.code, *(question.code for question in QUESTIONS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

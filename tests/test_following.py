@@ -63,18 +63,18 @@ class TestWhatIsServed:
 
     def test_a_version_is_served_and_rolled_back(self, store, live, steering):
         """Publishing and rolling back reach a running process."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         first = eventually(lambda: live.status.version == 1) and steering.apply(BASE, "q")
-        store.publish(offsets_of(2), by="test")
+        store.registry.publish(offsets_of(2), by="test")
         second = eventually(lambda: live.status.version == 2) and steering.apply(BASE, "q")
-        store.rollback(by="test")
+        store.registry.rollback(by="test")
 
         assert (first, second) == (offsets_of(1).apply(BASE), offsets_of(2).apply(BASE))
         assert eventually(lambda: steering.apply(BASE, "q") == first)
 
     def test_what_is_live_is_served_from_the_first_query_on(self, store):
         """A process that starts serves no base vector while it reads."""
-        store.publish(offsets_of(1), by="test", tenant="acme")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
 
         steering = Steering(follow(store, tenants=["acme"]))
 
@@ -87,7 +87,7 @@ class TestWhatIsServed:
         steering, held = Steering(live), []
         for number in range(1, 6):
             for tenant in ("acme", "beta"):
-                store.publish(offsets_of(number), by="test", tenant=tenant)
+                store.registry.publish(offsets_of(number), by="test", tenant=tenant)
                 with context(tenant=tenant):
                     assert eventually(lambda number=number: steering.apply(BASE, "q") == offsets_of(number).apply(BASE))
                     held.append(weakref.ref(live.current))
@@ -98,7 +98,7 @@ class TestWhatIsServed:
     @pytest.mark.parametrize("tenant", [None, ""])
     def test_halting_serves_base_vectors(self, store, live, steering, tenant):
         """The store's kill switch works in every process, and resuming brings the offsets back."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
         store.registry.halt(tenant=tenant, by="test", note="complaints")
         halted = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
@@ -109,7 +109,7 @@ class TestWhatIsServed:
 
     def test_the_environment_switches_off(self, store, live, steering, monkeypatch):
         """TTTEMBED_OFF=1 takes the offsets away while running, and taking it back brings them again."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
         monkeypatch.setenv("TTTEMBED_OFF", "1")
         off = eventually(lambda: steering.apply(BASE, "q") == BASE) and live.status.reason
@@ -121,7 +121,7 @@ class TestWhatIsServed:
 
     def test_offsets_of_another_embedder_are_not_served(self, store, caplog):
         """A version learned for another model leaves queries alone, with one line in the log."""
-        store.publish(offsets_of(1), by="test", embedder="minilm@1")
+        store.registry.publish(offsets_of(1), by="test", embedder="minilm@1")
         wrong, right = follow(store, embedder="other@2"), follow(store, embedder="minilm@1")
 
         served = [Steering(wrong).apply(BASE, "q") for _ in range(3)]
@@ -135,7 +135,7 @@ class TestWhatIsServed:
 
     def test_another_width_is_served_as_it_came(self, store, caplog):
         """Offsets of a wider model do no harm to vectors of this one."""
-        store.publish(Offsets([Offset("global", np.ones(3), 0.8, 4, UNGATED)], width=3), by="test")
+        store.registry.publish(Offsets([Offset("global", np.ones(3), 0.8, 4, UNGATED)], width=3), by="test")
 
         assert Steering(follow(store)).apply(BASE, "q") == BASE
         assert "expected shape (m, 3) or (3,)" in caplog.text
@@ -155,7 +155,7 @@ class TestWhatIsServed:
         for reader in readers:
             reader.start()
         for seed in range(12):
-            store.publish(offsets_of(seed), by="test")
+            store.registry.publish(offsets_of(seed), by="test")
             time.sleep(0.1)
         last = eventually(lambda: seen and seen[-1] == whole[-1])
         done.set()
@@ -233,7 +233,7 @@ class TestHowOftenItLooks:
         load = store._load
         store._load = lambda number: loaded.append(number) or load(number)
         for seed in range(20):
-            store.publish(offsets_of(seed), by="test")
+            store.registry.publish(offsets_of(seed), by="test")
 
         assert eventually(lambda: live.status.version == 20)
         assert len(loaded) < 10
@@ -245,8 +245,8 @@ class TestTenants:
 
     def test_a_tenant_is_served_its_own_offsets(self, store, live, steering):
         """Own offsets, else the shared ones; a fixed tenant needs no task."""
-        store.publish(offsets_of(0), by="test")
-        store.publish(offsets_of(1), by="test", tenant="acme")
+        store.registry.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
 
         def served(tenant):
             with context(task="any", tenant=tenant):
@@ -259,7 +259,7 @@ class TestTenants:
 
     def test_a_halted_tenant_alone_is_served_base_vectors(self, store, steering):
         """Others go on."""
-        store.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(0), by="test")
         store.registry.halt(tenant="acme", by="test", note="theirs")
 
         def served(tenant):
@@ -276,7 +276,7 @@ class TestTenants:
         for name in (good, *bad):
             with context(tenant=name):
                 steering.apply(BASE, "q")
-        store.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(0), by="test")
 
         assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(0).apply(BASE))
         with context(tenant=good):
@@ -287,7 +287,7 @@ class TestTenants:
 
     def test_a_tenant_that_is_met_later_is_read_at_once(self, store):
         """Its queries do not wait for the next look at the store."""
-        store.publish(offsets_of(1), by="test", tenant="acme")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
         live = follow(store, every=60)
 
         with context(tenant="acme"):
@@ -300,7 +300,7 @@ class TestTenants:
         follower = Follower(store, every=60)
         follower.refresh()
         store.registry.halt(tenant="acme", by="test")
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         follower._wanted.add("acme")
         follower.round()
 
@@ -314,7 +314,7 @@ class TestTenants:
             store.registry.halt(tenant=tenant, by="test")
         follower = follow(counted, tenants=[*tenants, "\ud800"], every=60)._source
         before, counted.asked = counted.asked, ()
-        store.publish(offsets_of(1), by="test", tenant="t7")
+        store.registry.publish(offsets_of(1), by="test", tenant="t7")
         follower.refresh([*tenants, "\ud800"])
 
         assert sorted(before) == sorted(["", "generations", *tenants])
@@ -334,7 +334,7 @@ class TestTenants:
             served = {(now.version, now.reason) for now in map(follower.snapshot, tenants)}
             looks.append((counted.asked, served))
 
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         look()
         store.registry.halt(by="test", note="all wrong")
         look()
@@ -364,9 +364,9 @@ class TestTenants:
     def test_made_up_names_push_nobody_out(self, store, monkeypatch):
         """Names that requests invent are served what is shared, at once, and nothing is kept of them."""
         monkeypatch.setattr("tttembed_rag.serving.following._MOST_TENANTS", 5)
-        store.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(0), by="test")
         for number in range(5):
-            store.publish(offsets_of(1), by="test", tenant=f"t{number}")
+            store.registry.publish(offsets_of(1), by="test", tenant=f"t{number}")
         live = follow(store, tenants=[f"t{number}" for number in range(5)], every=0.01)
         steering, served = Steering(live), []
         for number in range(3000):
@@ -399,7 +399,7 @@ class TestTenants:
 
     def test_a_share_of_queries_keeps_its_base_vectors(self, store):
         """About as many as asked, the same ones each time, also for another tenant and in another process."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         texts = [f"question {number}" for number in range(1000)]
         live = follow(store, base_share=0.3)
 
@@ -419,8 +419,8 @@ class TestTenants:
 
     def test_a_tenant_may_be_required(self, store):
         """A query without one is served its base vector, and counted; one with a tenant its own, or the shared ones."""
-        store.publish(offsets_of(0), by="test")
-        store.publish(offsets_of(1), by="test", tenant="acme")
+        store.registry.publish(offsets_of(0), by="test")
+        store.registry.publish(offsets_of(1), by="test", tenant="acme")
         live = follow(store, tenants=["acme"], tenant_required=True)
         steering = Steering(live)
         without = [steering.apply(BASE, "q")]
@@ -442,7 +442,7 @@ class TestOutages:
 
     def test_the_last_version_stays(self, store, live, steering, tmp_path, caplog):
         """What was served goes on, one line is logged, the status says so; later it catches up."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
         store.close()
         (tmp_path / "data").rename(tmp_path / "away")
@@ -450,7 +450,7 @@ class TestOutages:
         time.sleep(0.1)
         during, lines = (steering.apply(BASE, "q"), live.status), len(caplog.records)
         (tmp_path / "away").rename(tmp_path / "data")
-        store.publish(offsets_of(2), by="test")
+        store.registry.publish(offsets_of(2), by="test")
 
         assert served
         assert noticed
@@ -464,7 +464,7 @@ class TestOutages:
     def test_a_store_that_says_nothing_does_not_answer(self, store, monkeypatch, caplog):
         """A server that hangs raises no error: the status says so, and one line is logged as queries are answered."""
         monkeypatch.setattr("tttembed_rag.serving.following._PATIENCE", 0.1)
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         hung = Hung(store)
         live = follow(hung, every=0.01)
         steering = Steering(live)
@@ -486,7 +486,7 @@ class TestOutages:
         before = Steering(live).apply(BASE, "q"), live.status
         (tmp_path / "later").mkdir()
         with open_store(f"sqlite:///{tmp_path}/later/ttt.db") as store:
-            store.publish(offsets_of(1), by="test")
+            store.registry.publish(offsets_of(1), by="test")
 
         assert before[0] == BASE
         assert "unable to open database file" in before[1].error
@@ -498,18 +498,18 @@ class TestOutages:
         """Bytes that are no offsets are refused with one line; what was served stays."""
         import sqlite3
 
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         served = eventually(lambda: live.status.version == 1)
         store.registry.halt(tenant="", by="test", note="so that nothing is read yet")
         halted = eventually(lambda: live.status.offsets is None)
-        number = store.publish(offsets_of(2), by="test").number
+        number = store.registry.publish(offsets_of(2), by="test").number
         with sqlite3.connect(sqlite_url.removeprefix("sqlite:///")) as bare:
             bare.execute("UPDATE versions SET content = substr(content, 1, 40) WHERE number = ?", (number,))
         bare.close()
         store.registry.resume(tenant="", by="test")
         noticed = eventually(lambda: live.status.error is not None)
         time.sleep(0.1)
-        store.rollback(by="test", to=1)
+        store.registry.rollback(by="test", to=1)
 
         assert (served, halted, noticed) == (True, True, True)
         assert len(caplog.records) == 1
@@ -549,17 +549,17 @@ class TestLife:
     def test_the_shortest_interval_holds(self, store):
         """Who must be quick is, whoever followed the same store before."""
         slow, quick = follow(store, every=60), follow(store, every=0.01)
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
 
         assert eventually(lambda: slow.status.version == quick.status.version == 1)
 
     def test_closed_offsets_stay_as_they_are(self, store):
         """After closing, what was served last is served for good; what was never read is the base vector."""
-        store.publish(offsets_of(1), by="test")
-        store.publish(offsets_of(3), by="test", tenant="unread")
+        store.registry.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(3), by="test", tenant="unread")
         live = follow(store, every=0.01)
         live.close()
-        store.publish(offsets_of(2), by="test")
+        store.registry.publish(offsets_of(2), by="test")
         time.sleep(0.05)
 
         assert Steering(live).apply(BASE, "q") == offsets_of(1).apply(BASE)
@@ -571,7 +571,7 @@ class TestLife:
     @pytest.mark.parametrize(("share", "served"), [(0.0, offsets_of(1).apply(BASE)), (1.0, BASE)])
     def test_a_pickle_follows_by_itself(self, sqlite_url, store, share, served):
         """Another process that unpickles them follows the same store, and serves as many base vectors."""
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         pickled = pickle.dumps(Steering(follow(sqlite_url, base_share=share)))
         code = (
             "import pickle, sys\n"
@@ -617,7 +617,7 @@ print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
         command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, sqlite_url, ",".join(map(str, BASE))]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             lines = [process.stdout.readline() for _ in range(2)]
-            store.publish(offsets_of(1), by="test")
+            store.registry.publish(offsets_of(1), by="test")
             rest = process.stdout.read().splitlines()
 
         expected = str(offsets_of(1).apply(BASE))
@@ -630,7 +630,7 @@ def test_a_restarted_server_is_met_again(server, caplog):
     start, stop = server
     url = start()
     with open_store(url) as store, StoreLog(url) as log:
-        store.publish(offsets_of(1), by="test")
+        store.registry.publish(offsets_of(1), by="test")
         live = follow(url, every=0.02)
         steering = Steering(live)
         log.observe("before", ["a"])
@@ -642,7 +642,7 @@ def test_a_restarted_server_is_met_again(server, caplog):
             during = steering.apply(BASE, "q")
             start()
             back = eventually(lambda: live.status.error is None) and log.flush(20)
-        store.publish(offsets_of(2), by="test")
+        store.registry.publish(offsets_of(2), by="test")
 
         assert (flushed, noticed, back) == (True, True, True)
         assert during == offsets_of(1).apply(BASE)
@@ -659,7 +659,7 @@ def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         monkeypatch.chdir(tmp_path / folder)
         with open_store("sqlite:///here.db") as store:
-            store.publish(offsets_of(len(folder) + ord(folder[0])), by="test", note=folder)
+            store.registry.publish(offsets_of(len(folder) + ord(folder[0])), by="test", note=folder)
         alive.append(follow("sqlite:///here.db"))
         found.append(Steering(alive[-1]).apply(np.ones(WIDTH), "asked"))
 

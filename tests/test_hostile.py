@@ -261,7 +261,9 @@ class TestTenants:
                     )
             both = store.rewards("j")
             shared = [*fit(both, scope="task", gate=False).values(), *fit(both, scope="query", gate=False).values()]
-            store.publish(Offsets(shared, width=both.width), by="test", note="task:BETA-LAYOFFS-2026 of judge-of-beta")
+            store.registry.publish(
+                Offsets(shared, width=both.width), by="test", note="task:BETA-LAYOFFS-2026 of judge-of-beta"
+            )
         return sqlite_url
 
     def test_a_report_names_nothing_of_others(self, shared):

@@ -207,7 +207,7 @@ def write(folder, **changes):
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"doc_id": None}, DataError, "documents: expected a column doc_id, found none"),
+        ({"doc_id": None}, DataError, "documents/part.parquet: expected a column doc_id, found vector"),
         ({"rewards": None}, DataError, "part.parquet: expected a column rewards, found vector, doc_ids"),
         ({"doc_id": ["a", "a"]}, DataError, "expected unique doc_ids, got 1 for 2 documents"),
         ({"doc_ids": [["a"], ["a", "z"]]}, DataError, "expected doc_ids of documents/, got 'z'"),
@@ -227,7 +227,8 @@ def write(folder, **changes):
         ({"vector": [[1.0, float("inf")], [0.0, 1.0]]}, VectorError, "query_vectors"),
         ({"vector": [[0.0, 0.0], [0.0, 1.0]]}, VectorError, "query_vectors"),
         ({"vector": [[1.0], [1.0]]}, VectorError, "expected width 1 like query_vectors, got 2"),
-        ({"vector": [[], []]}, DataError, "expected vectors of one width, got 0"),
+        ({"vector": [[], []]}, DataError, "expected vectors of float or double, got null"),
+        ({"vector": [np.empty(0), np.empty(0)]}, DataError, "expected vectors of one width, got 0"),
         ({"judge": ["a", "b"]}, RewardError, "judge"),
         ({"embedder": ["a", "b"]}, DataError, "expected vectors of one embedder, got a, b"),
         ({"task": ["t", None]}, DataError, "expected no nulls in task, got 1"),

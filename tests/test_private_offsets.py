@@ -75,7 +75,7 @@ class TestEndToEnd:
         """Who records ids of their own says them again; a text alone does not find them."""
         record(store, rewards, named=True)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         steering = Steering(follow(store))
 
         with context(query_id="q3"):
@@ -109,7 +109,7 @@ class TestEndToEnd:
         """What is found by its text stays so without the store, also in a copy that went to another process."""
         record(store, rewards)
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         live, expected = follow(store, every=0.01), offsets.apply(BASE, query_id=store.text_id("query 3"))
         store.close()
         (tmp_path / "data").rename(tmp_path / "away")
@@ -131,7 +131,7 @@ class TestTenants:
         """A tenant's query finds its private offset in the tenant's version; to others it does not exist."""
         record(store, rewards, tenant="acme")
         offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-        store.publish(offsets, by="test", tenant="acme")
+        store.registry.publish(offsets, by="test", tenant="acme")
         steering = Steering(follow(store, tenants=["acme"]))
 
         with context(tenant="acme"):
@@ -145,7 +145,7 @@ class TestTenants:
         store.share("acme", True, by="test")
         record(store, rewards, tenant="acme")
         offsets = fit(store.rewards("judge"), scope="query", gate=False)
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
         live = follow(store, tenants=["acme", "other"])
 
         served = {tenant: Steering(live.for_tenant(tenant)).apply(BASE, "query 3") for tenant in ("acme", "other", "")}
@@ -196,7 +196,7 @@ class TestLookup:
     def test_no_query_fails(self, store, query):
         """Whatever is asked, and whatever a caller hands in as a text, is served the task's offset, bit for bit."""
         offsets = offsets_of("text")
-        store.publish(offsets, by="test")
+        store.registry.publish(offsets, by="test")
 
         assert Steering(follow(store)).apply(BASE, query) == offsets.apply(BASE)
 
@@ -221,7 +221,7 @@ class TestLookup:
 
     def test_another_model_is_served_base_vectors(self, store):
         """A private offset learned for another embedding model is none."""
-        store.publish(offsets_of(store.text_id("text")), by="test", embedder="minilm@1")
+        store.registry.publish(offsets_of(store.text_id("text")), by="test", embedder="minilm@1")
 
         assert Steering(follow(store, embedder="other@2")).apply(BASE, "text") == BASE
 
@@ -236,7 +236,7 @@ class TestLookup:
 
     def test_the_salt_is_not_shown(self, store):
         """What turns texts into ids is printed nowhere."""
-        store.publish(offsets_of("text"), by="test")
+        store.registry.publish(offsets_of("text"), by="test")
 
         assert store.text_id.salt.hex() not in repr(follow(store).status) + repr(store.text_id)
         assert repr(store.text_id.salt) not in repr(follow(store).status) + repr(store.text_id)

@@ -164,7 +164,7 @@ def fan(count: int = 6) -> list[Candidate]:
 def published(url: str, offsets: Offsets, **facts: Any) -> None:
     """Publish *offsets*."""
     with open_store(url) as store:
-        store.publish(offsets, by="me", **facts)
+        store.registry.publish(offsets, by="me", **facts)
 
 
 def observed(url: str, query_id: str, candidates: list[Candidate] | None = None, **facts: Any) -> None:
@@ -213,7 +213,7 @@ def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
     published(fresh, turned())
     published(fresh, turned())
     with open_store(fresh) as store:
-        store.rollback(by="me", note="was better")
+        store.registry.rollback(by="me", note="was better")
         went_live = store.audit.lines(limit=1)[0].at
 
     live = gather(fresh).live
@@ -541,7 +541,7 @@ def test_a_store_without_texts_tells_ids(tmp_path: Path) -> None:
     with open_store(url, texts=False) as store:
         candidates = [Candidate(one.doc_id, one.vector, "secret", one.reward) for one in fan()]
         store.observe([Served("q1", np.array([1.0, 0.0]), candidates, "secret", at=NOON)], judge="j")
-        store.publish(turned(), by="me")
+        store.registry.publish(turned(), by="me")
 
     told = Page(page_of(gather(url)))
 
@@ -652,9 +652,9 @@ def test_the_page_stays_small(fresh: str) -> None:
             store.observe([one], judge=f"{quotes}{number}")
             reason = Evidence(9, 0.1, (0.05, 0.15), "published", '"' * 5000)
             tasks = [offset(f"{quotes}{task}", [0.0, 2.0], reason) for task in range(40)]
-            store.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
+            store.registry.publish(Offsets(tasks, width=2), by=quotes, note='"' * 5000, embedder="")
             store.audit.note(quotes, quotes, '"' * 5000)
-        store.publish(turned(f"{quotes}t"), by=quotes)
+        store.registry.publish(turned(f"{quotes}t"), by=quotes)
 
     report = gather(fresh)
 
@@ -971,7 +971,7 @@ def test_a_scope_that_no_fit_has_is_taken_for_auto(fresh: str, planted: Any) -> 
         store.observe(served(rewards, range(30), at=NOON, texts=None), judge="j")
         learned = fit(rewards, scope="global", gate=False)
         odd = Offsets(learned.values(), width=learned.width, settings={**learned.settings, "scope": "mine"})
-        store.publish(odd, by="me")
+        store.registry.publish(odd, by="me")
 
     assert gather(fresh).held_out is not None
 

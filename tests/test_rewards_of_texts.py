@@ -70,8 +70,8 @@ class TestFromTexts:
         assert read.settings["embedder"] == "model-a"
         assert "embedder" not in fit(of(ROWS)).settings
         with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
-            assert store.publish(read, by="me").embedder == "model-a"
-            assert store.publish(read, by="me", embedder="model-b").embedder == "model-b"
+            assert store.registry.publish(read, by="me").embedder == "model-a"
+            assert store.registry.publish(read, by="me", embedder="model-b").embedder == "model-b"
 
     def test_every_text_is_embedded_once(self):
         """However often it comes."""

@@ -28,7 +28,7 @@ def vector_of(text):
 def published(sqlite_url):
     """The URL of a store with a live version for the task billing."""
     with open_store(sqlite_url) as store:
-        store.publish(offsets_of(task="billing"), by="test")
+        store.registry.publish(offsets_of(task="billing"), by="test")
     return sqlite_url
 
 

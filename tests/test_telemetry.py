@@ -129,7 +129,7 @@ class TestServing:
     def test_a_refresh_is_seen(self, read, spans, store):
         """Version, age, lag and duration; a span where something changed."""
         lags = read("tttembed.refresh.lag")
-        store.publish(OFFSETS, by="test", tenant="seen")
+        store.registry.publish(OFFSETS, by="test", tenant="seen")
         live = follow(store, tenant="seen", every=60)
 
         assert live.status.version == 1

@@ -76,7 +76,7 @@ WHOSE = {tuple(offsets_of(seed).apply(BASE)): name for seed, name in enumerate([
 def retriever(store):
     """A retriever of a store where the shared tenant and all others have offsets, and a tenant is required."""
     for seed, tenant in enumerate(["", *TENANTS]):
-        store.publish(offsets_of(seed), by="test", tenant=tenant)
+        store.registry.publish(offsets_of(seed), by="test", tenant=tenant)
     live = follow(store, tenants=TENANTS, tenant_required=True)
     with StoreLog(store, tenant=REQUIRED) as log:
         yield Retriever(Steering(live), log)

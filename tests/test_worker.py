@@ -186,7 +186,7 @@ class TestOneRound:
         """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
         store.observe(world.served(range(40), judged=True), judge="j")
         forget = partial(store.forget, tenant="", query_id="q7", by="test")
-        forgetting = Meddled(store, publish=before(store.publish, forget))
+        forgetting = Meddled(store, publish=before(store.registry.publish, forget))
 
         lost = Worker(forgetting, scope="task").round()
 
@@ -233,11 +233,11 @@ class TestOneRound:
             worker.round()
         store.observe(world.served(range(40, 80), judged=True), judge="j")
         acts = {
-            "rolled back": lambda: store.rollback(by="anna"),
-            "published": lambda: store.publish(store.registry.version().offsets, by="anna"),
+            "rolled back": lambda: store.registry.rollback(by="anna"),
+            "published": lambda: store.registry.publish(store.registry.version().offsets, by="anna"),
         }
 
-        meddled = Meddled(store, publish=before(store.publish, acts[what]))
+        meddled = Meddled(store, publish=before(store.registry.publish, acts[what]))
         (one,) = Worker(meddled, scope="task", min_new=8).round()
         decided = store.registry.version().number
 
@@ -520,7 +520,7 @@ class TestLease:
                 bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
             bare.close()
 
-        stolen = Meddled(store, publish=before(store.publish, steal))
+        stolen = Meddled(store, publish=before(store.registry.publish, steal))
         (lost,) = Worker(stolen, lease_seconds=60).round()
 
         assert [(step.action, "got 'another'" in step.detail) for step in lost.steps] == [("standby", True)]
@@ -670,7 +670,7 @@ class TestRollback:
         good.round()
         offsets = store.registry.version().offsets
         turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
-        store.publish(type(offsets)(turned, width=offsets.width), by="somebody")
+        store.registry.publish(type(offsets)(turned, width=offsets.width), by="somebody")
         worker, seen = Worker(store, scope="task", min_new=10_000), []
         store.observe(world.served([119], judged=True), judge="j")
         for start in range(40, 100, 20):
@@ -770,11 +770,11 @@ class TestProbe:
         store.observe(world.served(range(40, 80), judged=True, name="new"), judge="j")
         worker.round()
         learned = store.serving()
-        store.rollback(by="anna")
+        store.registry.rollback(by="anna")
         seen = [actions(worker.round()), actions(worker.round())]
         store.registry.resume(by="anna", tenant="")
         seen.append(actions(worker.round()))
-        store.rollback(by="anna", to=learned.version.number)
+        store.registry.rollback(by="anna", to=learned.version.number)
 
         assert learned.halted is None
         assert [one[0] for one in seen] == ["halted", "learned nothing", "halted"]

@@ -114,7 +114,7 @@ def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path
         ]
         query = Served(f"=q{row}", rewards.query_vectors[row], documents, f"@question {row}", embedder="e")
         store.observe([query], judge="reranker")
-    store.publish(fit(store.rewards("reranker"), scope="task", gate=False), by="ann")
+    store.registry.publish(fit(store.rewards("reranker"), scope="task", gate=False), by="ann")
     sheet = tmp_path / "pairs.csv"
     CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
     with sheet.open(encoding="utf-8", newline="") as file:
@@ -141,7 +141,7 @@ def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
         query = Served(f"q{row}", rewards.query_vectors[row], documents, f"question {row}", tenant=tenant, embedder="e")
         store.observe([query], judge="reranker")
     learned = store.rewards("reranker")
-    store.publish(fit(learned, scope="task", gate=False), by="ann")
+    store.registry.publish(fit(learned, scope="task", gate=False), by="ann")
     sheet = tmp_path / "pairs.csv"
     CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
     with sheet.open(encoding="utf-8", newline="") as file:

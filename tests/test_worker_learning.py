@@ -104,7 +104,7 @@ class TestWhoseRewards:
         seen += actions(worker)
 
         assert set(seen) == {"published", "looked"}
-        assert [version.embedder for version in store.versions()] == ["A"] * seen.count("published")
+        assert [version.embedder for version in store.registry.versions()] == ["A"] * seen.count("published")
 
     @pytest.mark.parametrize("before", [60, 240])
     def test_another_model_on_most_queries_is_learned_from(self, before, traffic, store):
@@ -150,8 +150,8 @@ class TestWhoseRewards:
         Worker(store, scope="task").round()
         good = store.registry.version().offsets
         bad = type(good)([replace(one, vector=-one.vector) for one in good.values()], width=good.width)
-        before = store.publish(good, by="somebody", embedder=of)
-        store.publish(bad, by="somebody", embedder="A")
+        before = store.registry.publish(good, by="somebody", embedder=of)
+        store.registry.publish(bad, by="somebody", embedder="A")
         worker, seen = Worker(store, scope="task", min_new=10**6), []
         for _ in range(4):
             store.observe(traffic.next(30), judge="j")
@@ -219,7 +219,7 @@ class TestWhenToLearn:
             seen += steps(worker)
 
         assert [detail for _, detail in seen] == ["0 rewards are new, 50 are needed"] * 3
-        assert len(store.versions()) == 1
+        assert len(store.registry.versions()) == 1
 
     def test_what_is_new_stays_new_when_the_old_expires(self, traffic, store):
         """Where as much goes as comes, something is learned again all the same."""

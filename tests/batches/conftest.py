@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from tttembed_rag.judging.batching import exchange
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.testing import word_overlap
-from tttembed_rag.worker import batches
 
 
 class BatchServer(ThreadingHTTPServer):
@@ -124,6 +124,7 @@ class BatchHandler(BaseHTTPRequestHandler):
         if server.fault:
             server.fault("done", path)
         self.send_response(status or (200 if data else 404))
+        self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -203,5 +204,5 @@ def served():
 def spec(batch_server, monkeypatch):
     """The judge behind the server; a worker looks at its batches in every round."""
     monkeypatch.setenv("BATCH_KEY", "secret")
-    monkeypatch.setattr(batches, "_LOOK_SHARE", 0.0)
+    monkeypatch.setattr(exchange, "_LOOK_SHARE", 0.0)
     return f"openai:tiny?url={batch_server.url}&key=BATCH_KEY"

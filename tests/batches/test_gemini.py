@@ -12,11 +12,10 @@ from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judging import Price
-from tttembed_rag.judging.batching import open_batch_service
-from tttembed_rag.judging.batching.geminibatches import GeminiBatches
+from tttembed_rag.judging.batching import GeminiBatches, exchange, open_batch_service
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
-from tttembed_rag.worker import Worker, batches
+from tttembed_rag.worker import Worker
 
 pytest.importorskip("google.genai", reason="google-genai is not installed")
 
@@ -132,7 +131,7 @@ class GeminiHandler(BaseHTTPRequestHandler):
 def gemini(monkeypatch, running):
     """A running server."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.setattr(batches, "_LOOK_SHARE", 0.0)
+    monkeypatch.setattr(exchange, "_LOOK_SHARE", 0.0)
     return running(GeminiServer())
 
 
@@ -144,7 +143,8 @@ def worker(gemini, store):
     def make(settling=600.0):
         patience = Patience(attempts=2, first_wait=0.001)
         lines, judge = open_batch_service(spec).judge, open_judge(spec)
-        service = GeminiBatches(lines, "tiny", base_url=gemini.url, patience=patience, settling=settling)
+        chat = Gemini.connect("tiny", base_url=gemini.url, patience=patience)
+        service = GeminiBatches(lines, chat, settling=settling)
         return Worker(store, judge, batches=service, price=Price(input=2.0, output=12.0), min_new=100_000)
 
     return make

@@ -14,10 +14,9 @@ from threading import Event
 import numpy as np
 import pytest
 
-from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Price
-from tttembed_rag.judging.batching import open_batch_service
-from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
+from tttembed_rag.judging.batching import OpenAIBatches, open_batch_service
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
@@ -39,13 +38,9 @@ def process(batch_server, spec, store_url):
 
     def work():
         judge = open_judge(spec)
-        service = OpenAIBatches(
-            open_batch_service(spec).judge,
-            batch_server.url,
-            "/v1/chat/completions",
-            patience=Patience(attempts=1),
-            settling=SETTLING,
-        )
+        lines = open_batch_service(spec).judge
+        client = lines.single.complete.client.with_options(max_retries=0)
+        service = OpenAIBatches(lines, client, "/v1/chat/completions", settling=SETTLING)
         with open_store(store_url) as store:
             options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
             Worker(store, judge, batches=service, **options).run(every=0.01, stop=Event())

@@ -17,10 +17,9 @@ from sqlalchemy import text
 
 from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
-from tttembed_rag.judges import Patience, open_judge
+from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Budget, Price
-from tttembed_rag.judging.batching import open_batch_service
-from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
+from tttembed_rag.judging.batching import OpenAIBatches, exchange, open_batch_service, requests
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
@@ -41,13 +40,9 @@ class Bench:
 
     def worker(self, *, settling=600.0, **options):
         """A new worker, which learns nothing."""
-        service = OpenAIBatches(
-            self.lines,
-            self.server.url,
-            "/v1/chat/completions",
-            patience=Patience(attempts=2, first_wait=0.001),
-            settling=settling,
-        )
+        chat = self.lines.single.complete
+        client = chat.client.with_options(max_retries=0)
+        service = OpenAIBatches(self.lines, client, "/v1/chat/completions", settling=settling)
         options = {"price": PRICE, "min_new": 100_000, "clock": lambda: 0.0, **options}
         return Worker(self.store, self.judge, batches=service, **options)
 
@@ -191,7 +186,7 @@ class TestSentAndRead:
 
     def test_results_without_end_do_not_hold_up_the_worker(self, bench, served, monkeypatch):
         """Far more lines than requests, as little as they weigh packed, are not all read: that is told."""
-        monkeypatch.setattr(batches, "_MORE_LINES", 10)
+        monkeypatch.setattr(requests, "_MORE_LINES", 10)
         bench.server.fate = lambda requests: (
             "completed",
             [*map(bench.server.result, requests), *[{"custom_id": "ab" * 32}] * 5000],
@@ -255,7 +250,7 @@ class TestSentAndRead:
     def test_more_than_a_batch_holds_is_sent_as_several(self, bench, served, monkeypatch):
         """A backlog is sent within a round, in batches of a size that services take."""
         monkeypatch.setattr(batches, "_QUERIES", 4)
-        monkeypatch.setattr(batches, "_REQUESTS", 7)
+        monkeypatch.setattr(requests, "REQUESTS", 7)
         bench.store.observe(served(10))
         bench.rounds(4)
 
@@ -534,7 +529,7 @@ class TestBroken:
         bench.store.observe(served(3))
         bench.round()
         waits = bench.rounds(2)
-        monkeypatch.setattr(batches, "GIVEN_UP", 0.0)
+        monkeypatch.setattr(exchange, "GIVEN_UP", 0.0)
         ((action, detail),) = bench.round()[:1]
 
         assert waits == []

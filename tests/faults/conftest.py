@@ -193,7 +193,7 @@ def half_done(store):
         wrong.append(f"versions do not increase: {published}")
     numbers = []
     for tenant in tenants:
-        mine = [version.number for version in store.versions(tenant=tenant, limit=ALL)]
+        mine = [version.number for version in store.registry.versions(tenant=tenant, limit=ALL)]
         if missing := set(store.registry.aliases(tenant=tenant).values()) - set(mine):
             wrong.append(f"aliases of tenant {tenant!r} for versions {missing} that do not exist")
         numbers += mine
@@ -224,7 +224,7 @@ class Writing:
             try:
                 store.observe(traffic(count, first=first), judge=JUDGE)
                 tell("rewarded", first, count)
-                tell("published", store.publish(stamped(first, tasks), by="test", note=str(first)).number, 1)
+                tell("published", store.registry.publish(stamped(first, tasks), by="test", note=str(first)).number, 1)
                 first += count
             except StoreUnavailable:
                 tell("away", 0, 0)
@@ -239,7 +239,7 @@ class Writing:
         rewarded = {f"q{first + n}" for what, first, count in told if what == "rewarded" for n in range(count)}
         published = {number for what, number, _ in told if what == "published"}
         kept = set(store.rewards(JUDGE).query_ids.tolist()) if counts.queries else set()
-        return rewarded - kept | published - {version.number for version in store.versions(limit=ALL)}
+        return rewarded - kept | published - {version.number for version in store.registry.versions(limit=ALL)}
 
 
 @pytest.fixture(scope="session")

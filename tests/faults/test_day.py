@@ -73,9 +73,9 @@ class Day:
         if event == "halt":
             store.registry.halt(by="test", tenant="")
         if event == "publish" and (latest := store.registry.version()) is not None:
-            store.publish(latest.offsets, by="test", embedder=latest.embedder)
+            store.registry.publish(latest.offsets, by="test", embedder=latest.embedder)
         if event == "rollback":
-            store.rollback(by="test")
+            store.registry.rollback(by="test")
 
 
 def test_a_day(child, sqlite_url, rng, seed, serve, world, planted, unsound):

@@ -67,11 +67,11 @@ def test_a_server(child, store, store_url, rng, stamps, unsound):
     ends = time.monotonic() + rng.uniform(0.0, 0.4)
     number = 0
     while time.monotonic() < ends:
-        store.publish(stamped(number), by="test", note=str(number))
+        store.registry.publish(stamped(number), by="test", note=str(number))
         number += 1
     server.kill()
     server.wait()
-    with_live = store.publish(stamped(150), by="test", note="150")
+    with_live = store.registry.publish(stamped(150), by="test", note="150")
 
     def again(tell):
         tell(Steering(follow(store_url, every=60.0)).apply(BASE, "q"))

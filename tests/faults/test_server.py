@@ -197,7 +197,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
     """Whoever may only read for a while serves what is live, and writes what waits as soon as that is over."""
     stamped, _, _ = stamps
     with open_store(guest.url) as store:
-        store.publish(stamped(3), by="test", note="3")
+        store.registry.publish(stamped(3), by="test", note="3")
         store.observe(traffic(5), judge=JUDGE)
     before, pause, limited = bool(rng.random() < 0.6), rng.uniform(0.0, 0.2), Event()
 
@@ -247,7 +247,7 @@ def test_a_server_without_connections(child, guest, rng, stamps, unsound, writin
     """More processes than the server takes: some wait, all that is acknowledged is there, and nobody fails."""
     stamped, _, _ = stamps
     with open_store(guest.url) as store:
-        store.publish(stamped(3), by="test", note="3")
+        store.registry.publish(stamped(3), by="test", note="3")
     guest.may(f"CONNECTION LIMIT {rng.integers(0, 4)}")
     seeds, pause = rng.integers(2**31, size=2).tolist(), rng.uniform(0.0, 0.3)
 

@@ -52,7 +52,7 @@ def test_a_full_disk(child, sqlite_url, rng, stamps, unsound, writing):
     with open_store(sqlite_url) as store:
         assert writing.lost(store, told) == set()
         assert [number for what, number, _ in told if what == "published"] == [
-            version.number for version in reversed(store.versions(limit=100))
+            version.number for version in reversed(store.registry.versions(limit=100))
         ]
         assert stamp_of(store.registry.version()) >= 0
         assert unsound(store) == []
@@ -73,7 +73,7 @@ def test_a_read_only_file(child, open_folder, rng, stamps, unsound):
     stamped, _, _ = stamps
     url = f"sqlite:///{open_folder}/ttt.db"
     with open_store(url) as store:
-        store.publish(stamped(3), by="test", note="3")
+        store.registry.publish(stamped(3), by="test", note="3")
         store.observe(traffic(5), judge=JUDGE)
         pause = rng.uniform(0.05, 0.3)
 
@@ -125,9 +125,9 @@ def test_a_damaged_version(store, rng, seed, stamps):
     steering = Steering(live)
     follower = live._source
     for number in (1, 2):
-        store.publish(stamped(number), by="test", note=str(number))
+        store.registry.publish(stamped(number), by="test", note=str(number))
     follower.refresh([""])
-    third = store.publish(stamped(3), by="test", note="3").number
+    third = store.registry.publish(stamped(3), by="test", note="3").number
     versions = schema.versions
     with store._database.write("publishing") as connection:
         content = bytearray(connection.execute(versions.select().where(versions.c.number == third)).one().content)
@@ -144,12 +144,12 @@ def test_a_damaged_version(store, rng, seed, stamps):
         else:
             content.clear()
         connection.execute(versions.update().where(versions.c.number == third).values(content=bytes(content)))
-    store.publish(stamped(4), by="test", note="4", tenant="other")
+    store.registry.publish(stamped(4), by="test", note="4", tenant="other")
     follower.refresh(["", "other"])
     meanwhile, said = steering.apply(BASE, "q"), live.status.error
     with pytest.raises(StoreError, match=f"version {third}"):
         _ = store.registry.version().offsets
-    store.rollback(by="test")
+    store.registry.rollback(by="test")
     follower.refresh([""])
 
     assert stamped(2).apply(BASE) == meanwhile
@@ -233,7 +233,7 @@ def test_a_damaged_file(sqlite_url, rng, stamps):
     stamped, _, _ = stamps
     with open_store(sqlite_url) as store:
         store.observe(traffic(60), judge=JUDGE)
-        store.publish(stamped(1), by="test", note="1")
+        store.registry.publish(stamped(1), by="test", note="1")
         live = follow(store, every=60.0)
         steering = Steering(live)
         path = Path(store._database.url.database)
@@ -252,9 +252,9 @@ def test_a_damaged_file(sqlite_url, rng, stamps):
         calls = [
             lambda: store.rewards(JUDGE),
             lambda: store.observe(traffic(30, first=1000), judge=JUDGE),
-            lambda: [version.offsets for version in store.versions()],
-            lambda: store.publish(stamped(2), by="test", note="2"),
-            lambda: store.rollback(by="test"),
+            lambda: [version.offsets for version in store.registry.versions()],
+            lambda: store.registry.publish(stamped(2), by="test", note="2"),
+            lambda: store.registry.rollback(by="test"),
             store.counts,
             lambda: Worker(store).round(),
             lambda: open_store(sqlite_url).close(),

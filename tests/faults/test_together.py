@@ -79,7 +79,7 @@ def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
             with open_store(store_url) as mine:
 
                 def publish():
-                    return mine.publish(stamped(writer), by=str(writer), note=str(writer))
+                    return mine.registry.publish(stamped(writer), by=str(writer), note=str(writer))
 
                 readers = [threading.Thread(target=read, args=(live, one_stamp, done, wrong)) for _ in range(READERS)]
                 readers.append(threading.Thread(target=watch, args=(mine, stamp_of, done, wrong)))
@@ -111,7 +111,7 @@ def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
     assert store.counts().rewards == 4 * len(expected)
     assert all(sorted(mine) == mine for mine in published)
     assert sorted(number for mine in published for number in mine) == [
-        one.number for one in reversed(store.versions(limit=100))
+        one.number for one in reversed(store.registry.versions(limit=100))
     ]
     assert unsound(store) == []
 
@@ -119,7 +119,7 @@ def test_writers_and_readers(child, store, store_url, rng, stamps, unsound):
 def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsound):
     """However publishers and those who roll back meet, what is live is one whole version that exists."""
     stamped, stamp_of, _ = stamps
-    store.publish(stamped(0), by="test", note="0")
+    store.registry.publish(stamped(0), by="test", note="0")
     plans = rng.choice(["publish", "rollback", "rollback to"], (4, 8), p=[0.6, 0.3, 0.1])
 
     def changing(who):
@@ -131,9 +131,9 @@ def test_publishing_and_rolling_back(child, store, store_url, rng, stamps, unsou
                 number = 100 * (who + 1) + step
                 try:
                     if what == "publish":
-                        version = mine.publish(stamped(number), by=str(who), note=str(number))
+                        version = mine.registry.publish(stamped(number), by=str(who), note=str(number))
                     else:
-                        version = mine.rollback(by=str(who), to=1 if what == "rollback to" else None)
+                        version = mine.registry.rollback(by=str(who), to=1 if what == "rollback to" else None)
                     tell(what, version.number)
                 except StoreError as error:
                     tell("refused", str(error))
@@ -189,7 +189,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     done = [action for one in pair for action, _ in one.told]
 
     # Turns that are broken off are turns: where there are many, it is learned in between.
-    versions = [version.number for version in store.versions()]
+    versions = [version.number for version in store.registry.versions()]
     assert versions == list(range(len(versions), 0, -1))
     assert done.count("published") <= len(versions)
     assert store.counts().rewards == 480
@@ -289,7 +289,7 @@ def stop_before_changes(store, tell):
         return stopped
 
     store.leases.renew = renewed
-    store.publish, store.rollback = stopping(store.publish), stopping(store.rollback)
+    store.registry.publish, store.rollback = stopping(store.registry.publish), stopping(store.registry.rollback)
 
 
 def turned(offsets):
@@ -304,7 +304,7 @@ def test_a_lease_lost_at_the_last_moment(child, store, store_url, rng, seed, wor
     if change != "publish":
         good = fit(store.rewards("j"), scope="task", gate=False)
         for offsets in [turned(good)] if change == "withdraw" else [good, turned(good)]:
-            store.publish(offsets, by="test")
+            store.registry.publish(offsets, by="test")
     for rows in (range(20, 40), range(40, 60)):
         if change != "publish":
             Worker(store, scope="task", min_new=10_000).round()
@@ -349,7 +349,7 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     stamped, _, _ = stamps
     store.observe(traffic(2, tenant="other"), judge=JUDGE)
     for number in range(3):
-        store.publish(stamped(number), by="test", note=str(number))
+        store.registry.publish(stamped(number), by="test", note=str(number))
     lease = store.leases.take("worker", "slow", 1e-3)
     if rng.random() < 0.5:
         time.sleep(0.002)
@@ -357,16 +357,16 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     else:  # which may have been what the worker learned from
         store.forget(tenant="other", query_id="q1", by="test")
     refused = {
-        "publish": lambda: store.publish(stamped(7), by="slow", lease=lease),
-        "rollback": lambda: store.rollback(by="slow", lease=lease),
-        "rollback to": lambda: store.rollback(by="slow", lease=lease, to=1),
+        "publish": lambda: store.registry.publish(stamped(7), by="slow", lease=lease),
+        "rollback": lambda: store.registry.rollback(by="slow", lease=lease),
+        "rollback to": lambda: store.registry.rollback(by="slow", lease=lease, to=1),
     }
-    before = store.versions(), store.registry.aliases(), store.audit.lines(), store.serving()
+    before = store.registry.versions(), store.registry.aliases(), store.audit.lines(), store.serving()
     for name in rng.permutation(list(refused)).tolist():
         with pytest.raises(LeaseLost, match="worker"):
             refused[name]()
 
-    assert before == (store.versions(), store.registry.aliases(), store.audit.lines(), store.serving())
+    assert before == (store.registry.versions(), store.registry.aliases(), store.audit.lines(), store.serving())
     assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (None, None)
 
 
@@ -414,7 +414,7 @@ def test_writers_of_the_same_queries(child, store, store_url, rng, unsound):
 def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
     """Who read a generation knows for good what it stands for: nobody stays behind who looks for a newer one."""
     stamped, _, _ = stamps
-    store.publish(stamped(0), by="test", note="0")
+    store.registry.publish(stamped(0), by="test", note="0")
     plans = rng.choice(["publish", "publish", "rollback", "halt", "resume"], (3, 15)).tolist()
 
     def changing(who):
@@ -423,7 +423,7 @@ def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
                 for what in plans[who]:
                     try:
                         if what == "publish":
-                            mine.publish(stamped(who), by=str(who), note=str(who))
+                            mine.registry.publish(stamped(who), by=str(who), note=str(who))
                         else:
                             getattr(mine.registry, what)(by=str(who))
                     except StoreError as error:
@@ -454,7 +454,7 @@ def test_one_generation_is_one_state(child, store, store_url, rng, stamps):
 def test_forgetting(child, store, store_url, rng, stamps, unsound):
     """While others write, what is forgotten is gone, all else is there, and no process serves what it taught."""
     stamped, _, _ = stamps
-    store.publish(stamped(1), by="test", note="1")
+    store.registry.publish(stamped(1), by="test", note="1")
     live = follow(store, every=60.0)
     steering = Steering(live)
     served = steering.apply(BASE, "q")
@@ -495,7 +495,7 @@ def test_forgetting(child, store, store_url, rng, stamps, unsound):
 def test_forks(child, store, store_url, rng, stamps, capture, unsound):
     """Children forked while their parent serves and captures do both themselves, and everything is written once."""
     stamped, _, _ = stamps
-    store.publish(stamped(1), by="test", note="1")
+    store.registry.publish(stamped(1), by="test", note="1")
     expected = stamped(1).apply(BASE)
     pauses = rng.uniform(0.0, 0.03, 4).tolist()
 

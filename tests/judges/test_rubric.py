@@ -337,7 +337,7 @@ class TestGemini:
     def test_no_server_is_an_error(self, gemini):
         """A connection that cannot be made is an error of ours after all attempts."""
         judge, server = gemini(lambda *_: (200, {}, reply()), attempts=2)
-        judge._complete._client._api_client._http_options.base_url = "http://127.0.0.1:9"
+        judge.complete.client._api_client._http_options.base_url = "http://127.0.0.1:9"
 
         with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer, got Connect"):
             judge.score("q", ["d"])

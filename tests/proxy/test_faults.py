@@ -150,12 +150,12 @@ def test_a_strange_answer_is_the_answer(proxied, tools, said, caplog):
 
 def test_a_new_version_is_served_at_once(proxied, tools, store, sqlite_url):
     """Answers carry the number of the live version, the next one soon after it was published."""
-    store.publish(tools.offsets_of(1), by="test")
+    store.registry.publish(tools.offsets_of(1), by="test")
     live = follow(sqlite_url, every=0.05)
     client = proxied(live)
 
     first = ask(client)
-    store.publish(tools.offsets_of(2), by="test")
+    store.registry.publish(tools.offsets_of(2), by="test")
     eventually(lambda: ask(client).headers["x-ttt-version"] == "2")
     second = ask(client)
     live.close()
@@ -169,7 +169,7 @@ def test_a_store_that_is_killed_costs_freshness_only(proxied, tools, server):
     start, stop = server
     url = start()
     with open_store(url) as store:
-        store.publish(tools.offsets_of(1), by="test")
+        store.registry.publish(tools.offsets_of(1), by="test")
     live = follow(url, every=0.05)
     client = proxied(live)
 

@@ -123,7 +123,7 @@ def holders():
         pids = []
         for entry in Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and b"ray::_Holder" in (entry / "cmdline").read_bytes():
+                if entry.name.isdigit() and b"ray::PoolActor" in (entry / "cmdline").read_bytes():
                     pids += [int(entry.name)] if ours(int(entry.name)) else []
             except OSError:  # it ended
                 continue

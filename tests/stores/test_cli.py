@@ -90,7 +90,7 @@ def test_export_and_publish_keep_the_embedding_model(url: str, tmp_path: Path) -
     out = tmp_path / "exported.safetensors"
     with open_store(url) as store:
         probe = Probe("model-a", np.eye(6, dtype=np.float32)).to_json()
-        before = store.publish(without_origin(learned(store)), by="me", embedder="model-a", probe=probe)
+        before = store.registry.publish(without_origin(learned(store)), by="me", embedder="model-a", probe=probe)
         run("store export", out, "--store", url)
         run("store publish", out, "--store", url)
         after = store.registry.version()
@@ -108,7 +108,7 @@ def test_publish_asks_for_the_embedding_model(url: str, tmp_path: Path) -> None:
         refused = run("store publish", file, "--store", url)
         run("store publish", file, "--store", url, "--embedder", "model-a")
 
-        assert [version.embedder for version in store.versions()] == ["model-a"]
+        assert [version.embedder for version in store.registry.versions()] == ["model-a"]
     assert refused.exit_code == 2
     assert "--embedder: expected the name of the model whose vectors" in refused.output
 
@@ -122,7 +122,7 @@ def test_fit_keeps_the_embedding_model_for_publish(sqlite_url: str, tmp_path: Pa
         run("store publish", out, "--store", sqlite_url)
         refused = run("store publish", out, "--store", sqlite_url, "--embedder", "model-b")
 
-        assert [version.embedder for version in store.versions()] == ["model-a"]
+        assert [version.embedder for version in store.registry.versions()] == ["model-a"]
     assert refused.exit_code == 2
     assert f"Error: --embedder: expected that of {out}, 'model-a', got 'model-b'\n" in refused.output
 
@@ -133,7 +133,7 @@ def test_a_tenant_without_versions_is_told_what_it_is_served(url: str, command: 
     asked = [command, url] if command == "show" else [command, "--store", url]
     with open_store(url) as store:
         before = run(*asked, "--tenant", "acme").output.splitlines()
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
         after = run(*asked, "--tenant", "acme").output.splitlines()
 
     assert before == [
@@ -149,7 +149,7 @@ def test_a_tenant_without_versions_is_told_what_it_is_served(url: str, command: 
 def test_a_halt_is_told_by_whatever_is_asked(url: str, arguments: list[str]) -> None:
     """With whom it is for, and why."""
     with open_store(url) as store:
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
         store.registry.halt(by="me", note="incident")
 
     lines = run(*arguments, "--store", url).output.splitlines()
@@ -161,8 +161,8 @@ def test_a_halt_is_told_by_whatever_is_asked(url: str, arguments: list[str]) -> 
 def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url: str) -> None:
     """Not to a tenant with a version of its own."""
     with open_store(url) as store:
-        store.publish(learned(store), by="me")
-        store.publish(learned(store), by="me", tenant="own")
+        store.registry.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me", tenant="own")
         store.registry.halt(by="me", tenant="", note="wrong")
 
     said = [
@@ -178,7 +178,7 @@ def test_a_halt_of_the_shared_tenant_is_told_to_those_it_serves(url: str) -> Non
 def test_resume_says_who_stays_halted(url: str) -> None:
     """A halt of all and one of a tenant are lifted each by itself."""
     with open_store(url) as store:
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
         store.registry.halt(by="me")
         store.registry.halt(by="me", tenant="acme")
 
@@ -201,7 +201,7 @@ def test_versions_are_listed_without_their_vectors(url: str) -> None:
     large = Offsets([Offset("global", np.full(width, 1e-3, np.float32), 0.9, 9, evidence)], width=width)
     with open_store(url) as store:
         for _ in range(12):
-            store.publish(large, by="me")
+            store.registry.publish(large, by="me")
 
     run("store versions", "--store", url)
     tracemalloc.start()
@@ -392,7 +392,7 @@ def test_forget_says_when_base_vectors_are_served(
     """Where a version went and none is left to be served until the next fit."""
     with open_store(url) as store:
         store.observe(traffic(6, tenant="acme"), judge=JUDGE)
-        store.publish(learned(store), by="me", tenant=live)
+        store.registry.publish(learned(store), by="me", tenant=live)
         if halted:
             store.registry.halt(by="me")
 
@@ -421,7 +421,7 @@ def test_the_terminal_obeys_no_id(url: str, tmp_path: Path) -> None:
         store.share("acme", True, by=escape)
         offsets = fit(store.rewards(JUDGE), scope="query", gate=False)
         offsets.save(file)
-        store.publish(offsets, by=escape)
+        store.registry.publish(offsets, by=escape)
 
     shown = (["show", file, "--all"], ["show", url, "--all"], ["store changes", "--store", url])
     said = "".join(run(*arguments).output for arguments in shown)

@@ -86,7 +86,7 @@ def test_what_comes_while_it_is_looked_at_stays(store):
         (lambda store: store.forget(tenant="sharing", query_id="q", by="me"), ["sharing", ""]),
         (lambda store: store.expire(2e9, by="me"), ["loud", "quiet", "sharing", ""]),
         (lambda store: store.share("sharing", allowed=False, by="me"), [""]),
-        (lambda store: store.publish(Offsets([], width=8), by="me", tenant="loud"), ["loud"]),
+        (lambda store: store.registry.publish(Offsets([], width=8), by="me", tenant="loud"), ["loud"]),
         (lambda store: store.registry.halt(by="me", tenant="quiet"), ["quiet"]),
         (lambda store: store.due.restart("{}"), ["loud", "quiet", "sharing", ""]),
     ],

@@ -52,7 +52,7 @@ def test_no_byte_of_the_forgotten_is_left(sqlite_url: str) -> None:
     ]
     with open_store(sqlite_url) as store:
         store.observe([secret, kept], judge=JUDGE)
-        store.publish(learned(store), by="me", note="task:chess, for nobody to know")
+        store.registry.publish(learned(store), by="me", note="task:chess, for nobody to know")
         offset = store.serving().version.offsets["task:chess"].vector.astype(np.float32).tobytes()
         before = everything(sqlite_url)
 
@@ -117,7 +117,7 @@ def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url:
     with open_store(sqlite_url) as store:
         store.observe(traffic(4), judge=JUDGE)
         for _ in range(2):
-            store.publish(learned(store), by="me")
+            store.registry.publish(learned(store), by="me")
         with sqlite3.connect(path_of(sqlite_url)) as other:
             (content,) = other.execute("SELECT content FROM versions WHERE number = 2").fetchone()
             damaged = content[:-20] + b"\0" + content[-19:]
@@ -128,14 +128,14 @@ def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url:
             StoreError, match=r"^version 2: expected the offsets that were published, got damaged ones$"
         ):
             _ = store.serving().version.offsets
-        assert len(store.rollback(by="me").offsets) == 2
+        assert len(store.registry.rollback(by="me").offsets) == 2
 
 
 def test_a_file_that_is_read_only_is_read(sqlite_url: str) -> None:
     """And writing to it is refused in one line."""
     with open_store(sqlite_url) as store:
         store.observe(traffic(4), judge=JUDGE)
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
 
     with open_store(f"sqlite:///file:{path_of(sqlite_url)}?mode=ro&uri=true") as store:
         assert len(store.rewards(JUDGE)) == 4
@@ -216,7 +216,7 @@ def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url: str) -> N
 def test_publishing_needs_no_observations(sqlite_url: str) -> None:
     """Offsets from a file are served like any others."""
     with open_store(sqlite_url) as store:
-        assert store.publish(Offsets([], width=3), by="me").served == 0
+        assert store.registry.publish(Offsets([], width=3), by="me").served == 0
 
 
 def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:

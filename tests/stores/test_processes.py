@@ -40,7 +40,7 @@ def write(url, number, offsets, said):
             thread.start()
         for batch in range(BATCHES):
             store.observe(traffic(5, first=100 * number + 5 * batch), judge=JUDGE)
-            published.append(store.publish(offsets, by=f"writer {number}").number)
+            published.append(store.registry.publish(offsets, by=f"writer {number}").number)
         done.set()
         for thread in threads:
             thread.join()
@@ -68,7 +68,7 @@ def test_writers_and_readers_of_many_processes(store_url):
         assert set(store.rewards(JUDGE).query_ids.tolist()) == expected
         assert store.judges() == [(JUDGE, 4 * len(expected))]
         numbers = sorted(number for _, published in outcomes for number in published)
-        assert [version.number for version in reversed(store.versions())] == numbers
+        assert [version.number for version in reversed(store.registry.versions())] == numbers
         lines = [line.detail for line in reversed(store.audit.lines()) if line.action == "publish"]
         assert lines == [f"version {number} is live" for number in numbers]
         assert store.registry.aliases()["live"] == numbers[-1]

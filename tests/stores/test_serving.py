@@ -15,8 +15,8 @@ def store(store_url):
 
 def test_halting_the_shared_tenant_leaves_those_with_a_version_of_their_own(store):
     """They go on with it; all others are served base vectors."""
-    store.publish(Offsets([], width=8), by="me")
-    own = store.publish(Offsets([], width=8), by="me", tenant="a")
+    store.registry.publish(Offsets([], width=8), by="me")
+    own = store.registry.publish(Offsets([], width=8), by="me", tenant="a")
     store.registry.halt(by="me", tenant="", note="shared is wrong")
 
     mine, others = store.serving(tenant="a"), store.serving(tenant="b")
@@ -26,8 +26,8 @@ def test_halting_the_shared_tenant_leaves_those_with_a_version_of_their_own(stor
 @pytest.mark.parametrize("tenant", ["", "a", "never heard of"])
 def test_the_generation_is_that_of_the_same_moment(store, tenant):
     """Whoever polls the generations finds the one that came with what is said of the tenant alone."""
-    store.publish(Offsets([], width=8), by="me")
-    store.publish(Offsets([], width=8), by="me", tenant="a")
+    store.registry.publish(Offsets([], width=8), by="me")
+    store.registry.publish(Offsets([], width=8), by="me", tenant="a")
     store.registry.halt(by="me", tenant="a")
 
     assert store.serving(tenant=tenant, own=True).generation == store.generations().own.get(tenant, 0)
@@ -35,8 +35,8 @@ def test_the_generation_is_that_of_the_same_moment(store, tenant):
 
 def test_what_is_its_own_is_neither_shared_nor_of_all(store):
     """A shared version and a halt of all are said of nobody alone, and a version of its own of nobody else."""
-    version = store.publish(Offsets([], width=8), by="me", tenant="a")
-    store.publish(Offsets([], width=8), by="me")
+    version = store.registry.publish(Offsets([], width=8), by="me", tenant="a")
+    store.registry.publish(Offsets([], width=8), by="me")
     store.registry.halt(by="me", note="all wrong")
 
     of_a, of_b = store.serving(tenant="a", own=True), store.serving(tenant="b", own=True)

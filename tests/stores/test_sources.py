@@ -118,7 +118,7 @@ def test_a_source_that_was_forgotten_is_forgotten_again(store: Store) -> None:
     """The second call finds nothing to delete, and leaves the versions that were learned since."""
     store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
     store.forget(tenant="", source="ann", by="ann")
-    live = store.publish(Offsets([], width=2), by="worker")
+    live = store.registry.publish(Offsets([], width=2), by="worker")
 
     gone = store.forget(tenant="", source="ann", by="ann")
 
@@ -129,7 +129,7 @@ def test_a_source_that_was_forgotten_is_forgotten_again(store: Store) -> None:
 def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> None:
     """What was learned from them before goes too, although no reward tells of the source any more."""
     store.observe([asked("ann", 1.0)], judge=JUDGE)
-    store.publish(Offsets([], width=2), by="worker")
+    store.registry.publish(Offsets([], width=2), by="worker")
     store.observe([asked(f"s{number}", 0.0) for number in range(MAX_SOURCES)], judge=JUDGE)
 
     gone = store.forget(tenant="", source="ann", unseen=True, by="ann")
@@ -141,7 +141,7 @@ def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> N
 def test_a_source_that_gave_no_reward_is_refused(store: Store) -> None:
     """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted."""
     store.observe([asked("annabel", 1.0), asked("annabelle", 1.0, tenant="x")], judge=JUDGE)
-    live = store.publish(Offsets([], width=2), by="worker")
+    live = store.registry.publish(Offsets([], width=2), by="worker")
     asks = [("anabel", ""), ("annabel", "y"), ("\x1b[2J", "")]
     said = []
     for source, tenant in asks:

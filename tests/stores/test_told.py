@@ -12,8 +12,8 @@ def told(url: str) -> StoreReport:
     with open_store(url) as store:
         store.observe(traffic(30), judge=JUDGE)
         for _ in range(2):
-            store.publish(learned(store), by="me")
-        store.rollback(by="me")
+            store.registry.publish(learned(store), by="me")
+        store.registry.rollback(by="me")
         store.registry.halt(by="me", note="a drill")
     return gather(url, at=100.0)
 

@@ -52,7 +52,7 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     assert again[1].endswith("; no request is new\n")
     assert after > 0.9
     assert few.reason == "1 requests are new, too few"
-    assert len(store.versions()) == 1
+    assert len(store.registry.versions()) == 1
     assert store.judge_queue.spent().pairs == 7
 
 
@@ -68,7 +68,7 @@ def test_the_worker_leaves_calls_alone(store):
         assert [str(step.detail) for step in done.steps] == [
             "these are calls of tools: `tttembed tools learn` learns from them"
         ]
-        assert [one.by for one in store.versions()] == ["tools"]
+        assert [one.by for one in store.registry.versions()] == ["tools"]
         assert store.due.tenants() == []
 
 
@@ -79,7 +79,7 @@ def test_the_worker_reads_no_vectors_to_leave_calls_alone(store_url):
     offsets = Offsets([Offset("global", vector, 0.9, 9, evidence)], width=50_000, settings={"bm25_weight": 0.5})
     with open_store(store_url) as store:
         none = [store.registry.settings(), is_of_tools(store, "")]
-        store.publish(offsets, by="tools")
+        store.registry.publish(offsets, by="tools")
         with store._database.write("publishing") as connection:  # the vectors are gone, the settings are there
             start = func.substr(schema.versions.c.content, 1, 2_000, type_=LargeBinary)
             connection.execute(schema.versions.update().values(content=start))
@@ -112,7 +112,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
     alone = ["these are calls of tools: `tttembed tools learn` learns from them"]
     assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, alone]
     assert judge.asked == []
-    assert [one.by for one in store.versions()] == ["tools"]
+    assert [one.by for one in store.registry.versions()] == ["tools"]
     assert store.judge_queue.spent().pairs == 0
 
 

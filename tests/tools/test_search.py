@@ -282,12 +282,12 @@ def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypat
     """Where offsets lose on requests that they were not learned from, with BM25 beside them, they are not served."""
     teach(search, LEARNED)
     requests = usable(search._memory.requests("", 64), search._index)
-    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors, __: -vectors)
+    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors: -vectors)
 
     offsets = learn(requests, search._index)
 
     assert not any(offset.served for offset in offsets.values())
-    assert CONTRADICTED in {offset.evidence.code for offset in offsets.values()}
+    assert CONTRADICTED.code in {offset.evidence.code for offset in offsets.values()}
 
 
 def test_a_gain_must_exceed_its_error():
@@ -321,10 +321,11 @@ def test_no_request_is_held_out_beside_its_copies(search, monkeypatch):
     rewards = rewards_of_calls(requests, index, vectors, keyword)
     monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, scope="local", gate=False))
 
-    moved = _cross_fitted(rewards, vectors, [one.task for one in requests])
+    moved = _cross_fitted(rewards, vectors)
 
     worked = [np.array([index.keys[key] for key in one.outcomes]) for one in requests]
-    plain, held_out = (_measured(index, rows, keyword, worked, WEIGHT).mean() for rows in (vectors, moved))
+    measured = partial(_measured, index, keyword=keyword, worked=worked)
+    plain, held_out = (measured(rows, WEIGHT).mean() for rows in (vectors, moved))
     assert not np.array_equal(moved, vectors)
     assert held_out < plain + 0.05
 
@@ -519,7 +520,7 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
 
         assert search.learn().reason == "another process published meanwhile"
-        assert len(store.versions()) == 1
+        assert len(store.registry.versions()) == 1
         search.close()
         other.close()
 
@@ -533,8 +534,8 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
 
         def slow(*given):
             offsets = learn(*given)
-            if not store.versions():
-                store.publish(Offsets([], width=offsets.width), by="ann")
+            if not store.registry.versions():
+                store.registry.publish(Offsets([], width=offsets.width), by="ann")
             return offsets
 
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
@@ -542,7 +543,7 @@ def test_what_gave_way_is_learned_by_the_next_pass(tmp_path, monkeypatch):
         assert search.learn().reason == "another process published meanwhile"
         assert search.learn().published
         assert search.learn().reason == "no request is new"
-        assert [one.by for one in store.versions()] == ["tools", "ann"]
+        assert [one.by for one in store.registry.versions()] == ["tools", "ann"]
         search.close()
 
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.batch import ByFile, by_file, run_by_file
 from tttembed_rag.cli.embedding import embed_folder, embedded_by
 from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast of pairs, tokens and money, and ask nothing.")
 @click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
-@by_file
+@click.option("--batch", is_flag=True, help="Ask by batches, at their price, and wait for the answers; see above.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def judge(
     source: Path,
@@ -65,7 +65,7 @@ def judge(
     dry_run: bool,
     no_probe: bool,
     as_json: bool,
-    batch: ByFile,
+    batch: bool,
 ) -> None:
     """Score the candidates of served queries, each pair once, under a budget.
 
@@ -79,8 +79,8 @@ def judge(
     thumb (1 up, -1 down, 0 taken back), click (1 clicked, 0 shown and not clicked, weighed by position), success
     (1 the document served the task, 0 it did not), judgment (a grade, on ?scale=rubric:LOW,HIGH).
 
-    By file, at the price of a batch: SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME.
-    --write-batch writes what a batch service takes, the judge's probe first; --read-batch takes what it gave.
+    With --batch, SPEC is openai:MODEL, gemini:MODEL or http+vllm-score://HOST?model=NAME. What is left is sent to the
+    service's batches, which answer within a day; stop it whenever you like, the next run reads what was sent.
 
     Rewards are written in [0, 1]. Run it again to continue: no pair is paid for twice.
     """
@@ -88,7 +88,7 @@ def judge(
     from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.files import read_feedback
-    from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
+    from tttembed_rag.judging.plan import Plan
     from tttembed_rag.judging.running import check_once, forecast, judge_all
     from tttembed_rag.judging.spending import Budget, Price
 
@@ -103,9 +103,9 @@ def judge(
     vectors = vectors or "minilm" if embed is None else _embedded(source, embed, vectors)
     served = observe(source, vectors=vectors, depth=max(depths))
     plan = replace(draft, observations=served)
+    paid = _cache_path(cache_path, target, dry_run=dry_run)
     if batch:
-        cache_file = _cache_path(cache_path, target, dry_run=dry_run)
-        run_by_file(batch, spec, plan, cache_file, target, dry_run=dry_run, probe=not no_probe, as_json=as_json)
+        _by_batches(spec, plan, paid, target, probe=not no_probe, dry_run=dry_run, as_json=as_json)
         return
     if feedback:
         given = read_feedback(spec, plan, **_texts(source, served))
@@ -115,7 +115,7 @@ def judge(
             _write(target, spec, given, plan, as_json=as_json)
         return
     scorer = open_judge(spec)
-    with closing(ScoreCache.open(_cache_path(cache_path, target, dry_run=dry_run))) as cache:
+    with closing(ScoreCache.open(paid)) as cache:
         probe = not no_probe
         ahead = forecast(plan, scorer, cache, probe=probe)
         if dry_run:
@@ -136,8 +136,36 @@ def judge(
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
     _write(target, spec, verdicts, plan, as_json=as_json)
+    _check(verdicts)
+
+
+def _check(verdicts: Verdicts) -> None:
+    """End with code 1 where the judge broke down: its scores are written, and scripts see the code."""
+    from tttembed_rag.judging.plan import BUDGET_ENDED
+
     if verdicts.stopped not in ("", BUDGET_ENDED):
-        raise click.exceptions.Exit(1)  # the judge broke down: its scores are written, and scripts see the code
+        raise click.exceptions.Exit(1)
+
+
+def _by_batches(
+    spec: str, plan: Plan, paid: Path | None, target: Path, *, probe: bool, dry_run: bool, as_json: bool
+) -> None:
+    from tttembed_rag.judging.batching import FiledBatches, forecast_by_batches, judge_by_batches, open_batch_service
+    from tttembed_rag.judging.cache import ScoreCache
+
+    service = open_batch_service(spec)
+    with closing(ScoreCache.open(paid)) as cache, FiledBatches.at(paid, service.judge.fingerprint) as books:
+        if dry_run:
+            ahead = forecast_by_batches(plan, service, cache, books, probe=probe)
+            _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
+            return
+        try:
+            verdicts = judge_by_batches(plan, service, cache, books, probe=probe, watch=partial(click.echo, err=True))
+        except KeyboardInterrupt:
+            click.echo(f"stopped: {len(books.open())} batches are open; run it again to read them", err=True)
+            raise click.exceptions.Exit(130) from None
+    _write(target, spec, verdicts, plan, as_json=as_json)
+    _check(verdicts)
 
 
 def _embedded(source: Path, spec: str, name: str | None) -> str:

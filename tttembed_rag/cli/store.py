@@ -58,7 +58,7 @@ def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str
             )
         embedder = click.prompt("The model whose vectors these offsets were learned from")
     with opened(url, create=True) as store:
-        version = store.publish(
+        version = store.registry.publish(
             offsets, tenant=tenant, by=by, note=note, embedder=embedder or learned_from, probe=probe
         )
         _say(store, version, as_json=as_json)
@@ -73,7 +73,7 @@ def publish(file: Path, url: str, tenant: str, embedder: str, by: str, note: str
 def rollback(url: str, tenant: str, to: int | None, by: str, note: str, *, as_json: bool) -> None:
     """Serve the previous version again, or version N; twice goes back twice."""
     with opened(url) as store:
-        _say(store, store.rollback(tenant=tenant, by=by, note=note, to=to), as_json=as_json)
+        _say(store, store.registry.rollback(tenant=tenant, by=by, note=note, to=to), as_json=as_json)
 
 
 @operators.command()

@@ -21,7 +21,7 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
     aliases: dict[int, list[str]] = {}
     for alias, number in store.registry.aliases(tenant=tenant).items():
         aliases.setdefault(number, []).append(alias)
-    versions = store.versions(tenant=tenant, limit=limit)
+    versions = store.registry.versions(tenant=tenant, limit=limit)
     if not (as_json or versions):
         say(f"no versions of {named(tenant)}")
     for version in versions:

@@ -85,7 +85,7 @@ def worker(
     --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and SIGINT end it
     after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
     """
-    from tttembed_rag.judging.batching.specs import open_batch_service
+    from tttembed_rag.judging.batching.opening import open_batch_service
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.stores import open_store
     from tttembed_rag.worker import Worker

@@ -1,13 +1,14 @@
 """Reward models of all kinds, with one contract: scores for the documents of a query."""
 
+from tttembed_rag.judges.anthropicchat import AnthropicChat
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.chatservice import ChatService
 from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
+from tttembed_rag.judges.openaichat import OpenAIChat
 from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.yesno import YesNoJudge
@@ -17,10 +18,10 @@ from tttembed_rag.models.usage import Usage
 
 __all__ = [
     "INSTRUCTION",
+    "AnthropicChat",
     "Blocking",
     "CalibratedJudge",
     "Calibration",
-    "ChatService",
     "CrossEncoderJudge",
     "EnsembleJudge",
     "Forecasting",
@@ -28,6 +29,7 @@ __all__ = [
     "HttpJudge",
     "Judge",
     "LocalChat",
+    "OpenAIChat",
     "Patience",
     "RubricJudge",
     "Scores",

@@ -7,10 +7,12 @@ from typing import Any, Literal
 from tttembed_rag.errors import require
 from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
 from tttembed_rag.models.retrying import Patience
-from tttembed_rag.models.usage import Usage, report_usage
+from tttembed_rag.models.usage import Usage, plausible, report_usage
 
 # Thoughts count against the limit: room for them, and for a short answer.
 OUTPUT_TOKENS = 4096
+# How a value of google-genai is written as the JSON of Gemini.
+_AS_JSON: dict[str, Any] = {"mode": "json", "by_alias": True, "exclude_none": True}
 
 
 class Gemini:
@@ -28,6 +30,11 @@ class Gemini:
         output_tokens: Tokens of thoughts and answer together.
 
         patience: How often and how fast it is asked.
+
+    Attributes:
+        client: The client.
+
+        ask: Calls a function that asks it, again where that may help.
     """
 
     def __init__(
@@ -40,11 +47,11 @@ class Gemini:
         patience: Patience | None = None,
     ) -> None:
         types = require("google.genai.types", EXTRA)
-        self._client = client
+        self.client = client
         self._config = types.GenerateContentConfig(
             thinking_config=types.ThinkingConfig(thinking_level=thinking), max_output_tokens=output_tokens
         )
-        self._ask = (patience or Patience()).caller()
+        self.ask = (patience or Patience()).caller()
         self.name = model
         self.settings = f"thinking={thinking} n={output_tokens}"
 
@@ -65,23 +72,38 @@ class Gemini:
         """
         return cls(client_of(model, base_url=base_url, timeout=timeout), model, patience=patience)
 
+    def request(self, prompt: str) -> dict[str, Any]:
+        """The JSON that asks *prompt*."""
+        return {"contents": _contents(prompt), "generationConfig": self._config.model_dump(**_AS_JSON)}
+
     def __call__(self, prompt: str) -> str | None:
         """The answer to *prompt*, or None.
 
         Raises:
             JudgeError: The service refused the request or stayed busy.
         """
-        return self._ask(lambda: self._answer(prompt))
+        text, usage = self.ask(lambda: self._answer(prompt))
+        if usage is not None:
+            report_usage(usage)
+        return text or None
 
-    def _answer(self, prompt: str) -> str | None:
-        contents = [{"role": "user", "parts": [{"text": prompt}]}]
+    def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
         with failures_of(self.name):
-            answer = self._client.models.generate_content(model=self.name, contents=contents, config=self._config)
-        if (used := answer.usage_metadata) is not None:
-            written = (used.candidates_token_count or 0) + (used.thoughts_token_count or 0)
-            report_usage(Usage(1, used.prompt_token_count or 0, written))
-        candidate = answer.candidates[0] if answer.candidates else None
-        if candidate is None or candidate.finish_reason is None or candidate.finish_reason.name != "STOP":
-            return None
-        parts = (candidate.content.parts or []) if candidate.content else []
-        return "".join(part.text for part in parts if part.text and not part.thought) or None
+            ask = self.client.models.generate_content
+            return read(ask(model=self.name, contents=_contents(prompt), config=self._config).model_dump(**_AS_JSON))
+
+
+def _contents(prompt: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "parts": [{"text": prompt}]}]
+
+
+def read(answer: Any) -> tuple[str | None, Usage | None]:
+    """The text of an *answer*, as JSON, and its usage: None where there is none that one request can have."""
+    used = answer.get("usageMetadata") or {}
+    written = [used.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+    usage = plausible(used.get("promptTokenCount"), sum(written))
+    candidate = (answer.get("candidates") or [{}])[0]
+    if candidate.get("finishReason") != "STOP":
+        return None, usage
+    parts = (candidate.get("content") or {}).get("parts") or []
+    return "".join(part.get("text") or "" for part in parts if not part.get("thought")), usage

@@ -164,7 +164,7 @@ class HttpJudge(Blocking):
         declared = scale or self._shape.scale
         if declared is None:
             raise InputError(f"scale: expected one for {shape}, whose scores depend on the model, got none")
-        self._endpoint = Endpoint(
+        self.endpoint = Endpoint(
             url, path=self._shape.path, key=key, header=self._shape.header, patience=patience, timeout=timeout
         )
         self.model = model
@@ -174,8 +174,8 @@ class HttpJudge(Blocking):
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
-            model or self._endpoint.address,
-            url=self._endpoint.url,
+            model or self.endpoint.where.netloc,
+            url=self.endpoint.url,
             scale=str(self.scale),
             instruction=instruction,
             cut=longest_document,
@@ -217,13 +217,13 @@ class HttpJudge(Blocking):
             return self._fitting(query, [text[: len(text) // 2]])
 
     def _scores(self, query: str, documents: list[str]) -> Scores:
-        items, used = self._endpoint.ask(
+        items, used = self.endpoint.ask(
             self.request(query, documents),
             partial(self._read, query, documents),
             expected="an index and a score per document",
         )
         report_usage(used)
-        return _by_index(self._endpoint.name, items, len(documents))
+        return _by_index(self.endpoint.name, items, len(documents))
 
     def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
         items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]

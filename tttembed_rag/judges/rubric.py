@@ -100,11 +100,11 @@ class RubricJudge:
             raise InputError(
                 f"longest_document, concurrency: expected at least 1, got {longest_document}, {concurrency}"
             )
-        self._complete = complete
+        self.complete = complete
         self._model = model
         self._async = _is_async(complete)
         self._instruction = instruction
-        self._longest = longest_document
+        self.longest_document = longest_document
         self._output_tokens = output_tokens
         self._concurrency = concurrency
         self.fingerprint = fingerprint_of(
@@ -118,19 +118,19 @@ class RubricJudge:
         """
         if self._async:
             return asyncio.run(self.ascore(query, documents))
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         grades = side_by_side([partial(self._grade, query, text) for text in screened.texts], self._concurrency)
         return screened.spread(grades, self.scale)
 
     def _grade(self, query: str, text: str) -> float | None:
         prompt = self.prompt(query, text)
         with self._accounted(prompt) as answers:
-            answers.append(self._complete(prompt))
+            answers.append(self.complete(prompt))
         return grade_of(answers[0])
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
         """The same, several prompts at once; a plain function runs in threads."""
-        screened = Screened.of(documents, self._longest)
+        screened = Screened.of(documents, self.longest_document)
         slots = asyncio.Semaphore(self._concurrency)
 
         async def grade(text: str) -> float | None:
@@ -138,9 +138,9 @@ class RubricJudge:
             async with slots:
                 with self._accounted(prompt) as answers:
                     if self._async:
-                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self._complete)(prompt))
+                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self.complete)(prompt))
                     else:
-                        answers.append(await asyncio.to_thread(self._complete, prompt))
+                        answers.append(await asyncio.to_thread(self.complete, prompt))
             return grade_of(answers[0])
 
         return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)
@@ -148,7 +148,7 @@ class RubricJudge:
     def forecast(self, query: str, documents: Sequence[str]) -> Usage:
         """One request a document, its prompt, and an answer of full length."""
         frame = estimated_tokens(RUBRIC, self._instruction, query[:_LONGEST_QUERY])
-        read = sum(frame + estimated_tokens(text[: self._longest]) for text in documents)
+        read = sum(frame + estimated_tokens(text[: self.longest_document]) for text in documents)
         return Usage(len(documents), read, len(documents) * self._output_tokens)
 
     @contextmanager

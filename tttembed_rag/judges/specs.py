@@ -67,44 +67,36 @@ def _rubric(kind: str, model: str, options: Options) -> Judge:
     from tttembed_rag.judges.rubric import RubricJudge
 
     instruction, longest = options.take("instruction", INSTRUCTION), options.whole("characters", 12_000)
+    chat, tokens = _chat(kind, model, options)
+    return RubricJudge(
+        chat,
+        model=chat.name,
+        settings=chat.settings,
+        instruction=instruction,
+        longest_document=longest,
+        output_tokens=tokens,
+    )
+
+
+def _chat(kind: str, model: str, options: Options) -> tuple[Any, int]:
+    """A chat model, and the tokens that its answer may have."""
+    if kind == "rubric":
+        from tttembed_rag.judges.chat import NEW_TOKENS, LocalChat
+
+        return LocalChat.from_pretrained(model, **options.machine(batches=False)), NEW_TOKENS
+    url, patience = options.take("url", "") or None, options.patience()
     if kind == "gemini":
-        from tttembed_rag.judges.gemini import OUTPUT_TOKENS, Gemini
+        from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
+        from tttembed_rag.judges.gemini import Gemini
 
-        gemini = Gemini.connect(model, base_url=options.take("url", "") or None, patience=options.patience())
-        return RubricJudge(
-            gemini,
-            model=gemini.name,
-            settings=gemini.settings,
-            instruction=instruction,
-            longest_document=longest,
-            output_tokens=OUTPUT_TOKENS,
-        )
-    if kind in ("openai", "anthropic"):
-        from tttembed_rag.judges.chatservice import OUTPUT_TOKENS as SERVICE_TOKENS
-        from tttembed_rag.judges.chatservice import ChatService
+        return Gemini.connect(model, base_url=url, patience=patience), GEMINI_TOKENS
+    from tttembed_rag.judges.anthropicchat import AnthropicChat
+    from tttembed_rag.judges.openaichat import OUTPUT_TOKENS, OpenAIChat
 
-        tokens = options.whole("tokens", SERVICE_TOKENS)
-        service = ChatService(
-            kind,
-            model,
-            url=options.take("url", "") or None,
-            key=options.key(f"{kind.upper()}_API_KEY"),
-            tokens=tokens,
-            temperature=options.number("temperature", nan),
-            patience=options.patience(),
-        )
-        return RubricJudge(
-            service,
-            model=service.name,
-            settings=service.settings,
-            instruction=instruction,
-            longest_document=longest,
-            output_tokens=tokens,
-        )
-    from tttembed_rag.judges.chat import LocalChat
-
-    chat = LocalChat.from_pretrained(model, **options.machine(batches=False))
-    return RubricJudge(chat, model=chat.name, settings=chat.settings, instruction=instruction, longest_document=longest)
+    tokens = options.whole("tokens", OUTPUT_TOKENS)
+    key, temperature = options.key(f"{kind.upper()}_API_KEY"), options.number("temperature", nan)
+    made = OpenAIChat if kind == "openai" else AnthropicChat
+    return made(model, url=url, key=key, tokens=tokens, temperature=temperature, patience=patience), tokens
 
 
 def _python(spec: str, target: str, options: Options) -> Judge:

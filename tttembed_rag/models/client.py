@@ -7,7 +7,7 @@ interim answers without end, would be waited for without end.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tttembed_rag.errors import require
@@ -17,6 +17,24 @@ from tttembed_rag.models.retrying import EXTRA
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Bytes that are written at a time: each of these writes has a time limit of its own.
 _PART = 16_384
+
+
+def client_options(*, per_minute: int | None = None) -> dict[str, Any]:
+    """Options of a client of httpx: no redirects, which could carry a key away, and no proxy to this machine.
+
+    Args:
+        per_minute: Requests a minute at most; None is no limit of ours.
+    """
+    hooks: list[Callable[[Any], object]] = []
+    if per_minute is not None:
+        pyrate = require("pyrate_limiter", EXTRA)
+        limiter = pyrate.Limiter(pyrate.Rate(per_minute, pyrate.Duration.MINUTE))
+        hooks.append(lambda _: limiter.try_acquire("request", blocking=True))
+    return {
+        "follow_redirects": False,
+        "mounts": {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK},
+        "event_hooks": {"request": hooks},
+    }
 
 
 def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, query: bytes = b"") -> Any:
@@ -30,9 +48,8 @@ def service_client(*, timeout: float, headers: Mapping[str, str] | None = None, 
         query: Stands behind the question mark of each address, percent-encoded, and in no log of httpx: it may hold a
             secret.
     """
-    mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
     httpx = require("httpx", EXTRA)
-    client = httpx.Client(timeout=timeout, headers=headers, follow_redirects=False, mounts=mounts)
+    client = httpx.Client(timeout=timeout, headers=headers, **client_options())
     # httpx has no parameter for what its connections are made of; a test tells where these names have changed.
     for transport in {client._transport, *client._mounts.values()} - {None}:  # noqa: SLF001
         pool = transport._pool  # noqa: SLF001

@@ -6,8 +6,8 @@ import json
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ _STEP, _GZIP_OR_ZLIB = 65_536, 47
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
-_UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+UNREADABLE = (AttributeError, IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 class TooLargeError(RefusedError):
@@ -38,6 +38,62 @@ def with_path(url: str, path: str) -> str:
     bare, mark, query = url.partition("?")
     bare = bare.rstrip("/")
     return (bare if bare.endswith(path) else bare + path) + mark + query
+
+
+def shown(answer: bytes | bytearray) -> str:
+    """The beginning of an *answer*, as an error shows it."""
+    text = answer[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a service is, and its key.
+
+    Attributes:
+        url: ``http(s)://HOST[:PORT][/PATH][?...]``.
+
+        name: The same without what may hold a secret, for errors and logs.
+
+        netloc: ``HOST[:PORT]``.
+
+        key: Its secret; empty where it needs none.
+    """
+
+    url: str
+    name: str
+    netloc: str
+    key: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, url: str, key: str | None = None) -> Address:
+        """The address *url*, with a *key* of printable ASCII; white space around the key is cut off.
+
+        Raises:
+            InputError: It is no address, or would send the key over plain HTTP to another machine, or the key can stand
+                in no header.
+        """
+        try:
+            parts = urlsplit(url)
+            well_formed = parts.hostname and parts.port != 0
+        except ValueError:  # its message holds what stands where a port should, which may be a password
+            well_formed = False
+        if not well_formed:
+            raise InputError("url: expected http(s)://HOST, got another text")
+        name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        if parts.scheme not in ("http", "https") or parts.username is not None:
+            raise InputError(f"url: expected http(s)://HOST without a password, got {name!r}")
+        key = (key or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(f"key: expected printable ASCII characters for {name}, got others too (not shown)")
+        if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            raise InputError(f"url: expected https where a key is sent, got {name!r}")
+        return cls(url, name, parts.netloc, key)
+
+    @property
+    def is_azure(self) -> bool:
+        """Whether it is one of Azure, which takes keys in a header of its own."""
+        return ".azure.com" in self.netloc
 
 
 class Endpoint:
@@ -76,29 +132,13 @@ class Endpoint:
         timeout: float = 60.0,
         longest_answer: int = _LONGEST_ANSWER,
     ) -> None:
-        try:
-            parts = urlsplit(url)
-            well_formed = parts.hostname and parts.port != 0
-        except ValueError:  # its message holds what stands where a port should, which may be a password
-            well_formed = False
-        if not well_formed:
-            raise InputError("url: expected http(s)://HOST, got another text")
-        # What may hold a secret, before the @ and after the question mark, is in no error and no log.
-        self.name = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        if parts.scheme not in ("http", "https") or parts.username is not None:
-            raise InputError(f"url: expected http(s)://HOST without a password, got {self.name!r}")
-        key = (key or "").strip()
-        if not (key.isascii() and key.isprintable()):
-            raise InputError(f"key: expected printable ASCII characters for {self.name}, got others too (not shown)")
-        if key and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            raise InputError(f"url: expected https where a key is sent, got {self.name!r}")
-        whole = url if parts.path.strip("/") else with_path(url, path)
-        self.url, self._address = whole, whole.partition("#")[0].partition("?")[0]
-        self.host: str = parts.hostname or ""
-        self.address = parts.netloc
+        self.where = Address.of(url, key)
+        self.name, key = self.where.name, self.where.key
+        self.url = url if urlsplit(url).path.strip("/") else with_path(url, path)
+        self._address = self.url.partition("#")[0].partition("?")[0]
         self._timeout, self._longest_answer = timeout, longest_answer
         self._httpx = require("httpx", EXTRA)
-        token = f"Bearer {key}" if header == "authorization" else f"{key}"
+        token = f"Bearer {key}" if header == "authorization" else key
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
         try:
             query = self._httpx.URL(url).query
@@ -109,99 +149,41 @@ class Endpoint:
         self._patiently = (patience or Patience()).caller()
 
     def ask(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
-        """What *read* finds in the answer to *body*, posted as JSON; as for `exchange`."""
-        return self.exchange("POST", "", read, expected=expected, body=body)
-
-    def exchange(
-        self,
-        method: str,
-        path: str,
-        read: Callable[[Any], ResultT],
-        *,
-        expected: str,
-        body: Mapping[str, Any] | None = None,
-        form: Mapping[str, str] | None = None,
-        file: Path | None = None,
-        parameters: Mapping[str, str] | None = None,
-        once: bool = False,
-    ) -> ResultT:
-        """What *read* finds in the answer, which is JSON.
+        """What *read* finds in the answer to *body*, posted as JSON.
 
         Args:
-            method: ``POST``, ``GET`` or ``DELETE``.
-
-            path: What follows the address.
+            body: JSON to send.
 
             read: Answer to result; where it fails, the answer was not what was *expected*.
 
             expected: The content of a right answer, in words.
 
-            body: JSON to send.
-
-            form: Fields of a form to send instead.
-
-            file: A file that is sent with the form; it is read whole.
-
-            parameters: What stands behind the question mark.
-
-            once: Whether the request is sent once only, whatever comes back: it must not be repeated.
-
         Raises:
             JudgeError: The service refused, stayed busy, or answered something else.
         """
-        content: dict[str, Any] = {"params": parameters} if parameters else {}
-        if body is not None:
-            content["json"] = body
-        if form is not None:
-            content["data"] = form
-        if file is not None:
-            content["files"] = {"file": (file.name, file.read_bytes(), "application/jsonl")}
-        attempt = partial(self._once, method, path, content, read, expected)
-        return attempt() if once else self._patiently(attempt)
+        return self._patiently(partial(self._once, body, read, expected))
 
-    def download(self, path: str, target: Path, *, most: int) -> None:
-        """Write what stands at *path* behind the address to the file *target*, whole, of *most* bytes at most."""
-        self._patiently(partial(self._download, path, target, most))
-
-    def _download(self, path: str, target: Path, most: int) -> None:
-        with target.open("wb") as file:
-            status, headers = self._send("GET", path, {}, file.write, most)
-        with target.open("rb") as file:
-            self._check(status, headers, file.read(4 * _SHOWN))
-
-    def _once(
-        self, method: str, path: str, content: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str
-    ) -> ResultT:
-        answer = bytearray()
-        status, headers = self._send(method, path, content, answer.extend, self._longest_answer)
-        shown = self._check(status, headers, answer)
-        try:
-            return read(json.loads(answer))
-        except _UNREADABLE as exc:
-            raise JudgeError(f"{self.name}: expected {expected}, got {shown}") from exc
-
-    def _check(self, status: int, headers: Any, answer: bytes | bytearray) -> str:
-        """Return the beginning of an *answer*, to be shown; raise an error for a status that is none of success."""
-        text = answer[: 4 * _SHOWN].decode("utf-8", "replace")[:_SHOWN]
-        shown = "".join(letter if letter.isprintable() else " " for letter in text)
-        reason = f"{self.name}: expected an answer, got {status} {shown}"
+    def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
+        status, headers, answer = self._posted(body)
+        said = shown(answer)
+        reason = f"{self.name}: expected an answer, got {status} {said}"
         if status == _TOO_LARGE:
             raise TooLargeError(reason)
         check_status(status, headers, reason)
-        return shown
-
-    def _send(
-        self, method: str, path: str, content: Mapping[str, Any], write: Callable[[bytes], object], most: int
-    ) -> tuple[int, Any]:
-        """Status and headers of an answer that is whole, not too long, and in time; *write* takes its parts."""
-        length = 0
         try:
-            with self._client.stream(method, self._address + path, **content) as response:
+            return read(json.loads(answer))
+        except UNREADABLE as exc:
+            raise JudgeError(f"{self.name}: expected {expected}, got {said}") from exc
+
+    def _posted(self, body: Mapping[str, Any]) -> tuple[int, Any, bytearray]:
+        """Status and headers of an answer, and the answer, which is whole, not too long, and in time."""
+        answer = bytearray()
+        try:
+            with self._client.stream("POST", self._address, json=body) as response:
                 for part in self._parts(response):
-                    length += len(part)
-                    if length > most:
-                        raise JudgeError(f"{self.name}: expected at most {most} bytes, got more")
-                    write(part)
+                    answer += part
+                    if len(answer) > self._longest_answer:
+                        raise JudgeError(f"{self.name}: expected at most {self._longest_answer} bytes, got more")
         except (TimeoutError, self._httpx.TimeoutException) as exc:
             reason = f"expected a whole answer within {self._timeout:g} s, got {type(exc).__name__}"
             raise BusyError(f"{self.name}: {reason}") from exc
@@ -211,7 +193,7 @@ class Endpoint:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}") from None
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
-        return response.status_code, response.headers
+        return response.status_code, response.headers, answer
 
     def _parts(self, response: Any) -> Iterator[bytes]:
         """The parts of an answer, unpacked in small steps: a part of 64 KiB may swell to gigabytes at once."""

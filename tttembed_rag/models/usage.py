@@ -49,6 +49,12 @@ class Usage:
         )
 
 
+def plausible(read: object, written: object) -> Usage | None:
+    """The usage of one request, as a service says it; None where it is none that a request can have."""
+    counts = [count for count in (read, written) if type(count) is int and 0 <= count <= MOST_USED]
+    return Usage(1, *counts) if len(counts) == 2 else None
+
+
 def estimated_tokens(*texts: str) -> int:
     """An upper estimate of the tokens of *texts*; text outside ASCII counts one token a byte."""
     return sum(_estimated(text) if text.isascii() else len(text.encode("utf-8", "replace")) for text in texts)

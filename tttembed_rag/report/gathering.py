@@ -134,7 +134,7 @@ def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets
 def _versions(store: Store, owner: str, live: VersionFacts | None, tenant: str) -> Iterable[VersionFacts]:
     """The newest versions of *owner* as *tenant* may see them, each read and let go; *live* is read already."""
     aliases = _aliases(store, owner)
-    listed = store.versions(tenant=owner, limit=_VERSIONS)[::-1]
+    listed = store.registry.versions(tenant=owner, limit=_VERSIONS)[::-1]
     while listed:
         version = listed.pop()
         if live is not None and live.number == version.number:

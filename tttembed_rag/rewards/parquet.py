@@ -22,7 +22,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -174,7 +174,7 @@ def parts(folder: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scratch: bool = False) -> RewardColumns:
-    """The columns of the tables in *folder*; files are mapped into memory, and each vector is copied once.
+    """The columns of the tables in *folder*; vectors are read in parts, and copied once.
 
     Args:
         folder: The folder.
@@ -186,67 +186,58 @@ def read_folder(folder: str | os.PathLike[str], *, part: str | None = None, scra
     Raises:
         DataError: The folder holds something else, or a file is damaged.
     """
-    pc = require("pyarrow.compute", EXTRA)
-    documents, queries = _Table(Path(folder) / "documents"), _Table(Path(folder) / "queries", part)
+    pa, pc = require("pyarrow", EXTRA), require("pyarrow.compute", EXTRA)
+    documents = _Table(Path(folder) / "documents", {"doc_id", _VECTOR})
+    queries = _Table(Path(folder) / "queries", {"doc_ids", "rewards", _VECTOR}, part)
     ids = documents.texts("doc_id")
-    if ids is None:
-        raise DataError(f"{documents.folder}: expected a column doc_id, found none")
     if (distinct := pc.count_distinct(ids).as_py()) != len(ids):
         raise DataError(f"{documents.folder}: expected unique doc_ids, got {distinct} for {len(ids)} documents")
-    rows, depths = _rows(queries, ids)
-    rewards, given = queries.lists("rewards")
-    if len(depths) != len(given):
-        raise DataError(f"{queries.folder}: expected rewards in each of {len(depths)} rows, got {len(given)}")
-    if not np.array_equal(depths, given):
-        row = int(np.argmax(depths != given))
-        raise DataError(
-            f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
-        )
+    rows, depths, rewards = _pairs(queries, ids)
     used = None
     if part is not None:
         named = np.zeros(len(ids), dtype=bool)
         named[rows] = True
         used, rows = np.flatnonzero(named), (np.cumsum(named) - 1)[rows]
-        ids = ids.take(require("pyarrow", EXTRA).array(used))
-    judges = queries.texts("judge")
+        ids = ids.take(pa.array(used))
+    judges, embedders, query_ids = queries.texts("judge"), queries.texts("embedder"), queries.names("query_id")
     found = ["unnamed"] if judges is None else judges.unique().to_pylist()
-    embedders = queries.texts("embedder")
     models = [""] if embedders is None else sorted(embedders.unique().to_pylist())
     if len(models) > 1:
         raise DataError(f"{queries.folder}: expected vectors of one embedder, got {', '.join(models)}")
-    query_ids = _plain(queries.texts("query_id"))
     if query_ids is None and part is not None:
-        query_ids = [str(queries.before + row) for row in range(len(depths))]
+        before = sum(count for name, count in parts(folder).items() if name < part)
+        query_ids = [str(before + row) for row in range(len(depths))]
     columns = RewardColumns(
         query_vectors=queries.vectors(len(depths), scratch=scratch),
         doc_vectors=documents.vectors(len(ids), used),
         candidates=rows,
-        rewards=queries.numbers(rewards),
+        rewards=rewards,
         starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
-        tasks=_plain(queries.texts("task")),
+        tasks=queries.names("task"),
         query_ids=query_ids,
         judge=found[0] if len(found) == 1 or judges is None else judges.to_pylist(),
-        sources=_plain(queries.texts("source")),
+        sources=queries.names("source"),
         doc_ids=ids.to_pylist(),
         embedder=models[0],
     )
-    require("pyarrow", EXTRA).default_memory_pool().release_unused()  # which decoding took: as much as the columns
+    pa.default_memory_pool().release_unused()  # which decoding took: as much as the columns
     return columns
 
 
-def _rows(queries: _Table, ids: Any) -> tuple[IntArray, IntArray]:
-    """The judged candidates of all *queries* as rows of the documents *ids*, and how many each query has."""
+def _pairs(queries: _Table, ids: Any) -> tuple[IntArray, IntArray, NDArray[np.float64]]:
+    """The judged candidates of all *queries* as rows of the documents *ids*, how many each has, and their rewards."""
     pc = require("pyarrow.compute", EXTRA)
-    names, depths = queries.lists("doc_ids")
-    candidates = pc.index_in(queries.as_texts(names), value_set=ids)
-    if candidates.null_count:
-        unknown = names.filter(candidates.is_null())[0].as_py()
+    (names, depths), (rewards, given) = queries.lists("doc_ids"), queries.lists("rewards")
+    if not np.array_equal(depths, given):
+        row = int(np.argmax(depths != given))
+        raise DataError(
+            f"{queries.folder}: expected as many rewards as doc_ids, got {given[row]} for {depths[row]} in row {row}"
+        )
+    rows = pc.index_in(queries.checked_texts(names), value_set=ids)
+    if rows.null_count:
+        unknown = names.filter(rows.is_null())[0].as_py()
         raise DataError(f"{queries.folder}: expected doc_ids of documents/, got {unknown!r}, which is not there")
-    return candidates.to_numpy().astype(np.intp), depths
-
-
-def _plain(column: Any) -> list[str] | None:
-    return None if column is None else list(column.to_pylist())
+    return rows.to_numpy().astype(np.intp), depths, rewards.to_numpy()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -266,105 +257,101 @@ def _room(shape: tuple[int, int], dtype: type[np.floating[Any]], *, scratch: boo
 
 
 class _Table:
-    """The files of one table in *folder*, in the order of their names, or the *one* of that name.
+    """The files of one table in *folder*, or the *one* of that name; each must have the columns *required*.
 
-    Attributes:
-        before: Rows in the files before the one.
+    Texts and lists come in one type, whichever the files have.
     """
 
-    def __init__(self, folder: Path, one: str | None = None) -> None:
-        pq = require("pyarrow.parquet", EXTRA)
+    def __init__(self, folder: Path, required: set[str], one: str | None = None) -> None:
+        pa, types = require("pyarrow", EXTRA), require("pyarrow.types", EXTRA)
+        pq, datasets = require("pyarrow.parquet", EXTRA), require("pyarrow.dataset", EXTRA)
         self.folder = folder
-        paths = _files(folder)
         with _checked(folder):
-            earlier = [path for path in paths if one is not None and path.name < one]
-            self.before = sum(pq.read_metadata(path).num_rows for path in earlier)
-            paths = paths if one is None else [folder / one]
-            self._files = [
-                (path, pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)) for path in paths
-            ]
+            schemas = {path: pq.read_schema(path) for path in (_files(folder) if one is None else [folder / one])}
+        self._names = {*_NAMES, *required} & {name for schema in schemas.values() for name in schema.names}
+        for path, schema in schemas.items():
+            if missing := sorted((self._names | required) - set(schema.names)):
+                raise DataError(f"{path}: expected a column {missing[0]}, found {', '.join(schema.names)}")
+            for name in required - {"doc_id"}:
+                kind = schema.field(name).type
+                if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+                    raise DataError(f"{path}: expected lists in {name}, got {kind}")
+        number = next(iter(schemas.values())).field(_VECTOR).type.value_type
+        if str(number) not in ("float", "double"):
+            raise DataError(f"{folder}: expected vectors of float or double, got {number}")
+        self._dtype = np.float32 if str(number) == "float" else np.float64
+        lists = {"doc_ids": pa.large_string(), "rewards": pa.float64(), _VECTOR: number}
+        kinds = {name: pa.large_list(lists[name]) if name in lists else pa.large_string() for name in self._names}
+        scanned = datasets.ParquetFragmentScanOptions(page_checksum_verification=True)
+        self._files = datasets.dataset(
+            [str(path) for path in schemas],
+            pa.schema(list(kinds.items())),
+            format=datasets.ParquetFileFormat(default_fragment_scan_options=scanned),
+        )
 
     def texts(self, name: str) -> Any:
         """A column of texts, whole; None where no file has it."""
-        having = [name in file.schema_arrow.names for _, file in self._files]
-        if not any(having):
-            return None
-        return self.as_texts(self._flat(name, list(self._read(name))))
+        return self.checked_texts(self._read(name)) if name in self._names else None
 
-    def as_texts(self, column: Any) -> Any:
-        """A column as texts, in one piece."""
-        with _checked(self.folder):
-            texts = column.cast(require("pyarrow", EXTRA).large_string()).combine_chunks()
-            texts.validate(full=True)  # that they are UTF-8
-            return texts
+    def names(self, name: str) -> list[str] | None:
+        """The same as a list."""
+        column = self.texts(name)
+        return None if column is None else list(column.to_pylist())
 
     def lists(self, name: str) -> tuple[Any, IntArray]:
         """A column of lists: their elements in order, and the length of each."""
-        parts = list(self._read(name))
-        lengths = [self._lengths(name, part) for part in parts]
-        return self._flat(name, [part.flatten() for part in parts]), np.concatenate(lengths)
+        pc = require("pyarrow.compute", EXTRA)
+        column = self._read(name)
+        lengths = pc.list_value_length(column).to_numpy().astype(np.intp)
+        return self._whole(name, pc.list_flatten(column)), lengths
 
     def vectors(self, rows: int, only: IntArray | None = None, *, scratch: bool = False) -> FloatArray:
         """The vectors of all rows, as many as another column has, in one array; or of *only* some, which ascend."""
+        pc = require("pyarrow.compute", EXTRA)
         vectors: NDArray[Any] | None = None
-        begin = 0
-        for part in self._read(_VECTOR, only):
-            lengths = self._lengths(_VECTOR, part)
+        filled = 0
+        for column in self._parts(_VECTOR, only):
+            lengths = pc.list_value_length(column).to_numpy()
             width = int(lengths[0]) if vectors is None else vectors.shape[1]
             if width < 1 or not (lengths == width).all():
                 other = int(lengths[lengths != width][0]) if width else 0
                 raise DataError(f"{self.folder}: expected vectors of one width, got {width} and {other}")
-            values = self._flat(_VECTOR, [part.flatten()])
-            if str(values.type) not in ("float", "double"):
-                raise DataError(f"{self.folder}: expected vectors of float or double, got {values.type}")
             if vectors is None:
-                dtype = np.float32 if str(values.type) == "float" else np.float64
-                vectors = _room((rows, width), dtype, scratch=scratch)
-            if begin + len(part) > rows:
+                vectors = _room((rows, width), self._dtype, scratch=scratch)
+            begin, filled = filled, filled + len(column)
+            if filled > rows:
                 raise DataError(f"{self.folder}: expected {rows} vectors, got more")
-            vectors[begin : begin + len(part)] = values.to_numpy().reshape(-1, width)
-            begin += len(part)
-        if vectors is None or begin != rows:
-            raise DataError(f"{self.folder}: expected {rows} vectors, got {begin}")
+            vectors[begin:filled] = self._whole(_VECTOR, column.flatten()).to_numpy().reshape(-1, width)
+        if vectors is None or filled != rows:
+            raise DataError(f"{self.folder}: expected {rows} vectors, got {filled}")
         return vectors
 
-    def numbers(self, column: Any) -> NDArray[np.float64]:
-        """A column as float64."""
-        with _checked(self.folder):
-            return np.asarray(column.cast(require("pyarrow", EXTRA).float64()).to_numpy())
-
-    def _lengths(self, name: str, part: Any) -> IntArray:
-        """The length of each list of a part."""
-        types = require("pyarrow.types", EXTRA)
-        if not (types.is_list(part.type) or types.is_large_list(part.type) or types.is_fixed_size_list(part.type)):
-            raise DataError(f"{self.folder}: expected lists in {name}, got {part.type}")
-        return np.asarray(require("pyarrow.compute", EXTRA).list_value_length(part).to_numpy()).astype(np.intp)
-
-    def _read(self, name: str, only: IntArray | None = None) -> Iterator[Any]:
-        """A column in parts, none of them empty, or *only* some of its rows; nothing of other columns is read."""
+    def _parts(self, name: str, only: IntArray | None) -> Iterator[Any]:
+        """A column in parts, few of them in memory at once and none of them empty; of *only* some rows."""
         begin = 0
-        for path, file in self._files:
-            if name not in file.schema_arrow.names:
-                raise DataError(f"{path}: expected a column {name}, found {', '.join(file.schema_arrow.names)}")
-            rows = file.metadata.num_rows
-            some = None if only is None else only[slice(*np.searchsorted(only, (begin, begin + rows)))] - begin
-            begin += rows
-            with _checked(self.folder):
-                for column in _columns(file, name, some):
-                    if column.null_count:
-                        raise DataError(f"{path}: expected no nulls in {name}, got {column.null_count}")
-                    if len(column):
-                        yield column
+        with _checked(self.folder):
+            few = {"batch_size": _GROUP, "batch_readahead": 1, "fragment_readahead": 1}
+            for batch in self._files.to_batches(columns=[name], **few):
+                column, end = batch.column(0), begin + batch.num_rows
+                if only is not None:
+                    column = column.take(only[slice(*np.searchsorted(only, (begin, end)))] - begin)
+                begin = end
+                if len(column):
+                    yield self._whole(name, column)
 
-    def _flat(self, name: str, parts: Sequence[Any]) -> Any:
-        """Parts as one column; it holds no null."""
-        pa = require("pyarrow", EXTRA)
-        if not parts:
-            raise DataError(f"{self.folder}: expected rows, found none")
-        if len({part.type for part in parts}) > 1:  # files of several engines
-            with _checked(self.folder):
-                parts = [part.cast(pa.float64() if name == "rewards" else pa.large_string()) for part in parts]
-        column = pa.chunked_array(parts)
+    def checked_texts(self, column: Any) -> Any:
+        """A column of texts in one piece."""
+        with _checked(self.folder):
+            texts = column.combine_chunks()
+            texts.validate(full=True)  # that they are UTF-8
+            return texts
+
+    def _read(self, name: str) -> Any:
+        with _checked(self.folder):
+            return self._whole(name, self._files.to_table(columns=[name]).column(0))
+
+    def _whole(self, name: str, column: Any) -> Any:
+        """A column without nulls."""
         if column.null_count:
             raise DataError(f"{self.folder}: expected no nulls in {name}, got {column.null_count}")
         return column
@@ -376,18 +363,3 @@ def _checked(folder: Path) -> Iterator[None]:
         yield
     except (require("pyarrow", EXTRA).ArrowException, OSError, UnicodeDecodeError) as exc:
         raise DataError(f"{folder}: expected whole Parquet files of rewards, got {exc}") from exc
-
-
-def _columns(file: Any, name: str, some: IntArray | None) -> Iterator[Any]:
-    """A column of one Parquet file in parts, or *some* of its rows: groups of rows that hold none are not read."""
-    if some is None:
-        yield from (batch.column(0) for batch in file.iter_batches(_GROUP, columns=[name]))
-        return
-    begin = 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        here = some[slice(*np.searchsorted(some, (begin, begin + rows)))] - begin
-        begin += rows
-        if here.size:
-            column = file.read_row_group(group, columns=[name]).column(0).combine_chunks()
-            yield column.take(require("pyarrow", EXTRA).array(here))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
+from math import ceil
 from typing import Any, TypeAlias
 
 from tttembed_rag.errors import InputError, TTTEmbedError, require
@@ -38,8 +39,8 @@ def check_engine(engine: str | MapLike) -> None:
 def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Each]:
     """The way to ask *shards*, which *engine* holds for as long as the block lasts."""
     if isinstance(engine, str) and engine != "local":
-        with _ray(engine) as ray, _actors(ray, shards) as each:
-            yield each
+        with _ray(engine) as ray, _pool(ray, len(shards)) as pooled:
+            yield lambda method, *given: pooled(partial(_held_asked, method, given), shards)
     else:
         # Threads share the shards, other processes get their paths.
         spread = map if isinstance(engine, str) else engine
@@ -48,6 +49,14 @@ def opened_engine(engine: str | MapLike, shards: Sequence[Shard]) -> Iterator[Ea
 
 def _asked(method: str, given: tuple[Any, ...], shard: Shard) -> Any:
     return getattr(shard, method)(*given)
+
+
+# The shards that this process holds, where it is an actor of a pool: one that comes by its path a second time is there.
+_held: dict[str, Shard] = {}
+
+
+def _held_asked(method: str, given: tuple[Any, ...], shard: Shard) -> Any:
+    return _asked(method, given, _held.setdefault(repr(shard.__reduce__()[1]), shard))
 
 
 @contextmanager
@@ -67,52 +76,18 @@ def _ray(engine: str) -> Iterator[Any]:
             ray.shutdown()
 
 
-class _Holder:
-    """Shards in an actor; it knows their paths when it starts, and so when it starts again."""
-
-    def __init__(self, shards: Sequence[Shard]) -> None:
-        self._shards = shards
-
-    def each(self, method: str, given: tuple[Any, ...]) -> list[Any]:
-        """The answers of its shards, in order."""
-        return [_asked(method, given, shard) for shard in self._shards]
-
-
 @contextmanager
-def _actors(ray: Any, shards: Sequence[Shard]) -> Iterator[Each]:
-    """Actors that hold the shards, one for each CPU; Ray replaces those that die and asks them again.
-
-    They reserve no CPU, only begin on a node that has one for each: those of a lost node crowd on what is left.
-    """
-    holder = ray.remote(max_restarts=_RESTARTS, max_task_retries=_RESTARTS)(_Holder)
-    preferred = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    nodes = [(node["NodeID"], int(node["Resources"].get("CPU", 0))) for node in ray.nodes() if node["Alive"]]
-    turns = range(max((cpus for _, cpus in nodes), default=0))
-    places = [node for turn in turns for node, cpus in nodes if turn < cpus][: len(shards)]
-    if not places:
-        raise TTTEmbedError("engine: expected a Ray cluster with a CPU, found none")
-    actors = [
-        holder.options(scheduling_strategy=preferred(node, soft=True)).remote(shards[first :: len(places)])
-        for first, node in enumerate(places)
-    ]
-
-    def each(method: str, *given: Any) -> list[Any]:
-        once = ray.put(given)
+def _pool(ray: Any, shards: int) -> Iterator[Callable[[Callable[[Shard], Any], Sequence[Shard]], list[Any]]]:
+    """The map of actors, one for each CPU: each is given the same shards again; Ray replaces those that die."""
+    each = ceil(shards / max(1, int(ray.cluster_resources().get("CPU", 0))))
+    lasting = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "scheduling_strategy": "SPREAD"}
+    with require("ray.util.multiprocessing", EXTRA).Pool(ceil(shards / each), ray_remote_args=lasting) as pool:
         try:
-            found = ray.get([actor.each.remote(method, once) for actor in actors])
-        except ray.exceptions.RayTaskError as exc:
-            raise (exc.cause if isinstance(exc.cause, TTTEmbedError) else exc) from exc
+            yield partial(pool.map, chunksize=each)
         except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as exc:
             raise TTTEmbedError(
                 f"engine: an actor died {_RESTARTS + 1} times (write more, smaller shards if memory is short): {exc}"
             ) from exc
-        return [found[row % len(found)][row // len(found)] for row in range(len(shards))]
-
-    try:
-        yield each
-    finally:
-        for actor in actors:
-            ray.kill(actor)
 
 
 @contextmanager

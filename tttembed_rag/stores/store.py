@@ -84,9 +84,7 @@ class Store(AbstractContextManager["Store"]):
 
         text_id: Gives the id of a text, which cannot be guessed without this store; works while the store is away.
 
-        registry: The published versions: which one is live, and whether it is halted.
-
-        publish: `Registry.publish`; likewise `rollback` and `versions`, the verbs of most programs.
+        registry: The published versions: publishing and taking back, which one is live, and whether it is halted.
 
         judge_queue: The pairs that wait for a judge, and what judges were paid.
 
@@ -116,8 +114,6 @@ class Store(AbstractContextManager["Store"]):
         self.text_id = TextIds(self._salt)
         self._load = partial(aliases.load_offsets, database)
         self.registry = Registry(database, self._load)
-        self.publish, self.versions = self.registry.publish, self.registry.versions
-        self.rollback = self.registry.rollback
         self.judge_queue = JudgeQueue(database, self._salt)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 from tttembed_rag.capture.log import Known
+from tttembed_rag.capture.preparing import Call, owned
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.observations import TOOL_CALLS
-from tttembed_rag.serving.context import context
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.tools.catalog import Card
@@ -89,47 +90,6 @@ class Outcome:
     reward: float
     task: str | None
     source: str = ""
-
-
-class CallMemory(Protocol):
-    """Where outcomes are kept, and what was learned from them is served from."""
-
-    @property
-    def live(self) -> LiveOffsets:
-        """What is served."""
-        ...
-
-    def note(self, outcome: Outcome, tenant: str | None) -> None:
-        """Keep the outcome of one call; None is a caller who says no tenant."""
-        ...
-
-    def requests(self, tenant: str, width: int) -> list[PastRequest]:
-        """The last requests of a tenant with vectors (width,), newest first."""
-        ...
-
-    def tenants(self) -> list[str]:
-        """The tenants that may have requests."""
-        ...
-
-    def seen(self, tenant: str) -> set[int]:
-        """Digests of the requests that were learned from, or in vain."""
-        ...
-
-    def see(self, digests: Collection[int], tenant: str) -> None:
-        """Add the digests of requests that were learned from now."""
-        ...
-
-    def version(self, tenant: str) -> int:
-        """The number of the version that a tenant is served, 0 for none."""
-        ...
-
-    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
-        """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
-        ...
-
-    def close(self) -> None:
-        """Write what waits, and end."""
-        ...
 
 
 class InProcess:
@@ -217,16 +177,10 @@ class InStore:
 
     def note(self, outcome: Outcome, tenant: str | None) -> None:
         """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
-        known = Known(vector=outcome.vector, document_vectors=outcome.card_vector[None], doc_ids=[outcome.card.key])
-        with context(task=outcome.task, tenant=tenant, query_id=""):
-            self._log.record(
-                outcome.query,
-                [outcome.card.text],
-                [outcome.reward],
-                task=outcome.task,
-                known=known,
-                source=outcome.source,
-            )
+        card, rewards = outcome.card, (outcome.reward,)
+        known = owned(Known(outcome.vector, outcome.card_vector[None], doc_ids=[card.key]))
+        call = Call(outcome.query, (card.text,), rewards, outcome.task, tenant, time.time(), known, "", outcome.source)
+        self._log.put(call)
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -251,22 +205,18 @@ class InStore:
         self._log.flush()
         return self.store.tenants()
 
-    def seen(self, tenant: str) -> set[int]:
-        """Digests of the requests that any process has learned from, or in vain."""
-        return set(self._seen(tenant))
+    def seen(self, tenant: str) -> dict[int, None]:
+        """Digests of the requests that any process has learned from, or in vain, the first ones first."""
+        from tttembed_rag.stores.work.states import TOOLS
+
+        return dict.fromkeys(json.loads(self.store.states.get(TOOLS, tenant=tenant) or "[]"))
 
     def see(self, digests: Collection[int], tenant: str) -> None:
         """Add the digests of requests that were learned from now; the first of many are forgotten."""
-        earlier = [one for one in self._seen(tenant) if one not in set(digests)]
         from tttembed_rag.stores.work.states import TOOLS
 
+        earlier = [one for one in self.seen(tenant) if one not in set(digests)]
         self.store.states.set(TOOLS, json.dumps([*earlier, *digests][-_SEEN:]), tenant=tenant)
-
-    def _seen(self, tenant: str) -> list[int]:
-        from tttembed_rag.stores.work.states import TOOLS
-
-        kept = self.store.states.get(TOOLS, tenant=tenant)
-        return [] if kept is None else list(json.loads(kept))
 
     def version(self, tenant: str) -> int:
         """The number of the live version of a tenant, 0 for none."""
@@ -276,7 +226,7 @@ class InStore:
     def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:
-            self.store.publish(
+            self.store.registry.publish(
                 offsets,
                 by="tools",
                 tenant=tenant,
@@ -296,3 +246,7 @@ class InStore:
         self.live.close()
         if self._is_own:
             self.store.close()
+
+
+# Where outcomes are kept, and what was learned from them is served from.
+CallMemory: TypeAlias = InProcess | InStore

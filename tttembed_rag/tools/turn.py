@@ -8,40 +8,19 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.serving.context import context, current_source, current_task, current_tenant
+
+if TYPE_CHECKING:
+    from tttembed_rag.tools.search import LearnedToolSearch
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
 # Seconds within which a call without a session belongs to the last search that listed its tool.
 _FRESH = 600.0
-
-
-class Search(Protocol):
-    """What a turn asks of a `LearnedToolSearch`."""
-
-    def __call__(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
-        """Names of the best tools for a request."""
-        ...
-
-    async def asearch(
-        self, query: str, k: int = 5, *, task: str | None = None, among: Collection[str] | None = None
-    ) -> list[str]:
-        """The same, without holding up the event loop."""
-        ...
-
-    def used(self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None) -> None:
-        """Keep that a tool was called for a request, and whether it worked."""
-        ...
-
-    def add(self, catalog: Any) -> int:
-        """Add the tools of a catalogue; gives how many were embedded."""
-        ...
 
 
 class Turn:
@@ -58,7 +37,7 @@ class Turn:
         task: The task key of its requests; None is the caller's `context`.
     """
 
-    def __init__(self, search: Search, task: str | None = None) -> None:
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
         self._search = search
         self._task = task
         self._request = ""
@@ -105,7 +84,7 @@ class Turns:
             stateless HTTP, a call that no search of its own listed belongs to the last search that did.
     """
 
-    def __init__(self, search: Search, task: str | None = None, *, sessions: bool = True) -> None:
+    def __init__(self, search: LearnedToolSearch, task: str | None = None, *, sessions: bool = True) -> None:
         self._search = search
         self._task = task
         self._sessions = sessions

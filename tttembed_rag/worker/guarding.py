@@ -117,11 +117,11 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
     why = f"version {live.number} is contradicted: {trial}"
     before = tenant.store.registry.version("previous", tenant=tenant.name)
     if before is not None and _speaks_for(tenant, before, trial, rewards.judge, live.embedder or tenant.embedder):
-        now = tenant.store.rollback(
+        now = tenant.store.registry.rollback(
             by=BY, tenant=tenant.name, to=before.number, note=why, lease=tenant.lease, instead_of=live.number
         )
     else:
-        now = tenant.store.publish(
+        now = tenant.store.registry.publish(
             Offsets([], width=rewards.width),
             by=BY,
             tenant=tenant.name,

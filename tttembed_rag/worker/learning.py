@@ -131,7 +131,7 @@ def _publish(
 ) -> Iterator[Step]:
     """Publish *offsets*; the trial of the live version goes on under them if both belong to one embedding model."""
     live, trial = tenant.live, tenant.notes.trial()
-    now = tenant.store.publish(
+    now = tenant.store.registry.publish(
         offsets,
         by=BY,
         tenant=tenant.name,

@@ -138,7 +138,7 @@ def test_a_wrapper_follows_the_store(store, log, found):
     RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
     log.flush()
     offsets = fit(store.rewards("judge"), scope="task", gate=False)
-    store.publish(offsets, by="test")
+    store.registry.publish(offsets, by="test")
 
     following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store))
 
@@ -152,7 +152,7 @@ async def test_a_query_is_served_what_was_learned_from_it(store, log):
         RecordingCrossEncoder(Lengths(), log).score([("q", text) for text in TEXTS])
     log.flush()
     offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-    store.publish(offsets, by="test", tenant="acme")
+    store.registry.publish(offsets, by="test", tenant="acme")
     following = TTTEmbeddings(DeterministicFakeEmbedding(size=8), offsets=follow(store, tenants=["acme"]))
     base = following.embed_query_base("q")
     with context(task="billing", tenant="acme"):

@@ -133,7 +133,7 @@ def test_a_wrapper_follows_the_store(store, url, log, retriever):
     RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge"), scope="task", gate=False)
-    store.publish(offsets, by="test")
+    store.registry.publish(offsets, by="test")
 
     following = TTTEmbedding(Drawn(), offsets=follow(url))
     copy = pickle.loads(pickle.dumps(following))  # noqa: S301 - our own bytes
@@ -149,7 +149,7 @@ async def test_a_query_is_served_what_was_learned_from_it(store, url, log, retri
         RewardPostprocessor(log, digits()).postprocess_nodes(retriever.retrieve("q"), query_str="q")
     log.flush()
     offsets = fit(store.rewards("judge", tenant="acme"), scope="query", gate=False)
-    store.publish(offsets, by="test", tenant="acme")
+    store.registry.publish(offsets, by="test", tenant="acme")
     following = TTTEmbedding(Drawn(), offsets=follow(url, tenant="acme"), task="billing")
     copy = pickle.loads(pickle.dumps(following))  # noqa: S301 - our own bytes
     base = following.embed_query_base("q")

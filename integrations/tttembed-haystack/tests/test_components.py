@@ -32,7 +32,7 @@ def offsets_of(*, task="billing"):
 def url(tmp_path):
     """The URL of a store with a live version for the task billing."""
     with open_store(f"sqlite:///{tmp_path / 'ttt.db'}") as store:
-        store.publish(offsets_of(), by="test")
+        store.registry.publish(offsets_of(), by="test")
     return f"sqlite:///{tmp_path / 'ttt.db'}"
 
 

@@ -16,19 +16,25 @@ import pytest
 pytest.importorskip("mcp")
 
 import anyio
+import anyio.lowlevel
 import httpx2
+from fastmcp import Client as FastClient
+from fastmcp.client.transports import FastMCPTransport
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 from tttembed_hosts import mcp_front
-from tttembed_hosts.mcp_front import FrontedServer, read_servers
+from tttembed_hosts.mcp_front import read_servers
 
 from tests.tools.conftest import LEARNED, UNSEEN, request
 from tttembed_rag.cli import main
 from tttembed_rag.errors import DataError
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import FakeEmbedder
+from tttembed_rag.tools import LearnedToolSearch
 
 pytestmark = pytest.mark.slow
 BEHIND = Path(__file__).resolve().parent / "suites_server.py"
@@ -57,7 +63,7 @@ def environment():
 async def found(client, topic):
     """The names that a search finds."""
     result = await client.call_tool("search_tools", {"query": request(topic)})
-    return [tool["name"] for tool in result.structured_content["tools"]]
+    return [tool["name"] for tool in result.structured_content["result"]]
 
 
 async def work(client, topics):
@@ -71,7 +77,7 @@ async def work(client, topics):
 async def share(client, topics):
     """Of some topics, the share for which the suite that works comes first."""
     firsts = [(await found(client, topic))[0] for topic in topics]
-    return sum(name.startswith("office.zeta_") for name in firsts) / len(topics)
+    return sum(name.startswith("office_zeta_") for name in firsts) / len(topics)
 
 
 async def learned(client):
@@ -91,9 +97,9 @@ def test_a_client_gains_without_code(tmp_path):
         async with Client(front(tmp_path, *options)) as client:
             listed = [tool.name for tool in (await client.list_tools()).tools]
             before = await share(client, UNSEEN)
-            answer = await client.call_tool("call_tool", {"name": "office.zeta_redmail"})
-            failure = await client.call_tool("call_tool", {"name": "office.acme_redmail"})
-            wrong = await client.call_tool("call_tool", {"name": "gone", "arguments": 3})
+            answer = await client.call_tool("call_tool", {"name": "office_zeta_redmail"})
+            failure = await client.call_tool("call_tool", {"name": "office_acme_redmail"})
+            wrong = await client.call_tool("call_tool", {"name": "gone"})
             await work(client, LEARNED)
             return listed, before, answer, failure, wrong, await learned(client)
 
@@ -108,7 +114,7 @@ def test_a_client_gains_without_code(tmp_path):
     assert (answer.is_error, answer.content[0].text) == (False, "zeta_redmail is done")
     assert failure.is_error
     assert "not in this suite" in failure.content[0].text
-    assert wrong.content[0].text == "name: expected a tool that search_tools has found, got 'gone'"
+    assert wrong.is_error
     assert after
     assert asyncio.run(second_day()) > 0.9
 
@@ -184,118 +190,135 @@ def test_a_server_that_is_away_costs_its_own_tools_alone(tmp_path):
     with (tmp_path / "stderr").open("w") as said:
         names = asyncio.run(story(said))
 
-    assert f"office.zeta_{LEARNED[0]}" in names
-    assert "server 'gone': [Errno 2] No such file or directory" in (tmp_path / "stderr").read_text()
+    assert f"office_zeta_{LEARNED[0]}" in names
+    assert "server 'gone': FileNotFoundError: No such file or directory" in (tmp_path / "stderr").read_text()
 
 
-@pytest.mark.parametrize("tools", [0, 30])
-def test_a_server_that_lists_without_end_is_given_up(monkeypatch, tools):
-    """Its pages, and the tools in them, are bounded: it fills no memory, and its name is in the reason."""
-    monkeypatch.setattr(mcp_front, "_MOST_TOOLS", 1_000)
-    pages = itertools.count()
-
-    async def list_tools(_ctx, _params):
-        page = next(pages)
-        some = [Tool(name=f"t{page}-{number}", input_schema={"type": "object"}) for number in range(tools)]
-        return ListToolsResult(tools=some, next_cursor=str(page))
+def names_found(servers, *, searches=1, every=60.0, query="do it"):
+    """The names that each search finds among the tools of *servers*, and the tools that stay in the search."""
 
     async def story():
-        behind = FrontedServer("endless", None)
-        async with Client(Server("endless", on_list_tools=list_tools)) as client:
-            with pytest.raises(ValueError, match=r"expected at most 1000 (pages of )?tools, got more"):
-                await behind._listed(client)
+        search = LearnedToolSearch([], FakeEmbedder())
+        async with FastClient(mcp_front.front(servers, search, every=every)) as client:
+            results = [await client.call_tool("search_tools", {"query": query}) for _ in range(searches)]
+        return [[tool["name"] for tool in one.structured_content["result"]] for one in results], search.names
 
-    asyncio.run(story())
+    return asyncio.run(story())
+
+
+def behind(list_tools, call_tool=None):
+    """A server in this process with these two handlers."""
+    server = MCPServer("behind")
+    server._lowlevel_server = Server("behind", on_list_tools=list_tools, on_call_tool=call_tool)
+    return FastMCPTransport(server)
+
+
+def listing(*pages, endless=False):
+    """A server with one of these lists for each time it is asked; endless, each is followed by another page."""
+    asked = itertools.count()
+
+    async def list_tools(_ctx, _params):
+        page = next(asked)
+        await anyio.lowlevel.checkpoint()
+        tools = pages[min(page, len(pages) - 1)]
+        return ListToolsResult(tools=tools, next_cursor=str(page) if endless else None)
+
+    return behind(list_tools)
+
+
+def tool(name, **about):
+    """A tool without arguments."""
+    return Tool(name=name, input_schema={"type": "object"} | about.pop("schema", {}), **about)
+
+
+FINE = listing([tool("fine")])
+
+
+def test_a_server_that_lists_without_end_is_given_up(caplog):
+    """Its pages are bounded: its name is in the log, and the tools of the other are found."""
+    found, _ = names_found({"endless": listing([tool("t")], endless=True), "good": FINE})
+
+    assert found == [["good_fine"]]
+    assert [one.getMessage().partition(": ")[0] for one in caplog.records if one.name == mcp_front.__name__] == [
+        "server 'endless'"
+    ]
 
 
 def test_tools_that_no_agent_could_read_are_left_out(caplog):
     """A megabyte of a name, of a description or of a schema: the other tools of the server are found."""
-    schemas = {"object": {"type": "object"}, "long": {"type": "object", "x": "y" * 2**20}}
-    tools = [
-        Tool(name="fine", input_schema=schemas["object"]),
-        Tool(name="n" * 2**20, input_schema=schemas["object"]),
-        Tool(name="described", description="d" * 2**20, input_schema=schemas["object"]),
-        Tool(name="schema", input_schema=schemas["long"]),
+    long = [
+        tool("fine"),
+        tool("n" * 2**20),
+        tool("described", description="d" * 2**20),
+        tool("schema", schema={"x": "y" * 2**20}),
     ]
 
+    found, _ = names_found({"long": listing(long)})
+
+    assert found == [["long_fine"]]
+    assert "server 'long': 3 tools are left out, too long or too many" in caplog.text
+
+
+def test_tools_that_a_server_no_longer_lists_leave_the_search():
+    """A server that renames all its tools at each listing costs no more than it lists."""
+    pages = [[tool(f"t{page}-{number}") for number in range(30)] for page in range(9)]
+
+    _, stay = names_found({"names": listing(*pages)}, searches=9, every=0.0)
+
+    assert stay == [f"names_t8-{number}" for number in range(30)]
+
+
+def test_a_server_that_is_away_for_a_while_keeps_its_tools(caplog):
+    """What it listed last is found; one line says what is wrong, with no word of the server's."""
+    asked = itertools.count()
+
     async def list_tools(_ctx, _params):
-        return ListToolsResult(tools=tools)
+        if next(asked):
+            raise ConnectionError("at http://me:secret@host")
+        return ListToolsResult(tools=[tool("fine")])
 
-    async def story():
-        async with Client(Server("long", on_list_tools=list_tools)) as client:
-            return await FrontedServer("long", None)._listed(client)
+    found, stay = names_found({"shy": behind(list_tools)}, searches=2, every=0.0)
 
-    assert list(asyncio.run(story())) == ["long.fine"]
-    assert [record.getMessage() for record in caplog.records] == [
-        "server 'long': 3 tools of more than 262144 bytes are left out"
-    ]
+    assert (found, stay) == ([["shy_fine"]] * 2, ["shy_fine"])
+    assert "server 'shy': MCPError" in caplog.text
+    assert "secret" not in "".join(one.getMessage() for one in caplog.records if one.name == mcp_front.__name__)
 
 
-def test_a_server_that_stays_silent_is_told_of_and_tried_again(monkeypatch, caplog):
-    """It may hang while it lists, or in a call, which says nothing of the tool: each ends in time, with one line."""
-    monkeypatch.setattr(mcp_front, "_PATIENCE", 0.2)
-    monkeypatch.setattr(mcp_front, "_PAUSE", 0.01)
-    monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 0.2)
-    lists = itertools.count()
+def test_a_server_that_stays_silent_costs_its_own_tools_alone(monkeypatch, caplog):
+    """It may hang while it lists: that ends in time, with one line."""
+    monkeypatch.setattr(mcp_front, "_PATIENCE", 0.5)
 
     async def list_tools(_ctx, _params):
-        if next(lists) == 0:
-            await anyio.sleep_forever()
-        return ListToolsResult(tools=[Tool(name="slow", input_schema={"type": "object"})])
-
-    async def call_tool(_ctx, _params):
         await anyio.sleep_forever()
 
-    async def changed(behind):
-        listed.append(list(behind.tools))
-        is_listed.set()
+    found, _ = names_found({"silent": behind(list_tools), "good": FINE})
 
-    async def story():
-        behind = FrontedServer("silent", Server("silent", on_list_tools=list_tools, on_call_tool=call_tool))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(behind.keep, changed, 60.0)
-            with anyio.fail_after(30):
-                await is_listed.wait()
-                with pytest.raises(TimeoutError, match=r"server 'silent' has not answered within 0\.2 s"):
-                    await behind.call("silent.slow", {})
-            tasks.cancel_scope.cancel()
-
-    listed, is_listed = [], anyio.Event()
-    asyncio.run(story())
-
-    assert listed == [["silent.slow"]]
-    assert [record.getMessage().startswith("server 'silent': ") for record in caplog.records] == [True]
+    assert found == [["good_fine"]]
+    assert "server 'silent': TimeoutError" in caplog.text
 
 
-def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch, caplog):
-    """It may do one thing at a time, and longer than a list may take: its connection stays."""
-    monkeypatch.setattr(mcp_front, "_PATIENCE", 0.2)
-    at_work = anyio.Lock()
+def test_a_tool_that_does_not_answer_in_time_is_no_failure(monkeypatch):
+    """The call ends, and says nothing of the tool; one that fails by itself does."""
+    monkeypatch.setattr(mcp_front, "_LONGEST_CALL", 0.5)
 
     async def list_tools(_ctx, _params):
-        async with at_work:
-            return ListToolsResult(tools=[Tool(name="slow", input_schema={"type": "object"})])
+        return ListToolsResult(tools=[tool("slow"), tool("wrong")])
 
-    async def call_tool(_ctx, _params):
-        async with at_work:
-            await anyio.sleep(1.0)
-            return CallToolResult(content=[TextContent(type="text", text="done")])
-
-    async def changed(_):
-        pass
+    async def call_tool(_ctx, params):
+        if params.name == "slow":
+            await anyio.sleep_forever()
+        return CallToolResult(content=[TextContent(type="text", text="no")], is_error=True)
 
     async def story():
-        behind = FrontedServer("busy", Server("busy", on_list_tools=list_tools, on_call_tool=call_tool))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(behind.keep, changed, 0.05)
-            with anyio.fail_after(30):
-                await behind.ready.wait()
-                answer = await behind.call("busy.slow", {})
-            tasks.cancel_scope.cancel()
-        return answer.content[0].text
+        search = LearnedToolSearch([], FakeEmbedder())
+        async with FastClient(mcp_front.front({"behind": behind(list_tools, call_tool)}, search)) as client:
+            await client.call_tool("search_tools", {"query": "do it"})
+            for name in ("behind_slow", "behind_wrong"):
+                answer = await client.call_tool("call_tool", {"name": name}, raise_on_error=False)
+                assert answer.is_error
+        return [outcome for one in search._memory.requests("", 64) for outcome in one.outcomes.items()]
 
-    assert asyncio.run(story()) == "done"
-    assert caplog.records == []
+    assert asyncio.run(story()) == [("behind_wrong", 0.2)]
 
 
 @pytest.mark.parametrize(
@@ -306,11 +329,14 @@ def test_a_server_that_works_on_a_call_is_left_in_peace(monkeypatch, caplog):
         "[]",
         '{"mcpServers": {}}',
         '{"mcpServers": {"a": {}}}',
-        '{"mcpServers": {"a": {"command": "x", "args": 3}}}',
+        '{"mcpServers": {"a": {"command": "x", "args": 3, "env": {"KEY": "sk-SECRET"}}}}',
+        '{"mcpServers": {"a": {"command": 3, "args": ["--key", "sk-SECRET"]}}}',
+        '{"mcpServers": {"a": {"url": "h ttp://u:sk-SECRET@h/", "headers": {"Authorization": "Bearer sk-SECRET"}}}}',
+        '{"mcpServers": {"a": "sk-SECRET"}, ',
     ],
 )
 def test_files_that_name_no_servers_are_refused(tmp_path, text, capsys):
-    """Everything that is no file of servers ends with one line that names the file, and exit code 2."""
+    """Everything that is no file of servers ends with one line that names the file and shows no value of it."""
     path = tmp_path / "servers.json"
     if text is not None:
         path.write_text(text)
@@ -321,7 +347,9 @@ def test_files_that_name_no_servers_are_refused(tmp_path, text, capsys):
         main(["tools", "serve", "--catalog", str(path)])
 
     assert ended.value.code == 2
-    assert "servers.json" in capsys.readouterr().err.splitlines()[-1]
+    said = capsys.readouterr().err
+    assert "servers.json" in said.splitlines()[-1]
+    assert "SECRET" not in said
 
 
 def test_an_address_that_is_none_is_refused(tmp_path, capsys):

@@ -132,7 +132,7 @@ def url(tmp_path):
     evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
     offset = Offset("global", np.tile(np.float32([0.1, -0.1]), WIDTH // 2), 0.9, 9, evidence)
     with open_store(url) as store:
-        store.publish(Offsets([offset], width=WIDTH), by="test")
+        store.registry.publish(Offsets([offset], width=WIDTH), by="test")
     return url
 
 

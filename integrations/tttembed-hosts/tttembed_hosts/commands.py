@@ -126,17 +126,19 @@ def serve(
     """
     import asyncio
 
-    from tttembed_hosts.mcp_front import Front, read_servers, serve_http, serve_stdio
+    from tttembed_hosts import mcp_front
     from tttembed_rag import context
     from tttembed_rag.judging import Budget, Price
     from tttembed_rag.tools import LearnedToolSearch
 
-    servers = read_servers(catalog)
-    way: Any = serve_stdio if http is None else serve_http(*_address(http))
+    servers = mcp_front.read_servers(catalog)
+    way = {"transport": "stdio"} if http is None else _address(http)
     said = logging.StreamHandler(sys.stderr)
     said.setFormatter(logging.Formatter("%(message)s"))
-    logging.getLogger("tttembed_rag").addHandler(said)
-    logging.getLogger("tttembed_rag.tools").setLevel(logging.INFO)
+    for ours, told in (("tttembed_rag", "tttembed_rag.tools"), ("tttembed_hosts", "tttembed_hosts")):
+        logging.getLogger(ours).addHandler(said)
+        logging.getLogger(told).setLevel(logging.INFO)
+    logging.getLogger("fastmcp").setLevel(logging.CRITICAL)  # it may quote addresses and commands with secrets
     search = LearnedToolSearch(
         [], embedder, store=store, judge=judge, budget=Budget.parse(budget), price=Price.parse(price)
     )
@@ -149,11 +151,14 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     with search, context(tenant=tenant, source=source):
-        asyncio.run(Front(search, servers, k=top, every=every).run(way))
+        server = mcp_front.front(servers, search, k=top, every=every)
+        asyncio.run(mcp_front.serve(server, search, every=every, **way))
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(text: str) -> dict[str, Any]:
+    """How a server over HTTP is run; h11 reads heads of 16 KiB, uvicorn's faster parser heads of any length."""
     host, _, port = text.rpartition(":")
     if not (port.isdigit() and int(port) < 65536):
         raise click.UsageError(f"--http: expected [HOST:]PORT, got {text!r}")
-    return host or "127.0.0.1", int(port)
+    settings = {"http": "h11", "log_level": "warning"}
+    return {"transport": "http", "host": host or "127.0.0.1", "port": int(port), "uvicorn_config": settings}

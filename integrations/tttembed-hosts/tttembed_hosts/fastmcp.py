@@ -80,7 +80,7 @@ def learned_search(
                 try:
                     result = await call_next(context)
                 except Exception as exc:
-                    if not is_outage(exc.__cause__ or exc):
+                    if not _is_outage(exc):
                         turns.used(key, name, succeeded=False)
                     raise
                 turns.used(key, name, succeeded=not result.is_error)
@@ -88,6 +88,17 @@ def learned_search(
 
     server.add_transform(_Transform(max_results=k, always_visible=list(always_visible)))
     server.add_middleware(_Outcomes())
+
+
+def _is_outage(error: BaseException | None) -> bool:
+    """Whether something out of reach is at the root of an error, as where a server behind a proxy has gone."""
+    from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+    while error is not None:
+        if is_outage(error) or getattr(error, "code", None) in {CONNECTION_CLOSED, REQUEST_TIMEOUT}:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _key(context: Any) -> str:

@@ -25,7 +25,7 @@ class ForgettingTests:
         kept = [one for one in traffic(8, tenant="a") if query_id not in (None, one.query_id)]
         store.observe(traffic(8, tenant="a"), judge=JUDGE)
         store.observe([replace(one, tenant="never saw it") for one in kept] or traffic(1, tenant="b"), judge=JUDGE)
-        store.publish(learned(store, "a"), by="me", tenant="a")
+        store.registry.publish(learned(store, "a"), by="me", tenant="a")
 
         gone = store.forget(tenant="a", query_id=query_id, by="me")
 
@@ -46,9 +46,9 @@ class ForgettingTests:
         """Shared versions go if the tenant ever shared; other tenants keep theirs."""
         store.observe(traffic(4, tenant="a"), judge=JUDGE)
         store.share("a", True, by="owner")
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
         store.share("a", False, by="owner")
-        other = store.publish(Offsets([], width=8), by="me", tenant="b")
+        other = store.registry.publish(Offsets([], width=8), by="me", tenant="b")
 
         store.forget(tenant="a", query_id="q1", by="me")
 
@@ -116,7 +116,7 @@ class ForgettingTests:
         store.observe(traffic(2, tenant="a"), judge=JUDGE)
         store.share("a", True, by="owner")
         for tenant in ("", "a", "b"):
-            store.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
+            store.registry.publish(Offsets([], width=8), by="worker", tenant=tenant, note="task:secret")
         before = [(line.at, line.tenant, line.by, line.action) for line in store.audit.lines()]
 
         store.forget(tenant="a", query_id=query_id, by="me")
@@ -141,7 +141,7 @@ class ForgettingTests:
     def test_what_has_expired_can_be_forgotten(self, store: Store) -> None:
         """A version may have learned from a query that is there no more; without any, an unknown id costs nothing."""
         store.observe(traffic(4), judge=JUDGE)
-        store.publish(learned(store), by="me")
+        store.registry.publish(learned(store), by="me")
 
         unknown = store.forget(tenant="", query_id="q9", by="me")
         store.expire(2.0, by="me")
@@ -183,7 +183,7 @@ class ForgettingTests:
 
     def test_every_change_leaves_a_line(self, store: Store) -> None:
         """Newest first, with who did it."""
-        store.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
+        store.registry.publish(Offsets([], width=8), by="worker", tenant="a", note="why")
         store.registry.halt(by="operator", note="stop")
         store.audit.note("guard", "drift", "0.3", tenant="a")
 
@@ -213,7 +213,7 @@ class ForgettingTests:
     def test_all_of_it_is_there_after_reopening(self, store: Store, store_url: str) -> None:
         """Another process finds what this one was told is written."""
         store.observe(traffic(4), judge=JUDGE)
-        version = store.publish(learned(store), by="me")
+        version = store.registry.publish(learned(store), by="me")
 
         with open_store(store_url) as other:
             # A server's size on disk changes by itself.

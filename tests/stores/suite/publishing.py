@@ -60,7 +60,7 @@ class PublishingTests:
         store.share("a", False, by="owner")
 
         with pytest.raises(LeaseLost, match="nothing was changed"):
-            store.publish(Offsets([], width=8), by="a worker", lease=lease)
+            store.registry.publish(Offsets([], width=8), by="a worker", lease=lease)
         assert store.leases.take_tenant("", "the next", 60.0) is not None
 
     # Versions
@@ -70,7 +70,9 @@ class PublishingTests:
         store.observe(traffic(6), judge=JUDGE)
         before = store.serving().generation
 
-        version = store.publish(learned(store), by="me", note="first", embedder="e", probe='{"x": 1}', rewarded=6)
+        version = store.registry.publish(
+            learned(store), by="me", note="first", embedder="e", probe='{"x": 1}', rewarded=6
+        )
         serving = store.serving()
 
         assert (version, {"": serving.generation}, None) == (serving.version, store.generations().own, serving.halted)
@@ -88,72 +90,72 @@ class PublishingTests:
     def test_the_way_back_is_walked_step_by_step(self, store: Store) -> None:
         """Rolling back twice goes back twice, then says that nothing is left."""
         offsets = Offsets([], width=8)
-        first, second, third = (store.publish(offsets, by="me") for _ in range(3))
+        first, second, third = (store.registry.publish(offsets, by="me") for _ in range(3))
 
-        assert [second, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        assert [second, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
         with pytest.raises(StoreError, match="previous"):
-            store.rollback(by="me")
-        assert third == store.rollback(by="me", to=third.number)
-        assert [third, second, first] == store.versions()
+            store.registry.rollback(by="me")
+        assert third == store.registry.rollback(by="me", to=third.number)
+        assert [third, second, first] == store.registry.versions()
 
     def test_the_way_back_is_the_way_that_was_taken(self, store: Store) -> None:
         """What was live before is not what has the next lower number, and what was rolled back is off the way."""
         offsets = Offsets([], width=8)
-        first, older, newer = (store.publish(offsets, by="me") for _ in range(3))
-        store.rollback(by="me", to=first.number)
-        again = store.rollback(by="me", to=older.number)
+        first, older, newer = (store.registry.publish(offsets, by="me") for _ in range(3))
+        store.registry.rollback(by="me", to=first.number)
+        again = store.registry.rollback(by="me", to=older.number)
         before = store.registry.version("previous")
-        last = store.publish(offsets, by="me")
+        last = store.registry.publish(offsets, by="me")
 
         assert (older, first) == (again, before)
-        assert [older, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        assert [older, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
         assert {newer.number, last.number} & set(store.registry.aliases().values()) == set()
 
     def test_going_to_a_version_keeps_what_was_before_it(self, store: Store) -> None:
         """One behind is gone back to, past those in between; any other goes live on top of what is live."""
         offsets = Offsets([], width=8)
-        first, second, third = (store.publish(offsets, by="me") for _ in range(3))
+        first, second, third = (store.registry.publish(offsets, by="me") for _ in range(3))
 
-        assert second == store.rollback(by="me", to=second.number)
+        assert second == store.registry.rollback(by="me", to=second.number)
         assert store.registry.version("previous") == first
-        assert third == store.rollback(by="me", to=third.number)
-        assert [second, first] == [store.rollback(by="me"), store.rollback(by="me")]
+        assert third == store.registry.rollback(by="me", to=third.number)
+        assert [second, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
         assert store.registry.aliases() == {"live": first.number}
 
     def test_what_was_never_live_is_not_gone_back_to(self, store: Store) -> None:
         """A number nobody has, or another tenant's: one line says so, and nothing changes."""
-        live = store.publish(Offsets([], width=8), by="me")
-        other = store.publish(Offsets([], width=8), by="me", tenant="a")
+        live = store.registry.publish(Offsets([], width=8), by="me")
+        other = store.registry.publish(Offsets([], width=8), by="me", tenant="a")
 
         for number in (other.number, 77):
             with pytest.raises(StoreError, match=rf"^rollback: expected a version .* that was live, got {number}$"):
-                store.rollback(by="me", to=number)
+                store.registry.rollback(by="me", to=number)
 
         assert store.registry.aliases() == {"live": live.number}
 
     def test_who_looked_before_somebody_else_acted_changes_nothing(self, store: Store) -> None:
         """A version is published or taken back in place of the one that was looked at, if that is asked for."""
         offsets = Offsets([], width=8)
-        first = store.publish(offsets, by="worker", instead_of=0)
-        second = store.publish(offsets, by="operator", instead_of=first.number)
+        first = store.registry.publish(offsets, by="worker", instead_of=0)
+        second = store.registry.publish(offsets, by="operator", instead_of=first.number)
 
         with pytest.raises(Superseded, match=rf"expected {first.number} .* found {second.number}; nothing was changed"):
-            store.publish(offsets, by="worker", instead_of=first.number)
+            store.registry.publish(offsets, by="worker", instead_of=first.number)
         with pytest.raises(Superseded, match="expected none"):
-            store.rollback(by="worker", instead_of=0)
+            store.registry.rollback(by="worker", instead_of=0)
 
-        assert [second, first] == store.versions()
+        assert [second, first] == store.registry.versions()
         assert second == store.registry.version()
 
     def test_a_version_of_another_tenant_cannot_be_reached(self, store: Store) -> None:
         """Neither read nor rolled back to; the shared one is served where a tenant has none."""
-        mine = store.publish(Offsets([], width=8), by="me", tenant="a")
-        shared = store.publish(Offsets([], width=8), by="me")
+        mine = store.registry.publish(Offsets([], width=8), by="me", tenant="a")
+        shared = store.registry.publish(Offsets([], width=8), by="me")
 
         assert (mine, shared) == (store.serving(tenant="a").version, store.serving(tenant="b").version)
         assert None is store.registry.version(mine.number, tenant="b")
         with pytest.raises(StoreError, match=str(mine.number)):
-            store.rollback(by="me", tenant="b", to=mine.number)
+            store.registry.rollback(by="me", tenant="b", to=mine.number)
 
     def test_a_halt_is_told_and_lifted(self, store: Store) -> None:
         """Of all or of one tenant; readers see it in the generation."""
@@ -205,7 +207,7 @@ class PublishingTests:
 
         def publish(mine: list[int]) -> None:
             start.wait()
-            mine.extend(store.publish(offsets, by="publisher").number for _ in range(8))
+            mine.extend(store.registry.publish(offsets, by="publisher").number for _ in range(8))
 
         threads = [Thread(target=publish, args=(mine,)) for mine in seen]
         for thread in threads:
@@ -213,10 +215,10 @@ class PublishingTests:
         start.wait()
         while any(thread.is_alive() for thread in threads):
             try:
-                store.rollback(by="guard")
+                store.registry.rollback(by="guard")
             except StoreError as error:
                 assert "previous" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
-            assert set(store.registry.aliases().values()) <= {version.number for version in store.versions()}
+            assert set(store.registry.aliases().values()) <= {version.number for version in store.registry.versions()}
         for thread in threads:
             thread.join()
 
@@ -245,7 +247,7 @@ class PublishingTests:
         held = store.leases.take("worker", "b", 60.0)
 
         for write in (
-            lambda: store.publish(Offsets([], width=8), by="a", lease=lost),
+            lambda: store.registry.publish(Offsets([], width=8), by="a", lease=lost),
             lambda: store.states.set("drift", "[1]", lease=lost),
             lambda: store.registry.halt(by="a", tenant="", lease=lost),
             lambda: store.registry.resume(by="a", tenant="", lease=lost),
@@ -255,5 +257,5 @@ class PublishingTests:
         store.leases.release(lost)
 
         assert None is store.leases.renew(lost, 60.0)
-        assert (store.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
-        assert store.publish(Offsets([], width=8), by="b", lease=held).number == 1
+        assert (store.registry.versions(), store.states.get("drift"), store.audit.lines()) == ([], None, [])
+        assert store.registry.publish(Offsets([], width=8), by="b", lease=held).number == 1

@@ -7,15 +7,15 @@ two days.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from io import BytesIO
 from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError
+from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judging.batching.lines import LineJudge
 from tttembed_rag.judging.batching.service import ServiceBatch, words_of
-from tttembed_rag.models.googleclient import client_of, failures_of
-from tttembed_rag.models.retrying import Patience
-from tttembed_rag.system.files import write_whole
+from tttembed_rag.models.googleclient import failures_of
 
 ResultT = TypeVar("ResultT")
 
@@ -37,37 +37,19 @@ class GeminiBatches:
     Args:
         judge: The judge, which makes the requests and reads the results.
 
-        model: Such as ``gemini-3.5-flash``.
-
-        base_url: Another server that speaks the protocol.
-
-        patience: How often and how fast it is asked.
-
-        timeout: Seconds until an answer must be there.
+        chat: The same model as it is asked one by one.
 
         settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
     """
 
-    def __init__(
-        self,
-        judge: LineJudge,
-        model: str,
-        *,
-        base_url: str | None = None,
-        patience: Patience | None = None,
-        timeout: float = 180.0,
-        settling: float = 600.0,
-    ) -> None:
-        self._client = client_of(model, base_url=base_url, timeout=timeout)
-        self._ask = (patience or Patience(attempts=3)).caller()
-        self._model = model
-        self.judge = judge
-        self.settling = settling
+    def __init__(self, judge: LineJudge, chat: Gemini, *, settling: float = 600.0) -> None:
+        self._client, self._model, self._ask = chat.client, chat.name, chat.ask
+        self.judge, self.settling = judge, settling
 
-    def upload(self, file: Path) -> str:
+    def upload(self, content: bytes) -> str:
         """Upload a file of requests; gives Google's name for it."""
         config = {"mime_type": "application/jsonl"}
-        return self._asked(lambda: _text(self._client.files.upload(file=file, config=config).name))
+        return self._asked(lambda: _text(self._client.files.upload(file=BytesIO(content), config=config).name))
 
     def create(self, requests: str, key: str) -> ServiceBatch:
         """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
@@ -110,12 +92,9 @@ class GeminiBatches:
         """
         self._asked(lambda: self._client.files.delete(name=file))
 
-    def download(self, batch: ServiceBatch, folder: Path) -> list[Path]:
-        """Write the files of results of *batch*, each whole, into a folder; gives their paths."""
-        paths = [folder / f"results-{number}.jsonl" for number in range(len(batch.results))]
-        for name, path in zip(batch.results, paths, strict=True):
-            write_whole(path, self._asked(lambda name=name: self._client.files.download(file=name)))  # type: ignore[misc]
-        return paths
+    def download(self, batch: ServiceBatch) -> list[bytes]:
+        """The files of results of *batch*, each whole."""
+        return [self._asked(partial(self._client.files.download, file=name)) for name in batch.results]
 
     def _asked(self, call: Callable[[], ResultT]) -> ResultT:
         """What *call* gives, asked again where that may help."""
@@ -131,9 +110,7 @@ class GeminiBatches:
         return ServiceBatch(
             _text(job.name),
             _ENDED.get(getattr(job.state, "name", ""), "in_progress"),
-            key=job.display_name or "",
             results=(results,) if results else (),
-            created_at=job.create_time.timestamp() if job.create_time is not None else float("inf"),
             why=words_of(job.error.model_dump()) if job.error is not None else "",
         )
 

@@ -1,10 +1,9 @@
-"""A service that takes requests as a file and answers within a day: what a worker needs of it."""
+"""A service that takes requests as a file and answers within a day: what is needed of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from tttembed_rag.judges.documents import readable
@@ -25,23 +24,14 @@ class ServiceBatch:
 
         state: ``validating``, ``in_progress``, ``completed``, ``expired`` and so on.
 
-        key: The caller's key; empty where the service says none.
-
-        requests: The file of its requests; empty where the service does not say.
-
-        results: Files of results and of errors, those that there are.
-
-        created_at: In Unix seconds; infinite where the service does not say.
+        results: The service's names for files of results and of errors, those that there are.
 
         why: Why it failed, in the service's own words.
     """
 
     number: str
     state: str
-    key: str = ""
-    requests: str = ""
     results: tuple[str, ...] = ()
-    created_at: float = float("inf")
     why: str = ""
 
     @property
@@ -68,7 +58,7 @@ class BatchService(Protocol):
     judge: LineJudge
     settling: float
 
-    def upload(self, file: Path) -> str:
+    def upload(self, content: bytes) -> str:
         """Upload a file of requests, which costs nothing; gives the service's name for it.
 
         Raises:
@@ -105,6 +95,6 @@ class BatchService(Protocol):
         """
         ...
 
-    def download(self, batch: ServiceBatch, folder: Path) -> list[Path]:
-        """Write the files of results of *batch*, each whole, into a folder; gives their paths."""
+    def download(self, batch: ServiceBatch) -> Sequence[bytes]:
+        """The files of results of *batch*, each whole."""
         ...

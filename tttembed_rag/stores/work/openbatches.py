@@ -8,14 +8,13 @@ between any two steps leaves a batch that the next one finds here.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, date, datetime
-from typing import Any
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, select
 
+from tttembed_rag.judging.batching.openbatch import GIVEN_UP, OpenBatch
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
@@ -25,64 +24,17 @@ from tttembed_rag.stores.rows import ids_of, insert
 from tttembed_rag.stores.work.answers import count_spending, spent_on
 from tttembed_rag.stores.work.states import BATCHES
 
-# Seconds after which a batch without an end is given up: services take a day at most, and keep results for a month.
-GIVEN_UP = 3 * 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenBatch:
-    """A batch that was sent, or is about to be.
-
-    Attributes:
-        key: The worker's own name for it, which the service keeps too.
-
-        judge: Fingerprint of the judge.
-
-        at: When it was written down, and then when the service was about to be asked for it, in Unix seconds.
-
-        queries: The queries that it asks about, by the ids of `JudgeQueue.waiting`.
-
-        pairs: Pairs that it asks about.
-
-        tokens: Tokens that it may use at most.
-
-        usd: US dollars that it may cost at most.
-
-        price: Price of its usage: per million tokens read and written, and per request.
-
-        full: Whether more waited than it holds.
-
-        file: The service's name for the file of its requests; empty before that is uploaded.
-
-        number: The service's name for the batch; empty before that is known.
-
-        day: The day by UTC on which it counts, as ``2026-01-31``.
-    """
-
-    key: str
-    judge: str
-    at: float
-    queries: tuple[str, ...]
-    pairs: int
-    tokens: float
-    usd: float
-    price: tuple[float, float, float]
-    full: bool = False
-    file: str = ""
-    number: str = ""
-    day: str = ""
-
-    @property
-    def date(self) -> date:
-        """The day on which it counts."""
-        return date.fromisoformat(self.day)
-
 
 class OpenBatches:
     """The open batches of a store, by tenant."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    def now(self) -> float:
+        """Unix seconds by the clock of the database."""
+        with self._database.read() as connection:
+            return self._database.now(connection)
 
     def of(self, tenant: str) -> list[OpenBatch]:
         """The open batches of a tenant, oldest first."""
@@ -99,7 +51,7 @@ class OpenBatches:
 
     def asked_about(self, judge: str, tenant: str) -> set[str]:
         """The queries of a tenant that *judge* is asked about by open batches that may still end."""
-        young = [one for one in self.of(tenant) if one.judge == judge and time.time() - one.at < GIVEN_UP]
+        young = [one for one in self.of(tenant) if one.judge == judge and self.now() - one.at < GIVEN_UP]
         return {query for one in young for query in one.queries}
 
     def add(self, batch: OpenBatch, caps: Budget, *, tenant: str, lease: Lease) -> OpenBatch | None:
@@ -161,13 +113,7 @@ def _read(connection: Connection, tenant: str) -> list[OpenBatch]:
     table, tenants = schema.states, schema.tenants
     value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
     text = connection.execute(value.where(tenants.c.name == tenant, table.c.name == BATCHES)).scalar()
-    known = {field.name for field in fields(OpenBatch)}
-    batches = []
-    for record in json.loads(text or "[]"):
-        values: dict[str, Any] = {name: value for name, value in record.items() if name in known}
-        values |= {"queries": tuple(values["queries"]), "price": tuple(values["price"])}
-        batches.append(OpenBatch(**values))
-    return batches
+    return [OpenBatch.of(record) for record in json.loads(text or "[]")]
 
 
 def _write(connection: Connection, tenant: str, batches: list[OpenBatch]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tttembed_rag import InputError
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges import ChatService, Patience, check_judge, open_judge
+from tttembed_rag.judges import AnthropicChat, OpenAIChat, Patience, check_judge, open_judge
 from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.testing import word_overlap
 
@@ -52,32 +52,32 @@ def test_a_server_that_needs_no_key(serve):
     """Ollama and vLLM are asked without one."""
     server = serve(openai)
 
-    assert "river Seine" not in str(ChatService("openai", "m", url=server.url)("a prompt"))
+    assert "river Seine" not in str(OpenAIChat("m", url=server.url)("a prompt"))
     assert "authorization" not in server.asked[0][1]
 
 
 def test_the_namesake_needs_a_key():
     """Without a key nothing is sent, and the variable is named."""
     with pytest.raises(InputError, match="key: expected one in the environment variable ANTHROPIC_API_KEY, found none"):
-        ChatService("anthropic", "m")
+        AnthropicChat("m")
 
 
 def test_a_temperature_is_sent_and_told_apart(serve):
     """It decides the answers, and so is part of the settings."""
     server = serve(openai)
-    service = ChatService("openai", "m", url=server.url, temperature=0.0)
+    service = OpenAIChat("m", url=server.url, temperature=0.0)
     service("p")
 
     assert server.asked[0][2]["temperature"] == 0.0
-    assert service.settings != ChatService("openai", "m", url=server.url).settings
+    assert service.settings != OpenAIChat("m", url=server.url).settings
 
 
 @pytest.mark.parametrize(
-    ("protocol", "said"),
+    ("chat", "said"),
     [
-        ("openai", {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
+        (OpenAIChat, {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
         (
-            "anthropic",
+            AnthropicChat,
             {
                 "content": [{"type": "text", "text": "Score: 4"}],
                 "stop_reason": "max_tokens",
@@ -86,16 +86,16 @@ def test_a_temperature_is_sent_and_told_apart(serve):
         ),
     ],
 )
-def test_an_answer_that_was_cut_off_is_none(serve, protocol, said):
+def test_an_answer_that_was_cut_off_is_none(serve, chat, said):
     """What a model would have said last is not guessed."""
-    assert ChatService(protocol, "m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
+    assert chat("m", url=serve(lambda *_: (200, {}, said)).url)("p") is None
 
 
 def test_another_answer_is_an_error(serve):
     """A server of another kind is named, with what it said."""
     server = serve(lambda *_: (200, {}, {"hello": "there"}))
     with pytest.raises(JudgeError, match=r"expected an answer of openai's chat, got .*hello"):
-        ChatService("openai", "m", url=server.url, patience=ONCE)("p")
+        OpenAIChat("m", url=server.url, patience=ONCE)("p")
 
 
 class TestPython:

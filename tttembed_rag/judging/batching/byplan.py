@@ -1,0 +1,126 @@
+"""A plan judged by batches, from the first request to the last answer; any later run goes on where one was stopped."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judging.batching.exchange import Exchange
+from tttembed_rag.judging.batching.filed import FiledBatches
+from tttembed_rag.judging.batching.openbatch import OpenBatch
+from tttembed_rag.judging.batching.requests import Collected, answered, collect, pack
+from tttembed_rag.judging.batching.service import BatchService
+from tttembed_rag.judging.cache import Answers
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.running import check_once, forecast, probe_keys
+from tttembed_rag.judging.spending import Budget
+from tttembed_rag.models.usage import Usage
+
+# Seconds between two looks at the open batches at least.
+_LEAST_PAUSE = 1.0
+
+
+def forecast_by_batches(
+    plan: Plan, service: BatchService, answers: Answers, books: FiledBatches, *, probe: bool = True
+) -> Progress:
+    """The pairs that `judge_by_batches` would judge and their highest cost; nothing is asked."""
+    judge = service.judge
+    ahead = forecast(_at_price_of_batches(plan, service, books), judge, answers, probe=probe)
+    if probe and len(answers.get(probe_keys(judge))) < 2:  # it is asked singly, at the whole price
+        usage = judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        ahead = replace(ahead, usd=ahead.usd + plan.price.share(1.0 - judge.price).of(usage))
+    return ahead
+
+
+def judge_by_batches(
+    plan: Plan,
+    service: BatchService,
+    answers: Answers,
+    books: FiledBatches,
+    *,
+    probe: bool = True,
+    watch: Callable[[str], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Verdicts:
+    """Have a batch service score the pairs of *plan* that *answers* has none for, and wait until it has.
+
+    Batches of a run that was stopped are read first. A pair that got no answer is not asked about again in this run.
+
+    Args:
+        plan: The pairs, the caps, and the price of single requests.
+
+        service: The service.
+
+        answers: Answers that are kept; new ones are written to it.
+
+        books: The open batches of the judge; they belong to the file of *answers*.
+
+        probe: Whether a judge must pass the probe of `check_judge` first, by two single requests.
+
+        watch: Told in a sentence what was sent and what was read.
+
+        sleep: Waits so many seconds.
+
+    Raises:
+        JudgeError: The service refused or stayed busy, or the judge fails its probe; run it again to go on.
+    """
+    judge = service.judge
+    judge.scale.check_calibrated()
+    exchange = Exchange(service, books, plan.price)
+    failures, usage = Counter[str](), Usage()
+
+    def read(batch: OpenBatch, collected: Collected) -> None:
+        nonlocal usage
+        failures.update(collected.failures)
+        usage += collected.usage
+        watch(f"read: {collected.answers} of {batch.pairs} answers of the batch {batch.number}")
+
+    _read_all(exchange, service, answers, books, read, sleep)
+    failures.clear()  # their pairs are asked about now
+    ahead = forecast_by_batches(plan, service, answers, books, probe=probe)
+    if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
+        check_once(judge.single, answers, price=plan.price)
+    packed, walk = pack(_at_price_of_batches(plan, service, books), judge, answers)
+    for requests in packed:
+        batch = exchange.send(requests)
+        watch(f"sent: {batch.pairs} pairs as the batch {batch.number}, at most ${batch.usd:.4f}" if batch else "")
+    _read_all(exchange, service, answers, books, read, sleep)
+    verdicts = answered(plan, judge, answers)
+    missing = walk.pairs - verdicts.progress.cached
+    why = f"{missing} pairs have no answer: {next(iter(failures), 'not in the results')}" if missing > 0 else ""
+    progress = Progress(walk.pairs, walk.cached, usage, verdicts.progress.usd)
+    return replace(verdicts, progress=progress, stopped=why or walk.stopped)
+
+
+def _read_all(
+    exchange: Exchange,
+    service: BatchService,
+    answers: Answers,
+    books: FiledBatches,
+    read: Callable[[OpenBatch, Collected], None],
+    sleep: Callable[[float], None],
+) -> None:
+    """Wait until no batch is open, and keep the answers of each."""
+    while batches := books.open():
+        for batch in batches:
+            if found := exchange.look(batch):
+                collected = collect(service.download(found), batch, service.judge, answers, books.asked(batch))
+                exchange.close(batch, found, lost=collected.lost)
+                read(batch, collected)
+        if pauses := [exchange.pause(batch) for batch in books.open()]:
+            sleep(max(_LEAST_PAUSE, min(pauses)))
+
+
+def _at_price_of_batches(plan: Plan, service: BatchService, books: FiledBatches) -> Plan:
+    """The plan at the price of batches, below its caps by what batches cost that gave nothing for it."""
+    tokens, usd = books.lost()
+    caps = plan.budget
+    left = Budget(
+        caps.pairs,
+        None if caps.tokens is None else max(0.0, caps.tokens - tokens),
+        None if caps.usd is None else max(0.0, caps.usd - usd),
+    )
+    return replace(plan, budget=left, price=plan.price.share(service.judge.price))

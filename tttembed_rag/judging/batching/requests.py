@@ -1,0 +1,199 @@
+"""Requests of a batch from a plan, and the answers in what a service gave for it: both as bytes in memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from itertools import islice
+
+from tttembed_rag.judges.contract import rewards_of
+from tttembed_rag.judging.batching.lines import LineJudge, LineResult
+from tttembed_rag.judging.batching.openbatch import OpenBatch
+from tttembed_rag.judging.cache import Answers, Paid
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.running import Walk, probe_keys
+from tttembed_rag.judging.spending import Price
+from tttembed_rag.models.fingerprints import pair_key
+from tttembed_rag.models.usage import Usage
+
+# Requests and bytes of a batch at most; services take more, and memory holds this.
+REQUESTS, BYTES = 10_000, 50_000_000
+# Lines of results that are read at most: so many for each pair, and so many besides.
+_LINES_PER_PAIR, _MORE_LINES = 10, 1000
+# Distinct reasons of failures that are kept; `_OTHER` stands for the rest, as a service may say another one each time.
+_REASONS, _OTHER = 100, "other"
+# Lines that are read before their answers are kept.
+_AT_ONCE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """The requests of one batch.
+
+    Attributes:
+        content: A line a request.
+
+        keys: Addresses of the pairs.
+
+        usage: The most that they may use.
+
+        queries: Ids of the queries that they ask about.
+    """
+
+    content: bytes
+    keys: frozenset[bytes]
+    usage: Usage
+    queries: tuple[str, ...]
+
+
+def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests], Walk]:
+    """The requests that *plan* still needs under its caps, in batches, and the walk over the plan that found them.
+
+    The plan's price is that of batches. A document without text is noted in *answers* as declined, and not asked about.
+    """
+    walk = Walk(plan, judge, answers)
+    batches: list[tuple[list[bytes], dict[bytes, Usage]]] = []
+    size = 0
+    for call in walk.calls():
+        if call is None:
+            continue
+        walk.ledger.settle(call, call.estimate)
+        (pair,), (document,) = call.keys, call.documents
+        line = judge.line(pair, call.query, document)
+        if line is None:
+            answers.put(judge.fingerprint, {pair: Paid(None)})
+            continue
+        if not batches or len(batches[-1][0]) == REQUESTS or size + len(line) > BYTES:
+            batches.append(([], {}))
+            size = 0
+        size += len(line)
+        batches[-1][0].append(line)
+        batches[-1][1][pair] = call.estimate
+    keys = {
+        one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
+        for one in (plan.observations if batches else ())
+    }
+    return [
+        Requests(
+            b"".join(lines),
+            frozenset(asked),
+            sum(asked.values(), Usage()),
+            tuple(query for query, candidates in keys.items() if candidates & asked.keys()),
+        )
+        for lines, asked in batches
+    ], walk
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What the results of a batch said.
+
+    Attributes:
+        answers: Pairs with an answer that was not known before.
+
+        failures: Number of lines without an answer, by the reason; their pairs may be asked about again.
+
+        usage: Usage of the new answers, as far as their lines say it.
+
+        lost: The share of the batch, in [0, 1], that was paid for and is not kept: nobody asks about the pair any more,
+            or its answer cannot be read.
+    """
+
+    answers: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    lost: float = 0.0
+
+
+def collect(
+    contents: Iterable[bytes],
+    batch: OpenBatch,
+    judge: LineJudge,
+    answers: Answers,
+    asked: Container[bytes],
+) -> Collected:
+    """Keep the answers in the results of *batch*; to read them twice changes nothing.
+
+    Args:
+        contents: Files of results and of errors, in any order.
+
+        batch: What was asked; its price is that of the answers, and its mean highest cost that of a line without usage.
+
+        judge: The judge.
+
+        answers: Answers that are kept; new ones are written to it.
+
+        asked: Addresses of pairs that are still asked about.
+    """
+    reading = _Reading(batch, judge, answers, asked)
+    most = _LINES_PER_PAIR * batch.pairs + _MORE_LINES
+    for content in contents:
+        lines = filter(bytes.strip, islice(file := BytesIO(content), most))
+        while part := [judge.read(line) for line in islice(lines, _AT_ONCE)]:
+            reading.part(part)
+        if file.readline():
+            reading.failed(f"expected at most {most} lines, got more, which are not read")
+    lost = min(max(0, batch.pairs - reading.answers), len(reading.unkept)) / batch.pairs
+    return Collected(reading.answers, dict(reading.failures.most_common()), reading.usage, lost)
+
+
+class _Reading:
+    """The answers of a batch, as its lines are read."""
+
+    def __init__(self, batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]) -> None:
+        self._batch, self._judge, self._answers, self._asked = batch, judge, answers, asked
+        self._price = Price(*batch.price).share(judge.price)
+        self.failures: Counter[str] = Counter()
+        self.unkept: set[bytes] = set()
+        self.answers, self.usage = 0, Usage()
+
+    def part(self, results: Sequence[LineResult]) -> None:
+        """Keep the answers of some lines."""
+        known = self._answers.get(list({result.pair for result in results if result.pair is not None}))
+        fresh: dict[bytes, Paid] = {}
+        for result in results:
+            pair = result.pair
+            is_stranger = pair is None or (pair not in self._asked and pair not in known)
+            if pair is not None and (is_stranger or result.failure) and (result.billed or not result.failure):
+                self.unkept.add(pair)
+            if result.failure and (pair is None or not is_stranger):
+                self.failed(result.failure)
+            elif pair is not None and not is_stranger and pair not in known and pair not in fresh:
+                fresh[pair] = self._paid(result)
+        self._answers.put(self._judge.fingerprint, fresh)
+        self.answers += len(fresh)
+
+    def failed(self, reason: str) -> None:
+        """Count a line without an answer."""
+        kept = reason in self.failures or len(self.failures) < _REASONS
+        self.failures[reason if kept else _OTHER] += 1
+
+    def _paid(self, result: LineResult) -> Paid:
+        """An answer with its cost, at the price that it was asked at."""
+        batch, usage = self._batch, result.usage
+        if usage is None:
+            return Paid(result.score, batch.tokens / batch.pairs, batch.usd / batch.pairs)
+        self.usage += usage
+        return Paid(result.score, usage.tokens, self._price.of(usage))
+
+
+def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
+    """The verdicts of *plan* that are there; nothing is asked."""
+    rewards: dict[str, dict[str, float]] = {}
+    pairs = cached = unjudged = 0
+    paid: dict[bytes, Paid] = {}
+    for observation, candidates in plan.visits():
+        keys = [pair_key(judge.fingerprint, observation.query, text) for _, text in candidates]
+        kept = answers.get(keys)
+        paid |= kept
+        pairs, cached = pairs + len(keys), cached + sum(key in kept for key in keys)
+        scored = [key in kept and kept[key].score is not None for key in keys]
+        unjudged += sum(key in kept for key in keys) - sum(scored)
+        values = rewards_of(judge, [kept[key].score if key in kept else None for key in keys]).tolist()
+        for (document, _), value, is_scored in zip(candidates, values, scored, strict=True):
+            if is_scored:
+                rewards.setdefault(observation.query_id, {})[document] = value
+    paid |= answers.get(probe_keys(judge))
+    return Verdicts(rewards, unjudged, Progress(pairs, cached, Usage(), sum(one.usd for one in paid.values())))

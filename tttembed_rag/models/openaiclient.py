@@ -1,0 +1,96 @@
+"""The client of `openai`, for OpenAI and every service of its protocol, and its failures as errors of this package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from tttembed_rag.errors import JudgeError, require
+from tttembed_rag.models.client import client_options
+from tttembed_rag.models.endpoint import UNREADABLE, Address, shown
+from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, check_status
+
+ResultT = TypeVar("ResultT")
+
+
+def openai_client(address: Address, *, path: str = "", patience: Patience | None = None, timeout: float = 60.0) -> Any:
+    """An `openai.OpenAI` that asks *address* alone, whatever stands in the environment, and retries by itself.
+
+    Args:
+        address: Where the service is, with its version, and the key.
+
+        path: The path of single requests, which the address may end with.
+
+        patience: How often it is asked, and how often a minute; how long it waits is openai's matter.
+
+        timeout: Seconds until the next part of an answer must be there.
+    """
+    openai = require("openai", EXTRA)
+    patience = patience or Patience()
+    bare, _, query = address.url.partition("?")
+    absent = openai.Omit()
+    # httpx unpacks the first part alone of what is compressed part by part, and each line of results was paid for.
+    headers: dict[str, Any] = {"accept-encoding": "identity"}
+    headers |= {"OpenAI-Organization": absent, "OpenAI-Project": absent}
+    options = client_options(per_minute=patience.per_minute)
+    if address.is_azure:
+        headers["api-key"] = address.key
+    if address.is_azure or not address.key:  # openai refuses to have no bearer token
+        options["event_hooks"]["request"].append(lambda request: request.headers.pop("authorization", None))
+    return openai.OpenAI(
+        base_url=bare.rstrip("/").removesuffix(path),
+        api_key=address.key or "none",
+        default_query=dict(parse_qsl(query, keep_blank_values=True)),
+        default_headers=headers,
+        timeout=timeout,
+        max_retries=patience.attempts - 1,
+        http_client=openai.DefaultHttpxClient(**options),
+    )
+
+
+def ask(name: str, call: Callable[[], Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
+    """What *read* finds in the JSON that *call* gives, a call of openai's client by its `with_raw_response`.
+
+    Args:
+        name: Where the service is, for errors.
+
+        call: The call.
+
+        read: Answer to result; where it fails, the answer was not what was *expected*.
+
+        expected: The content of a right answer, in words.
+
+    Raises:
+        JudgeError: The service refused, stayed busy, or answered something else.
+    """
+    with failures_of(name, expected):
+        answer = call().http_response.content
+        try:
+            return read(json.loads(answer))
+        except UNREADABLE as exc:
+            raise JudgeError(f"{name}: expected {expected}, got {shown(answer)}") from exc
+
+
+@contextmanager
+def failures_of(name: str, expected: str) -> Iterator[None]:
+    """A block in which failures of openai become `BusyError` or `RefusedError` where they say which, else `JudgeError`.
+
+    Args:
+        name: Where the service is, for errors.
+
+        expected: The content of a right answer, in words.
+    """
+    openai = require("openai", EXTRA)
+    try:
+        yield
+    except openai.APIStatusError as exc:
+        reason = f"{name}: expected an answer, got {exc.status_code} {shown(exc.response.content)}"
+        check_status(exc.status_code, exc.response.headers, reason)
+        raise JudgeError(reason) from exc
+    except openai.APIConnectionError as exc:
+        raise BusyError(f"{name}: expected an answer, got {type(exc.__cause__ or exc).__name__}: {exc}") from exc
+    except (openai.OpenAIError, *UNREADABLE) as exc:
+        raise JudgeError(f"{name}: expected {expected}, got {type(exc).__name__}: {exc}") from exc
