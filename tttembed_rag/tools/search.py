@@ -19,11 +19,9 @@ from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.serving.context import (
     context,
-    current_source,
     current_task,
     current_tenant,
-    said_tenant,
-    tenant_is_in_doubt,
+    said,
 )
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
@@ -204,8 +202,6 @@ class LearnedToolSearch:
             InputError: There is no such tool, or the request is empty.
         """
         _check(query, 1)
-        if tenant_is_in_doubt():
-            return  # the log has been told
         index = self._index
         row = index.rows.get(tool)
         if row is None:
@@ -222,9 +218,9 @@ class LearnedToolSearch:
             card_vector=index.vectors[row],
             reward=SUCCEEDED if succeeded else FAILED,
             task=current_task() if task is None else task,
-            source=current_source() if source is None else source,
+            source=said("source") or "" if source is None else source,
         )
-        self._memory.note(outcome, said_tenant())
+        self._memory.note(outcome, said("tenant"))
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.capture.spans.reading import Reader, Span, TextsById
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.serving.context import context, current_query_id, current_task, said_tenant, tenant_is_in_doubt
+from tttembed_rag.serving.context import context, current_query_id, said
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop
 
@@ -55,8 +55,6 @@ class Tapped:
         dropped: Spans that the queue had no room for.
 
         failed: Spans that could not be read, or were refused by the log.
-
-        in_doubt: Retrievals and rerankings between generators that wait in blocks of different tenants: left out.
     """
 
     observed: int
@@ -66,7 +64,6 @@ class Tapped:
     undeclared: int
     dropped: int
     failed: int
-    in_doubt: int = 0
 
 
 class _Ended(NamedTuple):
@@ -76,7 +73,6 @@ class _Ended(NamedTuple):
     # None where the caller said none: the log knows what that means.
     tenant: str | None
     query_id: str
-    in_doubt: bool
 
 
 class TTTSpanProcessor(SpanProcessor):
@@ -138,7 +134,7 @@ class TTTSpanProcessor(SpanProcessor):
         # Bytes of the spans in the queue.
         self._held, self._weighing = 0, Lock()
         self._accepted, self._dropped = telemetry.Tally(), telemetry.Tally()
-        self._done = self._observed = self._recorded = self._failed = self._in_doubt = 0
+        self._done = self._observed = self._recorded = self._failed = 0
         self._progress = Condition()
 
     def on_start(self, span: OpenSpan, parent_context: Context | None = None) -> None:
@@ -155,7 +151,7 @@ class TTTSpanProcessor(SpanProcessor):
         if not fits:
             self._dropped.add()
             return
-        ended = _Ended(span, size, current_task(), said_tenant(), current_query_id(), tenant_is_in_doubt())
+        ended = _Ended(span, size, said("task"), said("tenant"), current_query_id())
         self._queue.append(ended)
         self._accepted.add()
         if self._loop.asleep:
@@ -187,7 +183,6 @@ class TTTSpanProcessor(SpanProcessor):
             read.undeclared,
             self._dropped.value,
             self._failed,
-            self._in_doubt,
         )
 
     def _round(self) -> float:
@@ -219,9 +214,6 @@ class TTTSpanProcessor(SpanProcessor):
         self._reader.cut_at = _shorter(self._cut_at, ended.span)
         found = self._reader.read(Span(f"{itself.span_id:x}", f"{itself.trace_id:x}", parent_id, attributes, began))
         if found is None:
-            return
-        if ended.in_doubt:
-            self._in_doubt += 1
             return
         if ended.span.dropped_attributes and not self._warned:
             self._warned = True
