@@ -40,7 +40,7 @@ def process(batch_server, spec, store_url):
         judge = open_judge(spec)
         lines = open_batch_service(spec).judge
         client = lines.single.complete.client.with_options(max_retries=0)
-        service = OpenAIBatches(lines, client, "/v1/chat/completions", settling=SETTLING)
+        service = OpenAIBatches(lines, client, settling=SETTLING)
         with open_store(store_url) as store:
             options = {"min_new": 100_000, "lease_seconds": 0.2, "price": Price(request=0.001)}
             Worker(store, judge, batches=service, **options).run(every=0.01, stop=Event())

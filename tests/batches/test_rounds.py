@@ -42,7 +42,7 @@ class Bench:
         """A new worker, which learns nothing."""
         chat = self.lines.single.complete
         client = chat.client.with_options(max_retries=0)
-        service = OpenAIBatches(self.lines, client, "/v1/chat/completions", settling=settling)
+        service = OpenAIBatches(self.lines, client, settling=settling)
         options = {"price": PRICE, "min_new": 100_000, "clock": lambda: 0.0, **options}
         return Worker(self.store, self.judge, batches=service, **options)
 

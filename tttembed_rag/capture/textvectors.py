@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Lock
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError
@@ -48,8 +48,8 @@ class TextVectors:
         self._known = known
         self._stored = stored
         self._capacity = capacity
-        self._kept: OrderedDict[bytes, NDArray[np.float64]] = OrderedDict()
-        self._ids: OrderedDict[bytes, str] = OrderedDict()
+        self._kept: LRUCache[bytes, NDArray[np.float64]] = LRUCache(capacity)
+        self._ids: LRUCache[bytes, str] = LRUCache(capacity)
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
@@ -62,11 +62,7 @@ class TextVectors:
             return
         addresses = [(_address(text), key) for text, key in ids if key is not None]
         with self._lock:
-            for address, key in addresses:
-                self._ids[address] = key
-                self._ids.move_to_end(address)
-            while len(self._ids) > self._capacity:
-                self._ids.popitem(last=False)
+            self._ids.update(addresses)
 
     def of(
         self, texts: Sequence[str], embed_documents: Callable[[list[str]], Sequence[ArrayLike]]
@@ -98,7 +94,6 @@ class TextVectors:
                 continue
             with self._lock:
                 if (kept := self._kept.get(_address(text))) is not None:
-                    self._kept.move_to_end(_address(text))
                     vectors[text] = kept
                     self.remembered += 1
         return vectors, [text for text in dict.fromkeys(texts) if text not in vectors]
@@ -129,9 +124,7 @@ class TextVectors:
         fresh = {text: np.asarray(vector, dtype=np.float64) for text, vector in zip(missing, embedded, strict=True)}
         with self._lock:
             self.embedded += len(fresh)
-            self._kept |= {_address(text): vector for text, vector in fresh.items()}
-            while len(self._kept) > self._capacity:
-                self._kept.popitem(last=False)
+            self._kept.update((_address(text), vector) for text, vector in fresh.items())
         _log.info("vectors of %d documents: %d had to be embedded", len(texts), len(fresh))
         vectors = vectors | fresh
         return np.array([vectors[text] for text in texts])

@@ -70,7 +70,11 @@ class Gemini:
 
             timeout: Seconds to wait for an answer.
         """
-        return cls(client_of(model, base_url=base_url, timeout=timeout), model, patience=patience)
+        return cls(
+            client_of(model, base_url=base_url, timeout=timeout, patience=patience),
+            model,
+            patience=patience,
+        )
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""
@@ -90,20 +94,22 @@ class Gemini:
     def _answer(self, prompt: str) -> tuple[str | None, Usage | None]:
         with failures_of(self.name):
             ask = self.client.models.generate_content
-            return read(ask(model=self.name, contents=_contents(prompt), config=self._config).model_dump(**_AS_JSON))
+            return self.read(
+                ask(model=self.name, contents=_contents(prompt), config=self._config).model_dump(**_AS_JSON)
+            )
+
+    @staticmethod
+    def read(answer: Any) -> tuple[str | None, Usage | None]:
+        """The text of an *answer*, as JSON, and its usage: None where there is none that one request can have."""
+        used = answer.get("usageMetadata") or {}
+        written = [used.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
+        usage = plausible(used.get("promptTokenCount"), sum(written))
+        candidate = (answer.get("candidates") or [{}])[0]
+        if candidate.get("finishReason") != "STOP":
+            return None, usage
+        parts = (candidate.get("content") or {}).get("parts") or []
+        return "".join(part.get("text") or "" for part in parts if not part.get("thought")), usage
 
 
 def _contents(prompt: str) -> list[dict[str, Any]]:
     return [{"role": "user", "parts": [{"text": prompt}]}]
-
-
-def read(answer: Any) -> tuple[str | None, Usage | None]:
-    """The text of an *answer*, as JSON, and its usage: None where there is none that one request can have."""
-    used = answer.get("usageMetadata") or {}
-    written = [used.get(name) or 0 for name in ("candidatesTokenCount", "thoughtsTokenCount")]
-    usage = plausible(used.get("promptTokenCount"), sum(written))
-    candidate = (answer.get("candidates") or [{}])[0]
-    if candidate.get("finishReason") != "STOP":
-        return None, usage
-    parts = (candidate.get("content") or {}).get("parts") or []
-    return "".join(part.get("text") or "" for part in parts if not part.get("thought")), usage

@@ -15,7 +15,7 @@ from tttembed_rag.judges.documents import Screened, fence_of, readable
 from tttembed_rag.models.endpoint import Endpoint, TooLargeError
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of
 from tttembed_rag.models.retrying import Patience
-from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, report_usage
+from tttembed_rag.models.usage import MOST_USED, Usage, estimated_tokens, plausible, report_usage
 from tttembed_rag.scales import Scale
 
 # Requests in flight at once within one call.
@@ -202,6 +202,12 @@ class HttpJudge(Blocking):
         """The JSON that is sent to ask about *documents*, which are read as they are."""
         return self._shape.request(self.model, self._instruction, readable(query, _LONGEST_QUERY), documents)
 
+    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
+        """The score in an *answer* about one document, and its usage; None where it says none."""
+        items = [(item["index"], item.get("score")) for item in self._shape.items(answer)]
+        used = answer.get("usage") or {}
+        return _by_index(self.fingerprint, items, 1)[0], plausible(used.get("total_tokens"), 0)
+
     def _fitting(self, query: str, documents: list[str]) -> Scores:
         """Scores of *documents*; where the server refuses their size, in two halves, and a single one cut in half."""
         try:
@@ -219,13 +225,13 @@ class HttpJudge(Blocking):
     def _scores(self, query: str, documents: list[str]) -> Scores:
         items, used = self.endpoint.ask(
             self.request(query, documents),
-            partial(self._read, query, documents),
+            partial(self._read_all, query, documents),
             expected="an index and a score per document",
         )
         report_usage(used)
         return _by_index(self.endpoint.name, items, len(documents))
 
-    def _read(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
+    def _read_all(self, query: str, documents: list[str], answer: Any) -> tuple[list[tuple[Any, Any]], Usage]:
         items = [(item["index"], item.get("relevance_score", item.get("score"))) for item in self._shape.items(answer)]
         return items, _used(answer, self.forecast(query, documents))
 
@@ -241,11 +247,6 @@ def _by_index(url: str, items: Sequence[tuple[Any, Any]], count: int) -> Scores:
             raise JudgeError(f"{url}: expected a number as score, got {score!r}")
         scores[place] = score
     return scores
-
-
-def score_of_one(name: str, items: Any) -> float | None:
-    """The score in the *items* of an answer about one document; *name* is the judge's, for errors."""
-    return _by_index(name, [(item["index"], item.get("score")) for item in items], 1)[0]
 
 
 def _used(answer: Any, estimate: Usage) -> Usage:

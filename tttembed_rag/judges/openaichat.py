@@ -74,17 +74,17 @@ class OpenAIChat:
         """
         create = self.client.chat.completions.with_raw_response.create
         text, usage = ask(
-            self._address, lambda: create(**self.request(prompt)), read, expected="an answer of openai's chat"
+            self._address, lambda: create(**self.request(prompt)), self.read, expected="an answer of openai's chat"
         )
         if usage is not None:
             report_usage(usage)
         return text
 
-
-def read(answer: Any) -> tuple[str | None, Usage | None]:
-    """The text of an *answer*, as JSON, and its usage: None where there is none that one request can have."""
-    choice, used = answer["choices"][0], answer.get("usage") or {}
-    text = choice["message"]["content"] if choice.get("finish_reason") in ("stop", None) else None
-    if text is not None and not isinstance(text, str):
-        raise TypeError("expected a text")
-    return text, plausible(used.get("prompt_tokens"), used.get("completion_tokens"))
+    @staticmethod
+    def read(answer: Any) -> tuple[str | None, Usage | None]:
+        """The text of an *answer*, as JSON, and its usage: None where there is none that one request can have."""
+        choice, used = answer["choices"][0], answer.get("usage") or {}
+        text = choice["message"]["content"] if choice.get("finish_reason") in ("stop", None) else None
+        if text is not None and not isinstance(text, str):
+            raise TypeError("expected a text")
+        return text, plausible(used.get("prompt_tokens"), used.get("completion_tokens"))

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from tttembed_rag.errors import InputError, JudgeError, TTTEmbedError
 from tttembed_rag.judges.contract import Scores, side_by_side
@@ -103,6 +103,7 @@ class RubricJudge:
         self.complete = complete
         self._model = model
         self._async = _is_async(complete)
+        self.blocks = not self._async
         self._instruction = instruction
         self.longest_document = longest_document
         self._output_tokens = output_tokens
@@ -173,11 +174,31 @@ class RubricJudge:
         estimate = Usage(1, estimated_tokens(prompt), estimated_tokens(answer or ""))
         report_usage(meter.usage if meter.heard else estimate)
 
+    def request(self, query: str, documents: Sequence[str]) -> dict[str, Any]:
+        """The JSON that asks about one document, for a model that is a `Chat`."""
+        (document,) = documents
+        return cast("Chat", self.complete).request(self.prompt(query, document))
+
+    def read(self, answer: Any) -> tuple[float | None, Usage | None]:
+        """The grade in an *answer* to such JSON, and its usage; None where there is none."""
+        text, usage = cast("Chat", self.complete).read(answer)
+        return grade_of(text), usage
+
     def prompt(self, query: str, document: str) -> str:
         """The prompt of the model: the rubric around both texts, fenced by a hash of them."""
         asked = readable(query, _LONGEST_QUERY)
         tag = fence_of(asked, document)
         return RUBRIC.format_map({"instruction": self._instruction, "query": asked, "document": document, "tag": tag})
+
+
+class Chat(Protocol):
+    """A chat model that can say how it is asked, and read what it answers, so that batches can."""
+
+    def request(self, prompt: str) -> dict[str, Any]:
+        """The JSON that asks *prompt*."""
+
+    def read(self, answer: Any) -> tuple[str | None, Usage | None]:
+        """The text of an *answer*, as JSON, and its usage; None where there is none."""
 
 
 def _is_async(complete: Complete) -> bool:

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from itertools import count
 from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -54,57 +54,63 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 _MOST_KEYS = 500
 
 
-class Tally:
-    """A count that threads raise at once, without a lock and without losing a step.
+# Held while a count is raised.
+_counting = Lock()
 
-    A step of `itertools.count` is one operation of the interpreter; reading takes a step too, and is
-    subtracted again.
+
+class Tally:
+    """A count that threads raise at once without losing a step.
+
+    Attributes:
+        value: How often `add` was called.
     """
 
-    __slots__ = ("_lock", "_reads", "_steps", "add")
+    __slots__ = ("value",)
 
     def __init__(self) -> None:
-        self._steps = count()
-        self._reads = 0
-        self._lock = Lock()
-        self.add: Callable[[], int] = self._steps.__next__
+        self.value = 0
 
-    @property
-    def value(self) -> int:
-        """How often `add` was called."""
-        with self._lock:
-            reads, self._reads = self._reads, self._reads + 1
-            return next(self._steps) - reads
+    def add(self) -> None:
+        """Raise the count by one."""
+        with _counting:
+            self.value += 1
 
 
 class Tallies(Generic[KeyT]):
-    """A tally for each key, the first 500 of them; later keys share that of *rest*."""
+    """A count for each key, the first 500 of them; later keys share that of *rest*."""
 
     def __init__(self, rest: KeyT) -> None:
         self._rest = rest
-        self._tallies: dict[KeyT, Tally] = {}
+        self._counts = Counter[KeyT]()
 
     def add(self, key: KeyT) -> None:
         """Raise the count of *key* by one."""
-        tally = self._tallies.get(key)
-        if tally is None:
-            tally = self._tallies.setdefault(key if len(self._tallies) < _MOST_KEYS else self._rest, Tally())
-        tally.add()
+        with _counting:
+            self._counts[key if key in self._counts or len(self._counts) < _MOST_KEYS else self._rest] += 1
 
     def values(self) -> dict[KeyT, int]:
         """The count of each key so far."""
-        return {key: tally.value for key, tally in list(self._tallies.items())}
+        with _counting:
+            return dict(self._counts)
 
     def clear(self) -> None:
         """Set every count to zero."""
-        self._tallies = {}
+        self._counts = Counter()
 
 
 # Queries by (task, whether an offset was served).
 applied: Tallies[tuple[str | None, bool]] = Tallies(("(other)", False))
-# A forked process reports only its own queries.
+
+
+def _begin_again() -> None:
+    """A forked process reports only its own queries; the lock may be held by a thread that it does not have."""
+    global _counting  # noqa: PLW0603 (one for the process)
+    _counting = Lock()
+    applied.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=applied.clear)
+    os.register_at_fork(after_in_child=_begin_again)
 
 
 class Point(NamedTuple):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from sys import getsizeof
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
+from cachetools import LRUCache
 
 from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.system.jsontext import parsed_json
@@ -132,10 +133,12 @@ class Reader:
         if self.cut_at is not None and self.cut_at < 1:
             raise InputError(f"cut_at: expected at least 1 character, got {self.cut_at}")
         # Spans that have a retriever with documents below them.
-        self._around: _Recent[tuple[str, str], None] = _Recent(_OTHER_BYTES)
-        self._query_vectors: _Recent[tuple[str, str], FloatArray] = _Recent(_VECTORS_BYTES)
+        self._around: LRUCache[tuple[str, str], None] = LRUCache(_OTHER_BYTES // _ENTRY_BYTES)
+        self._query_vectors: LRUCache[tuple[str, str], tuple[str, FloatArray]] = LRUCache(
+            _VECTORS_BYTES, _size_of_vector
+        )
         # The texts that were embedded in a trace, two at most: only whether it is one is asked.
-        self._embedded: _Recent[str, frozenset[str]] = _Recent(_OTHER_BYTES)
+        self._embedded: LRUCache[str, frozenset[str]] = LRUCache(_OTHER_BYTES, _size_of_texts)
 
     def read(self, span: Span) -> Retrieval | None:
         """What *span* says was retrieved or reranked; None for all other spans."""
@@ -144,14 +147,14 @@ class Reader:
         if fields.get("gen_ai.operation.name") == "retrieval":
             kind = "RETRIEVER"
         nested = (span.trace_id, span.span_id) in self._around
-        self._around.forget((span.trace_id, span.span_id))
+        self._around.pop((span.trace_id, span.span_id), None)
         documents: list[dict[str, Any]] = []
         if kind == "RETRIEVER":
             documents = _documents(fields, "retrieval.documents") or _gen_ai_documents(fields)
             # LlamaIndex has a span without documents below that of every retriever: it stands for nothing.
             self.counts.left_out += isinstance(fields.get("retrieval.documents"), str)  # cut on the way
         if (nested or documents) and span.parent_id is not None:
-            self._around.keep((span.trace_id, span.parent_id), None, 0)
+            self._around[span.trace_id, span.parent_id] = None
         if kind == "EMBEDDING":
             self._note_vectors(span, fields)
         if kind == "RERANKER":
@@ -175,7 +178,7 @@ class Reader:
         texts = self._texts(documents)
         kept = [(place, text) for place, text in enumerate(texts) if text is not None]
         places, whole = [place for place, _ in kept], [text for _, text in kept]
-        vector = self._query_vectors.get((span.trace_id, query))
+        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
         return Retrieval(query, whole, places, span, vector=vector, task=_task(fields)) if whole else None
 
     def _reranked(self, span: Span, fields: dict[str, Any]) -> Retrieval | None:
@@ -197,7 +200,7 @@ class Reader:
         if not kept:
             return None
         places, whole, scores = ([row[column] for row in kept] for column in range(3))
-        vector = self._query_vectors.get((span.trace_id, query))
+        _, vector = self._query_vectors.get((span.trace_id, query), (query, None))
         return Retrieval(query, whole, places, span, scores, vector, _task(fields))  # type: ignore[arg-type]
 
     def _note_vectors(self, span: Span, fields: dict[str, Any]) -> None:
@@ -209,10 +212,10 @@ class Reader:
             if text is not None:
                 known = self._embedded.get(span.trace_id) or frozenset()
                 if len(known) < 2:
-                    self._embedded.keep(span.trace_id, known | {text}, sum(map(getsizeof, known | {text})))
+                    _keep(self._embedded, span.trace_id, known | {text})
                 key = span.trace_id, text
                 if base and key not in self._query_vectors and (taken := _vector(vector)) is not None:
-                    self._query_vectors.keep(key, taken, getsizeof(text) + taken.nbytes)
+                    _keep(self._query_vectors, key, (text, taken))
             number += 1
 
     def _texts(self, documents: list[dict[str, Any]]) -> list[str | None]:
@@ -349,30 +352,14 @@ def _vector(value: Any) -> FloatArray | None:
         return None
 
 
-class _Recent(Generic[KeyT, ValueT]):
-    """What was kept last, as much as fits into so many bytes."""
+def _keep(cache: LRUCache[KeyT, ValueT], key: KeyT, value: ValueT) -> None:
+    with suppress(ValueError):  # of a value that is larger than all that may be kept
+        cache[key] = value
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[KeyT, tuple[ValueT, int]] = OrderedDict()
-        self._bytes = 0
 
-    def __contains__(self, key: KeyT) -> bool:
-        return key in self._kept
+def _size_of_vector(kept: tuple[str, FloatArray]) -> int:
+    return _ENTRY_BYTES + getsizeof(kept[0]) + kept[1].nbytes
 
-    def get(self, key: KeyT) -> ValueT | None:
-        """What was kept under *key*, if it still is."""
-        found = self._kept.get(key)
-        return None if found is None else found[0]
 
-    def keep(self, key: KeyT, value: ValueT, size: int) -> None:
-        """Keep a *value* of some bytes, and forget the oldest ones that it leaves no room for."""
-        self.forget(key)
-        self._kept[key] = value, size + _ENTRY_BYTES
-        self._bytes += size + _ENTRY_BYTES
-        while self._bytes > self._most:
-            self._bytes -= self._kept.popitem(last=False)[1][1]
-
-    def forget(self, key: KeyT) -> None:
-        """Keep nothing under *key*."""
-        self._bytes -= self._kept.pop(key, (None, 0))[1]
+def _size_of_texts(kept: frozenset[str]) -> int:
+    return _ENTRY_BYTES + sum(map(getsizeof, kept))

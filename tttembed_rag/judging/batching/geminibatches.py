@@ -52,12 +52,7 @@ class GeminiBatches:
         return self._asked(lambda: _text(self._client.files.upload(file=BytesIO(content), config=config).name))
 
     def create(self, requests: str, key: str) -> ServiceBatch:
-        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
-
-        Raises:
-            RefusedError: It was not made.
-            JudgeError: Whether it was made is not known; `find` tells.
-        """
+        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money."""
         config = {"display_name": key}
         return self._once(
             lambda: self._read(self._client.batches.create(model=self._model, src=requests, config=config))
@@ -68,11 +63,7 @@ class GeminiBatches:
         return self._asked(lambda: self._read(self._client.batches.get(name=number)))
 
     def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:  # noqa: ARG002 (the list has none)
-        """The batch with a key; None where there is none.
-
-        Raises:
-            JudgeError: The list cannot be read to its end.
-        """
+        """The batch with a key; None where there is none."""
 
         def look() -> ServiceBatch | None:
             for seen, job in enumerate(self._client.batches.list(config={"page_size": _PAGE})):
@@ -85,11 +76,7 @@ class GeminiBatches:
         return self._asked(look)
 
     def delete(self, file: str) -> None:
-        """Delete a file of requests or results.
-
-        Raises:
-            JudgeError: The service refused, or stayed busy.
-        """
+        """Delete a file of requests or results."""
         self._asked(lambda: self._client.files.delete(name=file))
 
     def download(self, batch: ServiceBatch) -> list[bytes]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges import gemini, openaichat
 from tttembed_rag.judges.contract import Blocking, Scores, rewards_of
 from tttembed_rag.judges.documents import Screened, readable
-from tttembed_rag.judges.http import HttpJudge, score_of_one
-from tttembed_rag.judges.rubric import RubricJudge, grade_of
+from tttembed_rag.judges.gemini import Gemini
+from tttembed_rag.judges.http import HttpJudge
+from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.models.endpoint import UNREADABLE
-from tttembed_rag.models.usage import Usage, plausible
+from tttembed_rag.models.usage import Usage
 
 # What a service takes for a request in a batch, as a share of the price of a single request.
 _HALF = 0.5
@@ -53,29 +53,6 @@ class LineResult:
     billed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LineFormat:
-    """How one kind of service is asked and answers by lines.
-
-    Attributes:
-        request: Address, query and document to the request, a JSON object.
-
-        answer: A line of results to the service's own answer.
-
-        read: That answer to a score and its usage.
-
-        address: The field that holds the address.
-
-        price: What a request costs, as a share of the price of a single request.
-    """
-
-    request: Callable[[str, str, str], dict[str, Any]]
-    answer: Callable[[Any], Any]
-    read: Callable[[Any], tuple[float | None, Usage | None]]
-    address: str
-    price: float
-
-
 class LineJudge(Blocking):
     """A judge that is asked by lines. Its fingerprint is that of the single judge: answers of both are one.
 
@@ -83,18 +60,22 @@ class LineJudge(Blocking):
         single: The same judge, as it is asked one by one; here it makes the requests, and is not asked.
 
     Attributes:
-        price: What a request costs, as a share of the price of a single request.
+        path: Where OpenAI's protocol has the single requests.
 
-    Raises:
-        InputError: Its service takes no batches.
+        price: What a request costs, as a share of the price of a single request.
     """
 
     documents_per_call = 1
 
     def __init__(self, single: RubricJudge | HttpJudge) -> None:
+        if isinstance(single, HttpJudge) and single.model is None:
+            raise InputError(f"judge: expected ?model=NAME where it is asked by batches, got {single.fingerprint}")
         self.single = single
-        self._format = _format_of(single)
-        self.scale, self.fingerprint, self.price = single.scale, single.fingerprint, self._format.price
+        self.scale, self.fingerprint = single.scale, single.fingerprint
+        self._is_gemini = isinstance(single, RubricJudge) and isinstance(single.complete, Gemini)
+        self.path, self.price = "/v1/chat/completions", _HALF
+        if isinstance(single, HttpJudge):
+            self.path, self.price = "/v1/score", 1.0
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """Refused: this judge is asked by batches."""
@@ -114,20 +95,24 @@ class LineJudge(Blocking):
         texts = Screened.of([document], self.single.longest_document).texts
         if not texts:
             return None
-        return json.dumps(self._format.request(pair.hex(), query, texts[0])).encode() + b"\n"
+        body, address = self.single.request(query, texts), pair.hex()
+        record = {"key": address, "request": body}
+        if not self._is_gemini:
+            record = {"custom_id": address, "method": "POST", "url": self.path, "body": body}
+        return json.dumps(record).encode() + b"\n"
 
     def read(self, line: bytes) -> LineResult:
         """What a line of results says, whatever stands there."""
         try:
             record = json.loads(line)
-            address = record[self._format.address]
+            address = record["key" if self._is_gemini else "custom_id"]
             if not _ADDRESS.fullmatch(address):
                 return LineResult(None, failure="not an address of a pair")
             pair = bytes.fromhex(address)
         except UNREADABLE:
             return LineResult(None, failure="not a line of results")
         try:
-            score, usage = self._format.read(self._format.answer(record))
+            score, usage = self.single.read(_answer(record))
             rewards_of(self.single, [score])
         except _FailedError as exc:
             return LineResult(pair, failure=str(exc))
@@ -142,68 +127,16 @@ class _FailedError(Exception):
     """A request that the service says has failed, or has expired."""
 
 
-def _format_of(judge: RubricJudge | HttpJudge) -> LineFormat:
-    if isinstance(judge, HttpJudge):
-        return _scoring(judge)
-    chat = judge.complete
-    if isinstance(chat, gemini.Gemini):
-        return LineFormat(
-            lambda address, *pair: {"key": address, "request": chat.request(judge.prompt(*pair))},
-            _of_gemini,
-            lambda answer: _graded(*gemini.read(answer)),
-            "key",
-            _HALF,
-        )
-    if not isinstance(chat, openaichat.OpenAIChat):
-        raise InputError(f"judge: expected a model of OpenAI's protocol or Gemini by batches, got {judge.fingerprint}")
-    return LineFormat(
-        lambda address, *pair: _posted(address, "/v1/chat/completions", chat.request(judge.prompt(*pair))),
-        _of_openai,
-        lambda answer: _graded(*openaichat.read(answer)),
-        "custom_id",
-        _HALF,
-    )
-
-
-def _scoring(judge: HttpJudge) -> LineFormat:
-    if judge.model is None:
-        raise InputError(f"judge: expected ?model=NAME where it is asked by batches, got {judge.fingerprint}")
-
-    def read(answer: Any) -> tuple[float | None, Usage | None]:
-        used = answer.get("usage") or {}
-        return score_of_one(judge.fingerprint, answer["data"]), plausible(used.get("total_tokens"), 0)
-
-    return LineFormat(
-        lambda address, query, text: _posted(address, "/v1/score", judge.request(query, [text])),
-        _of_openai,
-        read,
-        "custom_id",
-        1.0,
-    )
-
-
-def _posted(address: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    return {"custom_id": address, "method": "POST", "url": path, "body": body}
-
-
-def _graded(text: str | None, usage: Usage | None) -> tuple[float | None, Usage | None]:
-    return grade_of(text), usage
-
-
-def _of_openai(record: Any) -> Any:
-    response, error = record.get("response"), record.get("error")
+def _answer(record: Any) -> Any:
+    """The service's own answer in a line of results: as the body of a response with a status, or as it is."""
+    response, error = record.get("response"), record.get("error") or record.get("status")
     if error or not response:
         raise _FailedError(_words(error or "no answer"))
+    if "custom_id" not in record:
+        return response
     if not 200 <= (status := response.get("status_code") or 200) < 300:
         raise _FailedError(f"{status} {_words((response.get('body') or {}).get('error') or '')}".strip())
     return response["body"]
-
-
-def _of_gemini(record: Any) -> Any:
-    failed = record.get("error") or record.get("status")
-    if failed or not record.get("response"):
-        raise _FailedError(_words(failed or "no answer"))
-    return record["response"]
 
 
 def _words(error: Any) -> str:

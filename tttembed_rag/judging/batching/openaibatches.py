@@ -24,45 +24,33 @@ _BEHIND = 86_400.0
 
 
 class OpenAIBatches:
-    """A service that a judge is asked through, a file of requests at a time.
+    """A `BatchService` of OpenAI's protocol.
 
     Args:
         judge: The judge, which makes the requests and reads the results.
 
         client: An `openai.OpenAI`.
 
-        path: The path of single requests, to which each request of a file goes: ``/v1/chat/completions``.
-
         settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
     """
 
-    def __init__(self, judge: LineJudge, client: Any, path: str, *, settling: float = 600.0) -> None:
-        self._client, self._path = client, path
+    def __init__(self, judge: LineJudge, client: Any, *, settling: float = 600.0) -> None:
+        self._client = client
         self._name = f"{client.base_url.scheme}://{client.base_url.netloc.decode()}{client.base_url.path}"
         self.judge, self.settling = judge, settling
 
     def upload(self, content: bytes) -> str:
-        """Upload a file of requests, which costs nothing; gives the service's name for it.
-
-        Raises:
-            JudgeError: The service refused, stayed busy, or answered something else.
-        """
+        """Upload a file of requests, which costs nothing; gives the service's name for it."""
         file = ("requests.jsonl", content, "application/jsonl")
         with failures_of(self._name, "the id of a file"):
             return _name(self._client.files.create(file=file, purpose="batch").id)
 
     def create(self, requests: str, key: str) -> ServiceBatch:
-        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
-
-        Raises:
-            RefusedError: It was not made.
-            JudgeError: Whether it was made is not known; `find` tells.
-        """
-        once = self._client.with_options(max_retries=0).batches
+        """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money."""
+        create = self._client.with_options(max_retries=0).batches.create
+        asked = {"input_file_id": requests, "endpoint": self.judge.path, "completion_window": "24h"}
         with failures_of(self._name, "a batch"):
-            return _batch(
-                once.create(input_file_id=requests, endpoint=self._path, completion_window="24h", metadata={_KEY: key})
-            )
+            return _batch(create(**asked, metadata={_KEY: key}))
 
     def get(self, number: str) -> ServiceBatch:
         """The batch as it is now."""
@@ -70,11 +58,7 @@ class OpenAIBatches:
             return _batch(self._client.batches.retrieve(number))
 
     def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
-        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none.
-
-        Raises:
-            JudgeError: The list cannot be read to its end.
-        """
+        """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none."""
         seen, old = set[str](), 0
         with failures_of(self._name, "a list of batches"):
             for batch in self._client.batches.list(limit=_PAGE):
@@ -90,11 +74,7 @@ class OpenAIBatches:
         return None
 
     def delete(self, file: str) -> None:
-        """Delete a file of requests or results at the service.
-
-        Raises:
-            JudgeError: The service refused, or stayed busy.
-        """
+        """Delete a file of requests or results at the service."""
         with failures_of(self._name, "an answer in JSON"):
             self._client.files.delete(file)
 

@@ -37,13 +37,10 @@ def open_batch_service(spec: str) -> BatchService:
             f"batches, got {without_secrets(spec)!r}"
         )
     judge = open_judge(spec)
-    if not isinstance(judge, RubricJudge | HttpJudge):
-        raise InputError(f"judge: expected a judge that takes batches, got {judge.fingerprint}")
-    lines = LineJudge(judge)
     if isinstance(judge, HttpJudge):
-        client = openai_client(judge.endpoint.where, path="/score", timeout=_SECONDS)
-        return OpenAIBatches(lines, client, "/v1/score")
+        return OpenAIBatches(LineJudge(judge), openai_client(judge.endpoint.where, path="/score", timeout=_SECONDS))
+    if not isinstance(judge, RubricJudge):
+        raise InputError(f"judge: expected one that takes batches, got {judge.fingerprint}")
     if isinstance(judge.complete, Gemini):
-        return GeminiBatches(lines, judge.complete)
-    chat = cast("OpenAIChat", judge.complete)
-    return OpenAIBatches(lines, chat.client, "/v1/chat/completions")
+        return GeminiBatches(LineJudge(judge), judge.complete)
+    return OpenAIBatches(LineJudge(judge), cast("OpenAIChat", judge.complete).client)
