@@ -22,11 +22,11 @@ from benchmarks.paper.design import (
     curves,
 )
 from benchmarks.paper.documentrivals import DocumentRival, document_rivals
+from benchmarks.paper.estimates import holm, paired_p, task_means
 from benchmarks.paper.rivals import RIVALS
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
-from tttembed_rag.evaluate.intervals import holm, paired_p, task_means
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray, unit
 from tttembed_rag.vectors.rows import Float64

@@ -19,9 +19,9 @@ from benchmarks.paper.design import (
     by_set,
     curves,
 )
+from benchmarks.paper.estimates import Estimate, task_means
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Workload
-from tttembed_rag.evaluate.intervals import Estimate, task_means
 from tttembed_rag.vectors.rows import Float64
 
 # Depths of full coverage, after all queries have the depth of the grid.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.paper.cells import Cell, Columns, content_hash
+from benchmarks.paper.estimates import Estimate, task_means, task_shares
 from benchmarks.paper.tables import Curve, Entry, StudyReport
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.errors import InputError
 from tttembed_rag.evaluate.experiment import LEAST_GAIN
-from tttembed_rag.evaluate.intervals import Estimate, task_means, task_shares
 from tttembed_rag.fitting.recipe import ObjectiveName, SolverName
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets

@@ -10,13 +10,13 @@ import numpy as np
 
 from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import ALL, INTERVALS, RERANK, Design, Study, StudyOptions, dots, gains
+from benchmarks.paper.estimates import task_means
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Workload
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, label_scale
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
-from tttembed_rag.evaluate.intervals import task_means
 from tttembed_rag.scales import Scale
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import ALL, INTERVALS, Design, Study, StudyOptions, by_set, dots, gains
+from benchmarks.paper.estimates import Estimate, task_means
 from benchmarks.paper.rivals import adapter
 from benchmarks.paper.tables import StudyReport, Table
 from benchmarks.paper.workload import Workload
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards
-from tttembed_rag.evaluate.intervals import Estimate, task_means
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
 # Ridge and iterations of the map: so weak and so many that it overfits its one set, as fine-tuning does.

@@ -13,12 +13,12 @@ import numpy as np
 
 from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import INTERVALS, LEAST, RERANK, Design, Study, StudyOptions, by_set, dots
+from benchmarks.paper.estimates import Estimate, task_means, task_shares
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Judged, Workload
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection
-from tttembed_rag.evaluate.intervals import Estimate, task_means, task_shares
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 from tttembed_rag.vectors.rows import Float64

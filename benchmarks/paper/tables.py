@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from tttembed_rag.evaluate.intervals import Estimate
+from benchmarks.paper.estimates import Estimate
 
 Entry: TypeAlias = str | int | float | Estimate
 

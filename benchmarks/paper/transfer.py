@@ -18,10 +18,10 @@ from benchmarks.paper.design import (
     gains,
     shares_by_set,
 )
+from benchmarks.paper.estimates import task_means
 from benchmarks.paper.tables import Entry, StudyReport, Table
 from benchmarks.paper.workload import Workload
 from tttembed_rag.evaluate.collection import split
-from tttembed_rag.evaluate.intervals import task_means
 from tttembed_rag.offsets.values import AnyScope
 
 HOLDOUT = 0.2

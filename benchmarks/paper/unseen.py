@@ -16,11 +16,11 @@ import numpy as np
 from benchmarks.paper.baselines import contestants, kept, measured_all, turned
 from benchmarks.paper.cells import Columns
 from benchmarks.paper.design import INTERVALS, Design, Study, StudyOptions, by_set, curves
+from benchmarks.paper.estimates import task_means
 from benchmarks.paper.tables import Curve, StudyReport, Table
 from benchmarks.paper.workload import Workload
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, split
-from tttembed_rag.evaluate.intervals import task_means
 from tttembed_rag.vectors.checks import IntArray
 
 # Rewarded queries per task.

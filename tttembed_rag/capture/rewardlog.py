@@ -26,6 +26,7 @@ from tttembed_rag.judging.running import judge_all
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
+from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_tenant, tenant_is_in_doubt
 from tttembed_rag.system.files import write_whole
@@ -179,30 +180,23 @@ class RewardLog(Log):
             RewardError: Nothing was judged.
         """
         with self._lock:
-            judged: dict[tuple[str, str, str], dict[str, float]] = {}
-            for (task, query), shown in self._served.items():
-                for text, rewards in shown.items():
-                    for source, reward in rewards.items():
-                        judged.setdefault((task, query, source), {})[text] = reward
-            by_query: dict[str, ArrayLike] = {**self._query_vectors}
-        if not judged:
+            rows = [
+                (query, text, reward, task, source)
+                for (task, query), shown in self._served.items()
+                for text, rewards in shown.items()
+                for source, reward in rewards.items()
+            ]
+            known: dict[str, ArrayLike] = {**self._query_vectors}
+        if not rows:
             raise RewardError(f"rewards: expected a judged document, got none ({len(self)} queries wait)")
-        texts = list(dict.fromkeys(text for rewards in judged.values() for text in rewards))
-        row = {text: number for number, text in enumerate(texts)}
-        for query in dict.fromkeys(query for _, query, _ in judged):
-            if query not in by_query:
-                by_query[query] = embed_query(query)
-        return Rewards.from_indexed(
-            np.array([by_query[query] for _, query, _ in judged]),
-            (vectors or TextVectors()).of(texts, embed_documents),
-            candidates=[[row[text] for text in rewards] for rewards in judged.values()],
-            rewards=[list(rewards.values()) for rewards in judged.values()],
-            tasks=[task for task, _, _ in judged],
-            query_ids=[query for _, query, _ in judged],
-            judge=self.judge,
-            sources=[source for _, _, source in judged],
-            embedder=embedder,
+        columns = columns_of(
+            rows,
+            DEFAULT_TASK,
+            lambda query: known[query] if query in known else embed_query(query),
+            lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
         )
+        columns["doc_ids"] = None  # documents that begin alike would share an id
+        return Rewards.from_indexed(**columns, judge=self.judge, embedder=embedder)
 
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"

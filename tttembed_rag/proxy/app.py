@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from tttembed_rag.proxy.senders import Sender, Senders
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
@@ -31,6 +30,8 @@ __all__ = ["Proxy", "application"]
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
 _VERSION, _BASE = b"x-ttt-version", b"base"
+_UNSTEERED: Headers = [(_VERSION, _BASE)]
+_METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 # Bytes above which an answer is steered in a thread, so that other callers need not wait.
 _LONG = 200_000
 
@@ -46,9 +47,10 @@ def application(proxy: Proxy) -> Starlette:
     routes = [
         Route("/v1/steer", proxy.steer, methods=["POST"]),
         Route("/v1/steer", proxy.status, methods=["GET"]),
-        Mount("/", proxy.forward),
+        Route("/{path:path}", proxy.forward, methods=_METHODS),
     ]
-    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={ClientDisconnect: _caller_left})
+    handlers: dict[Any, Any] = {ClientDisconnect: _caller_left, Unreachable: _unreachable}
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
 class Proxy:
@@ -62,68 +64,40 @@ class Proxy:
         self._senders = senders
         self._limit = limit
 
-    async def forward(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send a request to the upstream, and its answer back."""
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1003})
-            return
-        request = Request(scope, receive)
+    async def forward(self, request: Request) -> Response:
+        """The upstream's answer to a request, steered where that says that it holds queries."""
         caller = self._senders.find(request.headers)
-        path: str = scope["path"]
-        asks = request.method == "POST" and is_embedding_path(path)
-        sent = asyncio.Event()
-        if asks:
-            read, rest = await _whole(request.stream(), self._limit)
-            if rest is None:
-                sent.set()
-                await _while_connected(receive, self._answer(request, read, caller, send), sent)
-                return
+        if not (request.method == "POST" and is_embedding_path(request.url.path)):
+            has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+            body = request.stream() if has_body else None
+            return _relayed(await self.upstream.ask(request, body, known=caller.known))
+        read, rest = await _whole(request.stream(), self._limit)
+        if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self._limit)
-            body: AsyncIterator[bytes] | None = _noted(rest, sent)
-        elif "content-length" in request.headers or "transfer-encoding" in request.headers:
-            body = _noted(request.stream(), sent)
-        else:
-            body = None
-            sent.set()
-        more = [(_VERSION, _BASE)] if asks else []
-        await _while_connected(receive, self._pass(request, body, caller, send, more), sent)
+            answer = await self.upstream.ask(request, rest, known=caller.known)
+            return _relayed(answer, answer.parts(), _UNSTEERED)
+        return await _while_connected(request, self._answered(request, read, caller))
 
-    async def _pass(
-        self, request: Request, body: AsyncIterator[bytes] | None, caller: Sender, send: Send, more: Headers
-    ) -> None:
-        """Pass a request and its answer on as they come."""
-        async with self._asked(request, body, caller, send) as answer:
-            if answer is not None:
-                await _relay(send, answer, answer.parts(), more)
-
-    async def _answer(self, request: Request, body: bytes, caller: Sender, send: Send) -> None:
-        """Answer an embedding request that was read as a whole."""
-        path: str = request.scope["path"]
+    async def _answered(self, request: Request, body: bytes, caller: Sender) -> Response:
+        """The answer to an embedding request that was read as a whole."""
+        path = request.url.path
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
         steers = asked is not None and asked.is_query and asked.model == self._model
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if asked is None else asked.body
-        async with self._asked(request, sent, caller, send, replaced) as answer:
-            if answer is None:
-                return
-            if not steers or asked is None or answer.status != 200:
-                await _relay(send, answer, answer.parts(), [(_VERSION, _BASE)])
-                return
-            try:
-                read, rest = await _whole(answer.parts(), self._limit)
-            except Exception as error:  # noqa: BLE001 - the upstream broke off: so does its answer
-                _log.warning("the upstream broke off: %s", error)
-                return
-            if rest is not None:
-                _log.warning("an answer was not steered: it is longer than %d bytes", self._limit)
-                await _relay(send, answer, rest, [(_VERSION, _BASE)])
-                return
-            steered, version = await self._steered(path, asked, read, caller)
-            headers = [(name, value) for name, value in answer.headers if name != b"content-length"]
-            headers += [(b"content-length", str(len(steered)).encode()), (_VERSION, version)]
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": steered})
+        answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
+        if not steers or asked is None or answer.status != 200:
+            return _relayed(answer, answer.parts(), _UNSTEERED)
+        read, rest = await _whole(answer.parts(), self._limit)
+        if rest is not None:
+            _log.warning("an answer was not steered: it is longer than %d bytes", self._limit)
+            return _relayed(answer, rest, _UNSTEERED)
+        steered, version = await self._steered(path, asked, read, caller)
+        response = Response(steered, answer.status)
+        response.raw_headers += [one for one in answer.headers if one[0] != b"content-length"]
+        response.raw_headers.append((_VERSION, version))
+        return response
 
     async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
@@ -136,8 +110,7 @@ class Proxy:
             return body, _BASE
 
     def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
-        query_id = caller.query_id if len(asked.texts) == 1 else ""
-        with context(task=caller.task, tenant=caller.tenant, query_id=query_id):
+        with _context(caller, len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
                 return self._steering.applied(vector, asked.texts[number] if number < len(asked.texts) else "")
@@ -170,7 +143,7 @@ class Proxy:
             return _refusal(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
-            with context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if len(texts) == 1 else ""):
+            with _context(caller, len(texts)):
                 after = [self._steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
@@ -182,40 +155,21 @@ class Proxy:
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
         caller = self._senders.find(request.headers)
-        with context(task=caller.task, tenant=caller.tenant):
+        with _context(caller, 0):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 
-    @asynccontextmanager
-    async def _asked(
-        self,
-        request: Request,
-        body: bytes | AsyncIterator[bytes] | None,
-        caller: Sender,
-        send: Send,
-        replaced: dict[bytes, bytes] | None = None,
-    ) -> AsyncIterator[Answer | None]:
-        """The upstream's answer; None where there is none, and the caller was told so."""
-        try:
-            async with self.upstream.ask(request, body, known=caller.known, replaced=replaced) as answer:
-                yield answer
-        except Unreachable as error:
-            _log.warning("%s does not answer: %s", self.upstream.address, error)
-            refusal = _refusal(502, f"{self.upstream.address} does not answer: {error}")
-            await refusal(request.scope, request.receive, send)
-            yield None
+
+def _context(caller: Sender, queries: int) -> context:
+    """The context of a request with so many queries."""
+    return context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if queries == 1 else "")
 
 
-async def _relay(send: Send, answer: Answer, parts: AsyncIterator[bytes], more: Headers) -> None:
-    """Send an answer on, part by part as it comes."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers + more})
-    try:
-        async for part in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-    except Exception as error:  # noqa: BLE001 - the upstream broke off: the caller sees a broken answer, as without us
-        _log.warning("the upstream broke off: %s", error)
-        return
-    await send({"type": "http.response.body", "body": b""})
+def _relayed(answer: Answer, parts: AsyncIterator[bytes] | None = None, more: Headers | None = None) -> Response:
+    """An answer as it comes, part by part."""
+    response = StreamingResponse(parts or answer.parts(), answer.status)
+    response.raw_headers = answer.headers + (more or [])
+    return response
 
 
 async def _whole(parts: AsyncIterator[bytes], limit: int) -> tuple[bytes, AsyncIterator[bytes] | None]:
@@ -237,36 +191,27 @@ async def _chained(read: list[bytes], parts: AsyncIterator[bytes]) -> AsyncItera
         yield part
 
 
-async def _noted(parts: AsyncIterator[bytes], sent: asyncio.Event) -> AsyncIterator[bytes]:
-    """The same parts; *sent* is set after the last."""
-    async for part in parts:
-        yield part
-    sent.set()
-
-
-async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None], sent: asyncio.Event) -> None:
-    """Do the *work*, and give it up when the caller leaves after its request was *sent*."""
-    working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(_left(receive, sent))
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """What *work* gives; it is given up when the caller leaves."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
+        if not working.done():  # after a whole request, nothing but the caller's leaving is received
+            raise ClientDisconnect
+        return working.result()
     finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
-
-
-async def _left(receive: Callable[[], Awaitable[Any]], sent: asyncio.Event) -> None:
-    await sent.wait()
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        working.cancel()
+        leaving.cancel()
 
 
 async def _caller_left(request: Request, _: Exception) -> Response:
     _log.debug("%s: the caller left", request.url.path)
     return Response()  # which goes nowhere
+
+
+async def _unreachable(_: Request, error: Exception) -> Response:
+    _log.warning("%s", error)
+    return _refusal(502, str(error))
 
 
 def _refusal(status: int, message: str) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from typing import Self
 
 import aiohttp
@@ -42,11 +41,13 @@ class Answer:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
         self.headers: Headers = [(n.lower(), v) for n, v in response.raw_headers if n.lower() not in _HOP]
-        self._content = response.content
+        self._response = response
 
-    def parts(self) -> AsyncIterator[bytes]:
+    async def parts(self) -> AsyncIterator[bytes]:
         """The body, in the parts in which it comes."""
-        return self._content.iter_any()
+        async with self._response as response:
+            async for part in response.content.iter_any():
+                yield part
 
 
 class Upstream:
@@ -96,7 +97,6 @@ class Upstream:
         if self._session is not None:
             await self._session.close()
 
-    @asynccontextmanager
     async def ask(
         self,
         request: Request,
@@ -104,7 +104,7 @@ class Upstream:
         *,
         known: bool = False,
         replaced: Mapping[bytes, bytes] | None = None,
-    ) -> AsyncIterator[Answer]:
+    ) -> Answer:
         """The upstream's answer to *request* with this *body*.
 
         Args:
@@ -128,20 +128,18 @@ class Upstream:
         decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()]
         # A kept connection may be closed by the upstream just as it is used: whole requests are sent once more.
         tries = 2 if isinstance(body, bytes | None) else 1
-        for left in reversed(range(tries)):
+        while True:
+            tries -= 1
             try:
-                response = await self._session.request(
-                    request.method, url, headers=decoded, data=body, allow_redirects=False
-                )
-                break
+                asked = self._session.request(request.method, url, headers=decoded, data=body, allow_redirects=False)
+                return Answer(await asked)
             except (aiohttp.ClientError, TimeoutError) as error:
                 if isinstance(error.__cause__, ClientDisconnect):  # while the body was sent on, its caller left
                     raise error.__cause__ from error
                 passes = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
-                if not (left and passes) or isinstance(error, aiohttp.ClientConnectorError):
-                    raise Unreachable(str(error) or type(error).__name__) from error
-        async with response:
-            yield Answer(response)
+                if not (tries and passes) or isinstance(error, aiohttp.ClientConnectorError):
+                    why = f"{self.address} does not answer: {error or type(error).__name__}"
+                    raise Unreachable(why) from error
 
     def _headers(
         self, request: Request, body: bytes | AsyncIterator[bytes] | None, *, known: bool

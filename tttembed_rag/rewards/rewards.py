@@ -117,9 +117,7 @@ class Rewards:
 
             judge: Fingerprint of the judge, or one per query (which must agree).
 
-            sources: Who gave the rewards of each query, such as a user: several may reward the same query, each in a
-                row of its own, and no source counts as more than one voice near any query. An empty name, and None for
-                all, is the declared judge, whose every query counts.
+            sources: Who gave the rewards of each query; as in `from_indexed`.
 
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
@@ -265,15 +263,19 @@ class Rewards:
             DataError: The folder holds something else, or a file is damaged.
         """
         of = read_folder(folder, part=part, scratch=scratch)
-        names: dict[str, Any] = {
-            "tasks": of.tasks,
-            "query_ids": of.query_ids,
-            "sources": of.sources,
-            "doc_ids": of.doc_ids,
-        }
         vectors = (of.query_vectors, of.doc_vectors, of.candidates, of.starts, "documents")
-        named: dict[str, Any] = {"embedder": of.embedder, "judge": of.judge, "whole": part is None}
-        return cls._checked(*vectors, scale=scale, scores=of.rewards, **named, **names)
+        return cls._checked(
+            *vectors,
+            scale=scale,
+            scores=of.rewards,
+            embedder=of.embedder,
+            whole=part is None,
+            judge=of.judge,
+            tasks=of.tasks,
+            query_ids=of.query_ids,
+            sources=of.sources,
+            doc_ids=of.doc_ids,
+        )
 
     def to_parquet(self, folder: str | os.PathLike[str], *, shards: int = 1) -> None:
         """Write a new folder of Parquet files, whole or not at all; needs pyarrow.
@@ -397,20 +399,15 @@ class Rewards:
         starts = np.concatenate([[0], np.cumsum(depths)]).astype(np.intp)
         pairs = np.repeat(self.starts[:-1][rows] - starts[:-1], depths) + np.arange(starts[-1])
         used, local = np.unique(self.candidates[pairs], return_inverse=True)
-        return Rewards(
-            query_vectors=self.query_vectors[sliced(rows)],
-            doc_vectors=self.doc_vectors[sliced(used)],
-            query_norms=self.query_norms[rows],
-            doc_norms=self.doc_norms[used],
+        columns = {name: getattr(self, name) for name in _OF_QUERIES if name != "values"}
+        return replace(
+            self,
             starts=starts,
             candidates=local.astype(np.intp),
             values=self.values[pairs],
-            tasks=self.tasks[rows],
-            query_ids=self.query_ids[rows],
-            judge=self.judge,
-            sources=self.sources[rows],
             doc_ids=self.doc_ids[used],
-            embedder=self.embedder,
+            **{name: getattr(self, name)[sliced(used)] for name in _OF_DOCUMENTS},
+            **{name: column[sliced(rows)] for name, column in columns.items()},
         )
 
     def bounded(self, most: int) -> Rewards:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
+from tttembed_rag.tools.learning import weight_of
 from tttembed_rag.tools.memory import PastRequest
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -67,14 +67,12 @@ def explained(
     index: ToolIndex,
     query: str,
     vector: FloatArray,
-    moved: FloatArray,
+    offsets: Offsets | None,
+    requests: Sequence[PastRequest],
     *,
     k: int,
-    weight: float,
-    offset: Offset | None,
-    shared: Offsets | None,
     task: str | None,
-    requests: Sequence[PastRequest],
+    query_id: str | None,
 ) -> ToolExplanation:
     """The explanation of a search.
 
@@ -85,20 +83,18 @@ def explained(
 
         vector: (d,) its base vector.
 
-        moved: (d,) the vector that is searched.
+        offsets: What is served to the tenant; None for nothing.
+
+        requests: Earlier requests with their outcomes.
 
         k: Tools to explain.
 
-        weight: The weight of BM25 that is served.
-
-        offset: The offset that moves the vector; None for none.
-
-        shared: All offsets that are served to the tenant; None for none.
-
         task: The task key.
 
-        requests: Earlier requests with their outcomes.
+        query_id: The id of the request.
     """
+    weight = weight_of(offsets)
+    moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
     before = best(index.scores(query, vector, WEIGHT), len(index))
     place = np.empty(len(index), dtype=np.intp)
     place[before] = np.arange(1, len(index) + 1)
@@ -114,15 +110,16 @@ def explained(
         key = index.cards[row].key
         earlier = [(one.query, similarity) for similarity, one in near if one.outcomes.get(key, 0.0) >= 0.5]
         tools.append(FoundTool(index.cards[row].name, int(place[row]), rank, tuple(earlier[:_EARLIER])))
-    return ToolExplanation(query, tuple(tools), _reason(offset, shared, task, weight))
+    return ToolExplanation(query, tuple(tools), _reason(offsets, task, query_id))
 
 
-def _reason(offset: Offset | None, shared: Offsets | None, task: str | None, weight: float) -> str:
+def _reason(offsets: Offsets | None, task: str | None, query_id: str | None) -> str:
+    weight = weight_of(offsets)
     legs = f"BM25 weighs {weight:g}" + (" as at first" if weight == WEIGHT else f" instead of {WEIGHT:g}")
-    if offset is not None:
-        return f"moved by {offset.key}, {offset.evidence}; {legs}"
-    if shared is None:
+    if offsets is None:
         return f"nothing was learned yet; {legs}"
-    own = [one for one in shared.values() if one.task == (task or DEFAULT_TASK) and one.query_id is None]
+    if (offset := offsets.find(task, query_id)) is not None:
+        return f"moved by {offset.key}, {offset.evidence}; {legs}"
+    own = [one for one in offsets.values() if one.task == (task or DEFAULT_TASK) and one.query_id is None]
     why = "; ".join(f"{one.key} {one.evidence}" for one in own) or "nothing was learned for this task"
     return f"not moved: {why}; {legs}"

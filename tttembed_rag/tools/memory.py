@@ -16,7 +16,6 @@ from tttembed_rag.capture.preparing import Call, owned
 from tttembed_rag.capture.storelog import StoreLog
 from tttembed_rag.errors import InputError, Superseded
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets
@@ -37,7 +36,7 @@ class PastRequest:
     """A request of an agent for which tools were called.
 
     Attributes:
-        query_id: Its id, unique within its task.
+        query_id: Its id, unique within its task; empty while it is noted, for that of its text.
 
         query: Its text.
 
@@ -63,35 +62,6 @@ class PastRequest:
         return crc32(json.dumps([self.task, self.query_id, self.source, sorted(self.outcomes.items())]).encode())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """The outcome of one call of a tool.
-
-    Attributes:
-        query: The text of the request.
-
-        vector: (d,) its base vector.
-
-        card: The tool.
-
-        card_vector: (d,) its vector.
-
-        reward: In [0, 1].
-
-        task: The task key of the request, None where nothing names one.
-
-        source: Who called the tool; empty where nothing names them.
-    """
-
-    query: str
-    vector: FloatArray
-    card: Card
-    card_vector: FloatArray
-    reward: float
-    task: str | None
-    source: str = ""
-
-
 class InProcess:
     """A memory of this process, safe between threads; beyond `LAST` requests of a tenant the oldest is forgotten."""
 
@@ -103,12 +73,12 @@ class InProcess:
         self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
-    def note(self, outcome: Outcome, tenant: str | None) -> None:
-        """Keep the outcome of one call."""
-        key = (outcome.task or DEFAULT_TASK, outcome.query, outcome.source)
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:  # noqa: ARG002 - a store keeps them
+        """Keep the outcome of one call of a tool with a *card* and its *vector* (d,)."""
+        key = (request.task, request.query, request.source)
         with self._lock:
             kept = self._kept.setdefault(tenant or "", OrderedDict())
-            kept.setdefault(key, (outcome.vector, {}))[1][outcome.card.key] = outcome.reward
+            kept.setdefault(key, (request.vector, {}))[1].update(request.outcomes)
             kept.move_to_end(key)
             if len(kept) > LAST:
                 kept.popitem(last=False)
@@ -175,12 +145,11 @@ class InStore:
         self._log = StoreLog(self.store, TOOL_CALLS, embedder=embedder)
         self.live = follow(self.store, embedder=embedder)
 
-    def note(self, outcome: Outcome, tenant: str | None) -> None:
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:
         """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
-        card, rewards = outcome.card, (outcome.reward,)
-        known = owned(Known(outcome.vector, outcome.card_vector[None], doc_ids=[card.key]))
-        call = Call(outcome.query, (card.text,), rewards, outcome.task, tenant, time.time(), known, "", outcome.source)
-        self._log.put(call)
+        known = owned(Known(request.vector, vector[None], doc_ids=[card.key]))
+        rewards, now = tuple(request.outcomes.values()), time.time()
+        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, now, known, "", request.source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.

@@ -17,6 +17,7 @@ from tttembed_rag.embedders.frameworks import FrameworkEmbedder
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import (
     context,
     current_source,
@@ -31,7 +32,7 @@ from tttembed_rag.tools.catalog import cards_of
 from tttembed_rag.tools.explaining import ToolExplanation, explained
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
 from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
-from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, Outcome
+from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, PastRequest
 from tttembed_rag.tools.turn import Turn
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -164,19 +165,8 @@ class LearnedToolSearch:
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
         offsets, query_id = self._memory.live.find(query, task)
-        moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
-        return explained(
-            index,
-            query,
-            vector,
-            moved,
-            k=k,
-            weight=weight_of(offsets),
-            offset=None if offsets is None else offsets.find(task, query_id),
-            shared=None if offsets is None else offsets,
-            task=task,
-            requests=self._memory.requests(current_tenant(), len(vector)),
-        )
+        requests = self._memory.requests(current_tenant(), len(vector))
+        return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
 
     # Learning
 
@@ -215,16 +205,10 @@ class LearnedToolSearch:
         vector = self._vector(query)
         if vector is None:
             return  # logged
-        outcome = Outcome(
-            query=query,
-            vector=vector,
-            card=index.cards[row],
-            card_vector=index.vectors[row],
-            reward=SUCCEEDED if succeeded else FAILED,
-            task=current_task() if task is None else task,
-            source=current_source() if source is None else source,
-        )
-        self._memory.note(outcome, said_tenant())
+        card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
+        task, source = current_task() if task is None else task, current_source() if source is None else source
+        request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
+        self._memory.note(request, card, index.vectors[row], said_tenant())
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None

@@ -24,6 +24,7 @@ from benchmarks.paper.cells import Cell, CellStore, finished, measured
 from benchmarks.paper.command import NAMES, main
 from benchmarks.paper.design import RERANK, Study, StudyOptions
 from benchmarks.paper.dose import RULE, dose_study
+from benchmarks.paper.estimates import Estimate
 from benchmarks.paper.judges import judges_study, open_on_same_pairs
 from benchmarks.paper.recovery import recovery_study
 from benchmarks.paper.tables import Curve, StudyReport, Table
@@ -32,7 +33,6 @@ from benchmarks.paper.unseen import by_documents, unseen_study
 from benchmarks.paper.workload import Workload
 from tttembed_rag import DataError, Scale
 from tttembed_rag.evaluate.collection import open_collection
-from tttembed_rag.evaluate.intervals import Estimate
 
 DOCUMENTS, QUERIES, WIDTH, SCORED = 90, 30, 12, 20
 # Near repeats need texts and an embedder: see `test_repeats`.

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from tttembed_rag.evaluate.intervals import holm, mean_interval, paired_p, task_means, task_shares
+from benchmarks.paper.estimates import holm, paired_p, task_means, task_shares
+from tttembed_rag.evaluate.intervals import mean_interval
 
 TASKS = np.repeat([0, 1, 2], [5, 50, 200])
 
