@@ -247,6 +247,7 @@ answers = Table(
     sqlite_with_rowid=False,
 )
 
+# What judges were paid on a day, and the most that calls under way and open batches may cost.
 spending = Table(
     "spending",
     metadata,
@@ -255,6 +256,29 @@ spending = Table(
     Column("pairs", BigInteger, nullable=False),
     Column("tokens", Double, nullable=False),
     Column("usd", Double, nullable=False),
+)
+
+# Calls of judges under way, as long as the lease under which they were charged is held: see `work.account`.
+charges = Table(
+    "charges",
+    metadata,
+    Column("key", String(32), primary_key=True),
+    _of("judges", cascade=False),
+    Column("lease", String(MAX_NAME), nullable=False),
+    Column("token", BigInteger, nullable=False),
+)
+
+# The pairs that such a call asks about, by the keyed hashes of `answers`.
+asking = Table(
+    "asking",
+    metadata,
+    Column("pair", LargeBinary(32), primary_key=True),
+    Column("charge", String(32), ForeignKey("charges.key", ondelete="CASCADE"), nullable=False),
+    # Null for the probe of a judge.
+    _of("queries", nullable=True),
+    Index("asking_by_charge", "charge"),
+    Index("asking_by_query", "query"),
+    sqlite_with_rowid=False,
 )
 
 versions = Table(
