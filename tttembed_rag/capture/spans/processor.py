@@ -4,37 +4,33 @@
     provider.add_span_processor(TTTSpanProcessor(StoreLog("sqlite:///ttt.db")))
     LangChainInstrumentor().instrument(tracer_provider=provider)
 
-The end of a span costs a request a few microseconds: the span is put into a bounded queue, and one thread reads it.
+The end of a span costs a request a few microseconds: OpenTelemetry's batch processor queues it, and a thread reads it.
+The context of the caller goes along with a span that has ended. It is never an attribute of the span: other exporters
+would send the names of tenants, and the SDK drops first what was set first.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from sys import getsizeof
-from threading import Condition, Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 from tttembed_rag.capture.log import Known, Log
 from tttembed_rag.capture.spans.reading import Reader, Span, TextsById
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.serving.context import context, current_query_id, current_task, said_tenant, tenant_is_in_doubt
 from tttembed_rag.system import telemetry
-from tttembed_rag.system.background import Loop
 
 require("opentelemetry.sdk.trace", "telemetry")
-from opentelemetry.context import Context  # noqa: E402 - the line above says what to install
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor  # noqa: E402
-from opentelemetry.sdk.trace import Span as OpenSpan  # noqa: E402
+from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402 - the line above says what to install
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
 
 __all__ = ["TTTSpanProcessor", "Tapped"]
 
 _log = logging.getLogger(__name__)
-# Seconds between two looks at an empty queue, and spans that are read in a row.
-_PAUSE, _BATCH = 0.05, 500
-# Bytes of a number in a sequence: the object, and the reference to it.
-_NUMBER_BYTES = 32
+# Milliseconds between two looks at the queue, and spans that are read in a row.
+_PAUSE, _BATCH = 100, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +48,11 @@ class Tapped:
 
         undeclared: Rerankings whose model was not declared, so that the scores mean nothing.
 
-        dropped: Spans that the queue had no room for.
+        unread: Spans that wait; after a flush, those that the queue had no room for.
 
         failed: Spans that could not be read, or were refused by the log.
 
-        in_doubt: Retrievals and rerankings between generators that wait in blocks of different tenants: left out.
+        in_doubt: Retrievals and rerankings between generators that wait in contexts of different tenants: left out.
     """
 
     observed: int
@@ -64,22 +60,12 @@ class Tapped:
     nested: int
     left_out: int
     undeclared: int
-    dropped: int
+    unread: int
     failed: int
     in_doubt: int = 0
 
 
-class _Ended(NamedTuple):
-    span: ReadableSpan
-    size: int
-    task: str | None
-    # None where the caller said none: the log knows what that means.
-    tenant: str | None
-    query_id: str
-    in_doubt: bool
-
-
-class TTTSpanProcessor(SpanProcessor):
+class TTTSpanProcessor(BatchSpanProcessor):
     """A span processor that writes what was retrieved and reranked into a log.
 
     The task of a query is the ``tttembed_task`` in the metadata of its span, else the caller's ``with context(...)``,
@@ -99,9 +85,7 @@ class TTTSpanProcessor(SpanProcessor):
         vectors: Whether the vectors of EMBEDDING spans are base vectors; False where the model steers unseen, as a
             proxy does.
 
-        capacity: Spans that may wait, >= 1.
-
-        max_bytes: Bytes of the attributes of spans that may wait, >= 1.
+        capacity: Spans that may wait, >= 1; the oldest make room for others.
 
     Raises:
         InputError: An argument is not what was expected.
@@ -117,135 +101,100 @@ class TTTSpanProcessor(SpanProcessor):
         cut_at: int | None = None,
         vectors: bool = True,
         capacity: int = 10_000,
-        max_bytes: int = 256 * 2**20,
     ) -> None:
         if not isinstance(log, Log):
             raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 span, got {capacity}")
-        if max_bytes < 1:
-            raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
-        self._to = log
-        self._cut_at = cut_at
-        self._reader = Reader(scores_of, texts, cut_at, vectors)
-        self._capacity, self._max_bytes = capacity, max_bytes
-        self._warned = False
-        self._begin()
-        self._loop = Loop("tttembed-spans", self._round, self._begin)
-
-    def _begin(self) -> None:
-        self._queue: deque[_Ended] = deque()
-        # Bytes of the spans in the queue.
-        self._held, self._weighing = 0, Lock()
-        self._accepted, self._dropped = telemetry.Tally(), telemetry.Tally()
-        self._done = self._observed = self._recorded = self._failed = self._in_doubt = 0
-        self._progress = Condition()
-
-    def on_start(self, span: OpenSpan, parent_context: Context | None = None) -> None:
-        """Nothing: a span is read when it has ended."""
+        self._ended = telemetry.Tally()
+        self._reading = _Reading(log, Reader(scores_of, texts, cut_at, vectors))
+        batch = min(_BATCH, capacity)
+        super().__init__(self._reading, capacity, schedule_delay_millis=_PAUSE, max_export_batch_size=batch)
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a span, or count it as dropped; never waits, never fails."""
-        attributes: Any = span.attributes or {}
-        size = sum(map(_bytes_of, attributes.copy().values()))  # to go through those of the SDK locks at each of them
-        with self._weighing:
-            fits = len(self._queue) < self._capacity and self._held + size <= self._max_bytes
-            if fits:
-                self._held += size
-        if not fits:
-            self._dropped.add()
-            return
-        ended = _Ended(span, size, current_task(), said_tenant(), current_query_id(), tenant_is_in_doubt())
-        self._queue.append(ended)
-        self._accepted.add()
-        if self._loop.asleep:
-            self._loop.start()
-
-    def shutdown(self) -> None:
-        """Read what waits."""
-        self.force_flush()
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Wait until all spans that ended so far are read; gives whether they are in time."""
-        until = self._accepted.value
-        if self._done >= until:
-            return True
-        self._loop.start()
-        self._loop.wake()
-        with self._progress:
-            return self._progress.wait_for(lambda: self._done >= until, timeout_millis / 1000)
+        """Take a span; never waits, never fails."""
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._ended.add()
+        super().on_end(_Ended(span))  # type: ignore[arg-type]  # what is exported is read by none but us
 
     @property
     def counts(self) -> Tapped:
         """What became of all spans so far."""
-        read = self._reader.counts
+        done = self._reading
+        read, unread = done.reader.counts, max(0, self._ended.value - done.read)
         return Tapped(
-            self._observed,
-            self._recorded,
+            done.observed,
+            done.recorded,
             read.nested,
             read.left_out,
             read.undeclared,
-            self._dropped.value,
-            self._failed,
-            self._in_doubt,
+            unread,
+            done.failed,
+            done.in_doubt,
         )
 
-    def _round(self) -> float:
-        """Read the next spans; gives the seconds until the next look."""
-        taken = 0
-        while self._queue and taken < _BATCH:
-            ended = self._queue.popleft()
-            with self._weighing:
-                self._held -= ended.size
+
+class _Ended:
+    """A span that has ended, and the context of its caller."""
+
+    __slots__ = ("context", "in_doubt", "query_id", "span", "task", "tenant")
+
+    def __init__(self, span: ReadableSpan) -> None:
+        self.span, self.context = span, span.context
+        # None where the caller said no tenant: the log knows what that means.
+        self.task, self.tenant, self.query_id = current_task(), said_tenant(), current_query_id()
+        self.in_doubt = tenant_is_in_doubt()
+
+
+class _Reading(SpanExporter):
+    """Reads spans into a log: one thread at a time, as the batch processor exports."""
+
+    def __init__(self, log: Log, reader: Reader) -> None:
+        self.reader = reader
+        self.read = self.observed = self.recorded = self.failed = self.in_doubt = 0
+        self._to = log
+        self._cut_at = reader.cut_at
+        self._warned = False
+
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Read each; one that cannot be read costs itself alone."""
+        for ended in spans:
             try:
                 self._take(ended)
             except Exception:  # noqa: BLE001 - whatever an instrumentation wrote into a span, or the log refuses
                 _log.exception("a span was not read")
-                self._failed += 1
-            taken += 1
-        if taken:
-            with self._progress:
-                self._done += taken
-                self._progress.notify_all()
-        return 0.0 if self._queue else _PAUSE
+                self.failed += 1
+            self.read += 1
+        return SpanExportResult.SUCCESS
 
     def _take(self, ended: _Ended) -> None:
-        itself, parent = ended.span.context, ended.span.parent
-        if itself is None:
-            return
-        attributes: Any = ended.span.attributes or {}
-        began = None if ended.span.start_time is None else ended.span.start_time / 1e9
+        span, parent = ended.span, ended.span.parent
+        attributes: Any = span.attributes or {}
+        began = None if span.start_time is None else span.start_time / 1e9
         parent_id = None if parent is None else f"{parent.span_id:x}"
-        self._reader.cut_at = _shorter(self._cut_at, ended.span)
-        found = self._reader.read(Span(f"{itself.span_id:x}", f"{itself.trace_id:x}", parent_id, attributes, began))
+        self.reader.cut_at = _shorter(self._cut_at, span)
+        ids = f"{ended.context.span_id:x}", f"{ended.context.trace_id:x}"
+        found = self.reader.read(Span(*ids, parent_id, attributes, began))
         if found is None:
             return
         if ended.in_doubt:
-            self._in_doubt += 1
+            self.in_doubt += 1
             return
-        if ended.span.dropped_attributes and not self._warned:
+        if span.dropped_attributes and not self._warned:
             self._warned = True
             _log.warning(
                 "spans lose attributes, and with them documents: set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT above %d",
-                len(attributes) + ended.span.dropped_attributes,
+                len(attributes) + span.dropped_attributes,
             )
         known = None if found.vector is None else Known(found.vector)
         task = found.task or ended.task
         with context(task=task, tenant=ended.tenant, query_id=ended.query_id):
             if found.scores is None:
                 self._to.observe(found.query, found.documents, task=task, known=known)
-                self._observed += 1
+                self.observed += 1
             else:
                 self._to.record(found.query, found.documents, found.scores, task=task, known=known, source="")
-                self._recorded += 1
-
-
-def _bytes_of(value: Any) -> int:
-    """Bytes of an attribute: a text, texts or numbers, which are all of one type."""
-    if not isinstance(value, tuple):
-        return getsizeof(value)
-    first = next((one for one in value if one is not None), None)
-    return sum(map(getsizeof, value)) if isinstance(first, str) else _NUMBER_BYTES * len(value)
+                self.recorded += 1
 
 
 def _shorter(cut_at: int | None, span: ReadableSpan) -> int | None:
