@@ -59,12 +59,12 @@ check: .venv/hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
 docs: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --clean --strict
 
 bench: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement benchmarks/requirements.txt
 	mkdir -p build
 	$(BIN)/python benchmarks/fit.py --json build/fit.json --plot build/fit.png
 
@@ -74,16 +74,16 @@ bench-all: bench
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
 .venv/dev: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(ADAPTERS) $(HOSTS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' \
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' \
 		--editable $(HOSTS) $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]')
 	touch .venv/demo $@
 
 .venv/hosts: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]' \
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]' \
 		--editable 'integrations/langchain-tttembed[stores]'
 	touch $@
