@@ -22,11 +22,12 @@ from tttembed_rag import InputError, Scale
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience, RubricJudge
-from tttembed_rag.judging import Budget, Price
+from tttembed_rag.judges.contract import PROBE_QUERY, Blocking
+from tttembed_rag.judging import Budget, Price, calls
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeJudge, eventually
-from tttembed_rag.worker import Probe, Worker, wary
+from tttembed_rag.worker import Probe, Worker
 from tttembed_rag.worker.memory import Memory
 
 QUICK = Patience(attempts=1, first_wait=0.01)
@@ -59,6 +60,11 @@ class Meddled:
 
     def __getattr__(self, name):
         return getattr(self._part, name)
+
+
+def publishing(store, act):
+    """A *store* where *act* is done before anything is published."""
+    return Meddled(store, registry=Meddled(store.registry, publish=before(store.registry.publish, act)))
 
 
 def before(call, act):
@@ -186,7 +192,7 @@ class TestOneRound:
         """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
         store.observe(world.served(range(40), judged=True), judge="j")
         forget = partial(store.forget, tenant="", query_id="q7", by="test")
-        forgetting = Meddled(store, publish=before(store.registry.publish, forget))
+        forgetting = publishing(store, forget)
 
         lost = Worker(forgetting, scope="task").round()
 
@@ -212,6 +218,7 @@ class TestOneRound:
                 return world.judged(query, documents)
 
         done = Worker(store, Asked(), concurrency=1).round()
+        Worker(store, Asked(), concurrency=1).round()  # the deletion has ended the work of the first one
         kept, forgotten = (
             store.judge_queue.answers().get(
                 [pair_key("asked@1", f"query {i}", f"document 0-{j}") for j in world.shown(i)]
@@ -237,7 +244,7 @@ class TestOneRound:
             "published": lambda: store.registry.publish(store.registry.version().offsets, by="anna"),
         }
 
-        meddled = Meddled(store, publish=before(store.registry.publish, acts[what]))
+        meddled = publishing(store, acts[what])
         (one,) = Worker(meddled, scope="task", min_new=8).round()
         decided = store.registry.version().number
 
@@ -322,14 +329,14 @@ class TestBudget:
         assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
 
     def test_money_is_capped_over_restarts(self, world, store, reranker):
-        """At a cent a request, 25 cents buy 24 requests (one for the probe), however often it is started."""
+        """At a cent a request, 25 cents buy 25 requests (one for the probe), however often it is started."""
         host, asked = reranker()
         store.observe(world.served(range(40)))
         for _ in range(3):
             Worker(store, http_judge(host), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
 
-        assert len(asked) == 24
-        assert store.judge_queue.spent().usd == pytest.approx(0.24)
+        assert len(asked) == 25
+        assert store.judge_queue.spent().usd == pytest.approx(0.25)
 
     def test_a_cap_on_money_needs_a_price(self, store, reranker):
         """Without a price nobody knows what is spent."""
@@ -345,8 +352,8 @@ class TestBudget:
             documents_per_call, forecast = careful.documents_per_call, careful.forecast
 
             async def ascore(self, query, documents):
-                await careful.ascore(query, documents)
-                return [99.0] * len(documents)
+                scores = await careful.ascore(query, documents)
+                return scores if query == PROBE_QUERY else [99.0] * len(documents)
 
         store.observe(world.served(range(40)))
         for _ in range(9):
@@ -443,15 +450,12 @@ class TestBrokenJudges:
         """A judge without an answer holds a round up for so long, and no later one."""
         free = threading.Event()
 
-        class Hanging:
+        class Hanging(Blocking):
             scale, fingerprint = Scale("probability"), "hanging@1"
 
             def score(self, query, documents):
                 free.wait(20)
                 return [0.9, 0.1]
-
-            async def ascore(self, query, documents):
-                return world.judged(query, documents)
 
         store.observe(world.served(range(40)))
         worker = Worker(store, Hanging(), judge_seconds=0.3)
@@ -520,7 +524,7 @@ class TestLease:
                 bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
             bare.close()
 
-        stolen = Meddled(store, publish=before(store.registry.publish, steal))
+        stolen = publishing(store, steal)
         (lost,) = Worker(stolen, lease_seconds=60).round()
 
         assert [(step.action, "got 'another'" in step.detail) for step in lost.steps] == [("standby", True)]
@@ -549,7 +553,8 @@ class TestLease:
         (lost,) = Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
 
         assert lost.actions == ("judged",)
-        assert len(asked) == store.judge_queue.spent().pairs / 8 - 2 / 8 == 5
+        assert len(asked) == 5
+        assert store.judge_queue.spent().pairs == 2 + 8 * (len(asked) - 1)  # the first one is the probe
 
 
 class TestWithdrawing:
@@ -975,37 +980,44 @@ def embed(texts):
 
 @pytest.mark.slow
 def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
-    """A worker that is told to end while it judges keeps the verdicts of that step and begins nothing else."""
-    stop = threading.Event()
+    """A worker that is told to end while it judges keeps the verdicts of calls under way and begins nothing else."""
+    stop, asked = threading.Event(), []
 
     def complete(prompt):
-        stop.set()
+        asked.append(prompt)
+        if len(asked) == 20:  # behind the probe
+            stop.set()
         return f"Score: {5 if 'Paris' in prompt else 0}"
 
     store.observe(world.served(range(40)))
     rounds = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
 
     assert actions(rounds) == ["judged"]
-    assert store.judges()[0][1] == 16 * 8
+    assert 18 <= store.judges()[0][1] == len(asked) - 2 < 16 * 8
 
 
 def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monkeypatch):
     """Verdicts that came before the time was over are kept, and no query is set aside for it."""
-    monkeypatch.setattr(wary, "_GRACE", 1.0)
-    stop = threading.Event()
+    monkeypatch.setattr(calls, "_GRACE", 1.0)
+    stop, free, asked = threading.Event(), threading.Event(), []
 
     def complete(prompt):
-        time.sleep(0.2)
-        stop.set()
+        asked.append(prompt)
+        if len(asked) == 10:
+            stop.set()
+        if len(asked) > 10:
+            free.wait(20)
         return f"Score: {5 if 'Paris' in prompt else 0}"
 
     store.observe(world.served(range(40)))
-    judge = RubricJudge(complete, model="slow")
-    rounds = Worker(store, judge).round(stop=stop)
+    begun = time.monotonic()
+    rounds = Worker(store, RubricJudge(complete, model="slow")).round(stop=stop)
+    free.set()
 
     assert actions(rounds) == ["judged"]
-    assert 0 < store.judges()[0][1] < 16 * 8
+    assert store.judges()[0][1] == 8
     assert store.judge_queue.failures() == []
+    assert time.monotonic() - begun < 5
 
 
 @pytest.mark.slow

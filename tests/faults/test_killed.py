@@ -86,7 +86,10 @@ def test_a_server(child, store, store_url, rng, stamps, unsound):
 
 
 def test_a_worker(child, store, store_url, rng, serve, world, unsound):
-    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes."""
+    """Workers killed one after another pay for no answer twice, hold the budget, and the last one finishes.
+
+    What calls on their way may have cost when their worker was killed stays counted.
+    """
     pause, concurrency = rng.uniform(0.0, 0.01), int(rng.integers(1, 5))
 
     def answer(_, body, __):
@@ -94,7 +97,10 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
         return 200, {}, world.reply(world.judged(body["query"], body["documents"]))
 
     judge = serve(answer)
-    budget = Budget(pairs=float(rng.choice([100, 500])))
+    kills = int(rng.integers(1, 4))
+    on_their_way = 8 * concurrency * kills  # pairs of calls, when a worker was killed
+    least = int(rng.choice([100, 500]))
+    budget = Budget(pairs=least + on_their_way)
     store.observe(world.served(range(60)))
 
     def work(tell):
@@ -104,7 +110,6 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
             stop = threading.Event()
             Worker(mine, asks, **options).run(every=0.01, stop=stop, watch=lambda step: tell(step.action, step.detail))
 
-    kills = int(rng.integers(1, 4))
     for _ in range(kills):
         worker = child(work)
         time.sleep(rng.uniform(0.0, 0.6))
@@ -114,9 +119,9 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
 
     def finished():
         """A worker that was killed may have finished right before, so that the last one has nothing to tell."""
-        said = ["abstained"] if budget.pairs == 100 else []
+        said = ["abstained"] if least == 100 else []
         learned = "live" in store.registry.aliases() or any(line.action in said for line in store.audit.lines())
-        return learned and store.counts().rewards == min(480, budget.pairs - 2)
+        return learned and store.counts().rewards >= min(480, least - 2)
 
     last = child(work)
     eventually(finished)
@@ -124,8 +129,10 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     last.wait()
     asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
 
-    assert store.judge_queue.spent().pairs == store.counts().rewards + 2
-    assert len(asked) - len(set(asked)) <= 8 * concurrency * kills  # on their way when the worker was killed
+    on_their_way += 8 * concurrency  # the last one was killed, too
+    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
+    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + 2) <= on_their_way
+    assert len(asked) - len(set(asked)) <= on_their_way
     assert unsound(store) == []
 
 
@@ -150,11 +157,12 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
             asks = HttpJudge(judge.url, "cohere", patience=Patience(attempts=1))
             # A lease that a busy machine does not let end: whoever takes a tenant over may pay for what is on its way.
             options = {"lease_seconds": 4.0, "concurrency": 2, "scope": "task", "min_new": 150}
-            worker = Worker(mine, asks, budget=Budget(pairs=402), **options)
+            worker = Worker(mine, asks, budget=budget, **options)
             worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
 
-    workers = [child(work) for _ in range(3)]
     kills = int(rng.integers(1, 4))
+    budget = Budget(pairs=402 + 16 * kills)  # what was on its way when a worker was killed stays counted
+    workers = [child(work) for _ in range(3)]
     for _ in range(kills):
         time.sleep(rng.uniform(0.0, 0.4))
         workers[0].kill()
@@ -168,6 +176,6 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
 
     assert len(set(asked)) == 402
     assert len(asked) - len(set(asked)) <= 16 * kills  # on their way when a worker was killed
-    assert store.judge_queue.spent().pairs == 402
+    assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
     assert [store.counts(tenant).rewards for tenant in tenants] == [160] * 4
     assert unsound(store) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from tttembed_rag import InputError
@@ -54,6 +56,44 @@ def test_a_server_that_needs_no_key(serve):
 
     assert "river Seine" not in str(OpenAIChat("m", url=server.url)("a prompt"))
     assert "authorization" not in server.asked[0][1]
+
+
+def test_what_stands_behind_the_question_mark_is_in_no_log(serve, caplog):
+    """It may be a key; it is sent all the same."""
+    server = serve(openai)
+    with caplog.at_level(logging.INFO):
+        OpenAIChat("m", url=f"{server.url}/v1?key=s3cret")("p")
+
+    assert server.asked[0][0] == "/v1/chat/completions?key=s3cret"
+    assert "HTTP Request: POST" in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_service_is_asked_again(serve, status):
+    """As long as it says, by openai's own patience."""
+    server = serve(lambda path, body, n: (status, {"retry-after": "0.01"}, {}) if n == 1 else openai(path, body, n))
+
+    assert OpenAIChat("m", url=server.url, patience=Patience(attempts=2))("p") is not None
+    assert len(server.asked) == 2
+
+
+def test_azure_takes_the_key_in_a_header_of_its_own(monkeypatch):
+    """And not as a bearer token."""
+    chat = OpenAIChat("m", url="https://mine.openai.azure.com/openai/v1?api-version=preview", key="k")
+    sent = []
+
+    def answer(request):
+        sent.append(request)
+        raise RuntimeError("not sent")
+
+    chat.client._client.event_hooks["request"].append(answer)
+    with pytest.raises(RuntimeError):
+        chat("p")
+
+    assert sent[0].headers["api-key"] == "k"
+    assert "authorization" not in sent[0].headers
+    assert chat.request("p").keys() == {"model", "max_completion_tokens", "messages"}
 
 
 def test_the_namesake_needs_a_key():

@@ -8,13 +8,11 @@ import gzip
 import json
 import logging
 import socket
-import ssl
 import threading
 import time
 import tracemalloc
 import zlib
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
+from types import SimpleNamespace
 
 import pytest
 
@@ -225,12 +223,10 @@ def test_no_server_is_an_error():
         HttpJudge("http://127.0.0.1:9", "cohere", patience=Patience(attempts=2, first_wait=0.01)).score("q", ["d"])
 
 
-def test_requests_keep_to_the_rate(cohere):
+def test_requests_keep_to_the_rate(cohere, monkeypatch):
     """No more requests a minute are made than allowed."""
-    import pyrate_limiter
-
+    monkeypatch.setattr("pyrate_limiter.Duration", SimpleNamespace(MINUTE=300))  # a minute of 0.3 s
     judge = HttpJudge(cohere.url, "cohere", patience=Patience(per_minute=2))
-    judge.endpoint._patiently._limiter = pyrate_limiter.Limiter(pyrate_limiter.Rate(2, 300))  # the same in 0.3 s
     started = time.monotonic()
     for _ in range(5):
         judge.score("q", ["d"])
@@ -422,37 +418,6 @@ def test_an_answer_that_drips_is_given_up(serve):
     assert took < 5
 
 
-@pytest.mark.parametrize(
-    ("first", "then"),
-    [
-        (b"HTTP/1.1 200 OK\r\n", b"x-more: 1\r\n"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
-        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n", b"x-more: 1\r\n"),
-    ],
-    ids=["head", "interim", "trailers"],
-)
-def test_what_drips_around_an_answer_is_given_up(first, then):
-    """Its head, interim answers before it and trailers behind it end in time too."""
-    url, end = drip([first, *[then] * 400])
-    began = time.monotonic()
-    with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
-        Endpoint(url, timeout=0.3, patience=Patience(attempts=1)).ask({}, dict, expected="an object")
-    took = time.monotonic() - began
-    end()
-
-    assert took < 5
-
-
-def test_a_request_that_is_read_slowly_is_given_up():
-    """A large request to a server that takes none of it ends in time."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        endpoint = Endpoint(
-            f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=0.3, patience=Patience(attempts=1)
-        )
-        with pytest.raises(JudgeError, match=r"expected a whole answer within 0\.3 s"):
-            endpoint.ask({"text": "x" * 20_000_000}, dict, expected="an object")
-
-
 def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
     """The environment may name a proxy for all addresses, and it would read the key."""
     proxy, server = serve(lambda *_: (200, {}, {"from": "proxy"})), serve(lambda *_: (200, {}, {"from": "server"}))
@@ -464,64 +429,11 @@ def test_a_key_for_this_machine_goes_through_no_proxy(serve, monkeypatch):
     assert proxy.asked == []
 
 
-def test_an_answer_over_tls_ends_in_time(tmp_path, monkeypatch):
-    """An encrypted connection is read and asked again like another, and its head must not drip either."""
-    certificate, key = self_signed(tmp_path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=answer_once_then_drip, args=(listening, context), daemon=True)
-        thread.start()
-        endpoint = Endpoint(
-            f"https://127.0.0.1:{listening.getsockname()[1]}", key="k", timeout=1.0, patience=Patience(attempts=1)
-        )
-        first = endpoint.ask({}, lambda answer: answer["z"], expected="z")
-        with pytest.raises(JudgeError, match=r"expected a whole answer within 1 s"):
-            endpoint.ask({}, lambda answer: answer["z"], expected="z")
-        thread.join(10)
-
-    assert first == 1
-
-
-def self_signed(folder):
-    """A certificate of this machine and its key, as files."""
-    x509 = pytest.importorskip("cryptography.x509", reason="cryptography is not installed")
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
-    now, address = datetime.now(UTC), x509.IPAddress(ip_address("127.0.0.1"))
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
-    made = made.add_extension(x509.SubjectAlternativeName([address]), critical=True).sign(key, hashes.SHA256())
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    (folder / "certificate.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(secret)
-    return folder / "certificate.pem", folder / "key.pem"
-
-
-def answer_once_then_drip(listening, context):
-    """Answer one request on one connection, and send a head without end to the second."""
-    raw, _ = listening.accept()
-    with contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as talking:
-        talking.recv(65536)
-        talking.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{"z":1}')
-        talking.recv(65536)
-        talking.sendall(b"HTTP/1.1 200 OK\r\n")
-        for _ in range(400):
-            talking.sendall(b"x-more: 1\r\n")
-            time.sleep(0.02)
-
-
-@pytest.mark.parametrize("compressed", [False, True])
-def test_an_answer_without_end_is_cut(serve, compressed):
-    """Neither its size, nor what it swells to, is kept in memory."""
+def test_an_answer_without_end_is_cut(serve):
+    """It is not kept in memory."""
     size = 64 * 2**20
-    said, headers = (gzip.compress(b" " * size), {"content-encoding": "gzip"}) if compressed else (b" " * size, {})
-    server = serve(lambda *_: (200, headers, said))
+    said = b" " * size
+    server = serve(lambda *_: (200, {}, said))
     judge = HttpJudge(server.url, "cohere", patience=QUICK)
     tracemalloc.start()
     with pytest.raises(JudgeError, match="expected at most 8388608 bytes, got more"):
@@ -544,14 +456,6 @@ def test_an_answer_that_is_compressed_unasked_is_read(serve, encoding):
     scores = [HttpJudge(one.url, "cohere", patience=QUICK).score("q", DOCUMENTS) for one in (server, plain)]
 
     assert scores[0] == scores[1]
-
-
-def test_an_answer_in_another_encoding_is_an_error(serve):
-    """What it would swell to cannot be bounded."""
-    server = serve(lambda *_: (200, {"content-encoding": "br"}, b"\x0b\x02\x80"))
-
-    with pytest.raises(JudgeError, match="expected an answer that is not compressed, got 'br'"):
-        HttpJudge(server.url, "cohere", patience=QUICK).score("q", DOCUMENTS)
 
 
 @pytest.mark.parametrize("tokens", [-(10**6), 10**400, 1e300, float("nan"), "many", True, [3]])

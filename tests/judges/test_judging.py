@@ -28,8 +28,8 @@ from tttembed_rag.judging import (
     water_fill,
     write_scores,
 )
-from tttembed_rag.judging.running import ajudge_all, forecast
-from tttembed_rag.judging.spending import Ledger
+from tttembed_rag.judging.accounts import Ledger
+from tttembed_rag.judging.walk import forecast
 from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeJudge
@@ -62,11 +62,11 @@ class TestInALoop:
     """Judging where an event loop runs already."""
 
     async def test_gives_the_same_verdicts(self):
-        """The async twin is the same run: rewards, usage and order."""
+        """Asked within a loop it is the same run: rewards, usage and order."""
         plan = Plan(served(3, 5), (2, 4))
         alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
 
-        assert alone == await ajudge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
+        assert alone == judge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
 
 
 class TestOrder:
@@ -231,14 +231,14 @@ class TestCaps:
         with pytest.raises(InputError, match=r"^price: expected"):
             Price.parse(text)
 
-    def test_a_ledger_counts_what_is_reserved(self):
-        """A reservation counts like money until it is settled."""
-        ledger = Ledger(Budget(tokens=10), Price())
-        ledger.reserve("call", Usage(1, 6))
-        before = ledger.admits(Usage(1, 5))
-        ledger.settle("call", Usage(1, 2))
+    def test_a_ledger_counts_what_is_charged(self):
+        """A charge counts like money until it is settled."""
+        ledger = Ledger(Budget(tokens=10), Price(), ScoreCache.open(None))
+        charge = ledger.charge("judge", [b"pair"], Usage(1, 6))
+        before = ledger.charge("judge", [b"another"], Usage(1, 5))
+        ledger.settle("judge", charge, Usage(1, 2), {})
 
-        assert [before, ledger.admits(Usage(1, 8))] == [False, True]
+        assert [before, ledger.charge("judge", [b"another"], Usage(1, 8)).pairs] == [None, [b"another"]]
 
     def test_meters_hear_threads_and_not_each_other(self):
         """Usage in one block is no usage of the next."""

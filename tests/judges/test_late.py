@@ -123,28 +123,37 @@ class Refusing(Stuck):
         """Good before bad where it is asked for the probe."""
         if query == PROBE_QUERY:
             self.probed += 1
-            return [1.0, 0.0] if self.well else [0.5, 0.5]
+            return [1.0, 0.0] if self.well or self.probed == 1 else [0.5, 0.5]
         if query in self.refused:
             raise JudgeError("too long")
         return super().score(query, documents)
 
 
-@pytest.mark.parametrize(("lenient", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
-def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(lenient, well, judged):
+@pytest.mark.parametrize(("probe", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
+def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(probe, well, judged):
     """Where that is asked for, and its probe shows it."""
     plan = Plan(served(12))
     order = [observation.query for observation, _ in plan.visits()]
     judge = Refusing(set(order[:4]), well)
-    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, lenient=lenient)
+    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, probe=probe)
 
     assert len(verdicts.rewards) == judged
     assert bool(verdicts.stopped) == (not judged)
 
 
-def test_a_judge_that_fails_on_and_on_is_given_up():
-    """However well it is, ten probes are enough; they count against the caps."""
-    judge = Refusing({f"query {q}" for q in range(100)})
-    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, lenient=True)
+def test_a_judge_that_fails_its_probe_is_asked_nothing_else():
+    """What the probe has cost is all that is paid."""
+    judge = Stuck(set())
+    with pytest.raises(JudgeError, match="expected to tell a good from a bad document"):
+        judge_all(Plan(served(3)), judge, ScoreCache.open(None), probe=True)
 
-    assert (judge.probed, len(verdicts.failed)) == (10, 33)
+    assert judge.asked == [PROBE_QUERY]
+
+
+def test_a_judge_that_fails_on_and_on_is_given_up():
+    """However well it is, ten probes behind the first are enough; they count against the caps."""
+    judge = Refusing({f"query {q}" for q in range(100)})
+    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, probe=True)
+
+    assert (judge.probed, len(verdicts.failed)) == (1 + 10, 33)
     assert verdicts.progress.usage.tokens > 0

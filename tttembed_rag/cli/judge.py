@@ -89,8 +89,9 @@ def judge(
     from tttembed_rag.judging.cache import ScoreCache
     from tttembed_rag.judging.files import read_feedback
     from tttembed_rag.judging.plan import Plan
-    from tttembed_rag.judging.running import check_once, forecast, judge_all
+    from tttembed_rag.judging.running import judge_all
     from tttembed_rag.judging.spending import Budget, Price
+    from tttembed_rag.judging.walk import forecast
 
     target = out or _default_target(source, spec)
     if target.is_dir():
@@ -121,8 +122,6 @@ def judge(
         if dry_run:
             _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
             return
-        if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
-            check_once(scorer, cache, price=plan.price)
         started = time.monotonic()
         with working(ahead.pairs, "judge") as bar:
 
@@ -131,7 +130,7 @@ def judge(
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  {_money(now.usd, plan.price)}")
 
             try:
-                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, lenient=probe)
+                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, probe=probe)
             except KeyboardInterrupt:
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
@@ -141,9 +140,7 @@ def judge(
 
 def _check(verdicts: Verdicts) -> None:
     """End with code 1 where the judge broke down: its scores are written, and scripts see the code."""
-    from tttembed_rag.judging.plan import BUDGET_ENDED
-
-    if verdicts.stopped not in ("", BUDGET_ENDED):
+    if verdicts.broken:
         raise click.exceptions.Exit(1)
 
 

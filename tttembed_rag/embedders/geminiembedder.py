@@ -94,7 +94,7 @@ class GeminiEmbedder:
             timeout: Seconds to wait for an answer.
         """
         try:
-            client = client_of(model, base_url=base_url, timeout=timeout)
+            client = client_of(model, base_url=base_url, timeout=timeout, patience=patience)
         except JudgeError as exc:
             raise EmbedderError(str(exc)) from exc
         return cls(client, model, dimensions=dimensions, query_prefix=query_prefix, patience=patience)

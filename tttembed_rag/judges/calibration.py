@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of
+from tttembed_rag.judges.contract import Judge, Scores, blocks, documents_per_call, forecast_of
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
@@ -74,6 +74,7 @@ class CalibratedJudge:
         self._judge = judge
         self._calibration = calibration
         self.documents_per_call = documents_per_call(judge)
+        self.blocks = blocks(judge)
         self.fingerprint = fingerprint_of("calibrated", judge.fingerprint, calibration=calibration)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:

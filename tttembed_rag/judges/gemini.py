@@ -70,7 +70,11 @@ class Gemini:
 
             timeout: Seconds to wait for an answer.
         """
-        return cls(client_of(model, base_url=base_url, timeout=timeout), model, patience=patience)
+        return cls(
+            client_of(model, base_url=base_url, timeout=timeout, patience=patience),
+            model,
+            patience=patience,
+        )
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""

@@ -103,6 +103,7 @@ class RubricJudge:
         self.complete = complete
         self._model = model
         self._async = _is_async(complete)
+        self.blocks = not self._async
         self._instruction = instruction
         self.longest_document = longest_document
         self._output_tokens = output_tokens

@@ -117,6 +117,8 @@ class Verdicts:
         stopped: Why the run ended before the plan did; empty if it did not.
 
         failed: Errors of failed calls by (query id, document id).
+
+        broken: Whether it ended because the judge broke down.
     """
 
     rewards: Mapping[str, Mapping[str, float]]
@@ -124,3 +126,4 @@ class Verdicts:
     progress: Progress
     stopped: str = ""
     failed: Mapping[tuple[str, str], JudgeError] = field(default_factory=dict)
+    broken: bool = False

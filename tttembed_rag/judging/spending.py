@@ -72,49 +72,9 @@ class Budget:
         """A budget written as ``pairs=2000,tokens=1e6,usd=1.50``, each part optional."""
         return cls(**_numbers("budget", text, cls))
 
-
-class Ledger:
-    """The cost of one result so far and of its running calls, against a budget.
-
-    Args:
-        budget: The caps.
-
-        price: The price of usage.
-    """
-
-    def __init__(self, budget: Budget, price: Price) -> None:
-        self._budget = budget
-        self._price = price
-        self.tokens = 0.0
-        self.usd = 0.0
-        self._reserved: dict[object, tuple[int, float]] = {}
-
-    def admits(self, estimate: Usage) -> bool:
-        """Whether a call of that size fits under every cap, with all running ones at their estimates."""
-        tokens = self.tokens + sum(tokens for tokens, _ in self._reserved.values()) + estimate.tokens
-        usd = self.usd + sum(usd for _, usd in self._reserved.values()) + self._price.of(estimate)
-        return _within(tokens, self._budget.tokens) and _within(usd, self._budget.usd)
-
-    @property
-    def running(self) -> bool:
-        """Whether a call is reserved and not settled."""
-        return bool(self._reserved)
-
-    def reserve(self, call: object, estimate: Usage) -> None:
-        """Set money aside for a *call* that is about to run."""
-        self._reserved[call] = (estimate.tokens, self._price.of(estimate))
-
-    def settle(self, call: object, usage: Usage) -> float:
-        """Replace the reservation of *call* by its usage; returns the US dollars that it cost."""
-        self._reserved.pop(call, None)
-        usd = self._price.of(usage)
-        self.count(usage.tokens, usd)
-        return usd
-
-    def count(self, tokens: float, usd: float) -> None:
-        """Count a payment of this run or of an earlier one."""
-        self.tokens += tokens
-        self.usd += usd
+    def admits(self, *, pairs: float = 0.0, tokens: float = 0.0, usd: float = 0.0) -> bool:
+        """Whether so much is within every cap."""
+        return _within(pairs, self.pairs) and _within(tokens, self.tokens) and _within(usd, self.usd)
 
 
 def _within(value: float, cap: float | None) -> bool:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 import weakref
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.models.client import LOOPBACK, service_client
+from tttembed_rag.models.client import LOOPBACK, client_options
 from tttembed_rag.models.retrying import EXTRA, BusyError, Patience, RefusedError, check_status
 
 ResultT = TypeVar("ResultT")
@@ -21,8 +21,6 @@ ResultT = TypeVar("ResultT")
 _LONGEST_ANSWER = 8 * 2**20
 # A request that is too large for the server, or for a proxy before it.
 _TOO_LARGE = 413
-# Bytes that are unpacked of a compressed answer at a time, and the kinds that zlib tells apart by itself.
-_STEP, _GZIP_OR_ZLIB = 65_536, 47
 # Characters of an answer that an error shows.
 _SHOWN = 200
 # What reading an answer of another form raises.
@@ -135,18 +133,18 @@ class Endpoint:
         self.where = Address.of(url, key)
         self.name, key = self.where.name, self.where.key
         self.url = url if urlsplit(url).path.strip("/") else with_path(url, path)
-        self._address = self.url.partition("#")[0].partition("?")[0]
         self._timeout, self._longest_answer = timeout, longest_answer
         self._httpx = require("httpx", EXTRA)
         token = f"Bearer {key}" if header == "authorization" else key
         sent = {"accept-encoding": "identity", **(headers or {}), **({header: token} if key else {})}
         try:
-            query = self._httpx.URL(url).query
+            self._address = self._httpx.URL(self.url)
         except self._httpx.InvalidURL:
             raise InputError(f"url: expected characters of an address, got others in {self.name!r:.80}") from None
-        self._client = service_client(timeout=timeout, headers=sent, query=query)
+        patience = patience or Patience()
+        self._client = self._httpx.Client(timeout=timeout, headers=sent, **client_options(patience))
         weakref.finalize(self, self._client.close)
-        self._patiently = (patience or Patience()).caller()
+        self._patiently = patience.caller()
 
     def ask(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
         """What *read* finds in the answer to *body*, posted as JSON.
@@ -177,40 +175,17 @@ class Endpoint:
 
     def _posted(self, body: Mapping[str, Any]) -> tuple[int, Any, bytearray]:
         """Status and headers of an answer, and the answer, which is whole, not too long, and in time."""
-        answer = bytearray()
+        answer, ends = bytearray(), time.monotonic() + self._timeout
         try:
             with self._client.stream("POST", self._address, json=body) as response:
-                for part in self._parts(response):
+                for part in response.iter_bytes():
                     answer += part
                     if len(answer) > self._longest_answer:
                         raise JudgeError(f"{self.name}: expected at most {self._longest_answer} bytes, got more")
-        except (TimeoutError, self._httpx.TimeoutException) as exc:
-            reason = f"expected a whole answer within {self._timeout:g} s, got {type(exc).__name__}"
-            raise BusyError(f"{self.name}: {reason}") from exc
-        except zlib.error as exc:
-            raise BusyError(f"{self.name}: expected an answer that can be unpacked, got {exc}") from exc
+                    if time.monotonic() > ends:
+                        raise BusyError(f"{self.name}: expected a whole answer within {self._timeout:g} s, got a part")
         except self._httpx.LocalProtocolError as exc:  # its message may repeat a header, and so a secret
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}") from None
         except self._httpx.RequestError as exc:
             raise BusyError(f"{self.name}: expected an answer, got {type(exc).__name__}: {exc}") from exc
         return response.status_code, response.headers, answer
-
-    def _parts(self, response: Any) -> Iterator[bytes]:
-        """The parts of an answer, unpacked in small steps: a part of 64 KiB may swell to gigabytes at once."""
-        encoding = response.headers.get("content-encoding", "identity").strip().lower()
-        if encoding == "identity":
-            yield from response.iter_raw()
-            return
-        if encoding not in ("gzip", "deflate"):
-            raise JudgeError(f"{self.name}: expected an answer that is not compressed, got {encoding!r:.40}")
-        unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
-        for part in response.iter_raw():
-            packed = part
-            while packed:
-                if unpacker.eof:  # a gzip stream may have several members, one behind the other
-                    unpacker = zlib.decompressobj(_GZIP_OR_ZLIB)
-                yield unpacker.decompress(packed, _STEP)
-                packed = unpacker.unused_data or unpacker.unconsumed_tail
-        yield unpacker.flush()
-        if response.num_bytes_downloaded and not unpacker.eof:
-            raise BusyError(f"{self.name}: expected a whole answer, got a compressed one that is cut off")

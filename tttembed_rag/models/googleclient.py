@@ -9,13 +9,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.models.client import LOOPBACK, service_client
-from tttembed_rag.models.retrying import BusyError, check_status
+from tttembed_rag.models.client import LOOPBACK, client_options
+from tttembed_rag.models.retrying import BusyError, Patience, check_status
 
 EXTRA = "gemini"
 
 
-def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
+def client_of(model: str, *, base_url: str | None, timeout: float, patience: Patience | None = None) -> Any:
     """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
 
     Args:
@@ -23,7 +23,9 @@ def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
 
         base_url: Another server that speaks the protocol.
 
-        timeout: Seconds until an answer must be there, whole.
+        timeout: Seconds until the next part of an answer must be there.
+
+        patience: How often a minute it is asked at most.
 
     Raises:
         InputError: The address would send the key in the clear to another machine.
@@ -33,8 +35,7 @@ def client_of(model: str, *, base_url: str | None, timeout: float) -> Any:
     if parts.scheme == "http" and parts.hostname not in LOOPBACK:
         raise InputError(f"url: expected https where a key is sent, got http://{parts.hostname}")
     genai = require("google.genai", EXTRA)
-    # Its own client would follow redirects, and carry the key to wherever they lead.
-    http = service_client(timeout=timeout)
+    http = require("httpx", EXTRA).Client(timeout=timeout, **client_options(patience))
     options = require("google.genai.types", EXTRA).HttpOptions(
         base_url=base_url, timeout=int(timeout * 1000), httpx_client=http
     )

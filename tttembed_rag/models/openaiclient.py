@@ -35,7 +35,7 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
     # httpx unpacks the first part alone of what is compressed part by part, and each line of results was paid for.
     headers: dict[str, Any] = {"accept-encoding": "identity"}
     headers |= {"OpenAI-Organization": absent, "OpenAI-Project": absent}
-    options = client_options(per_minute=patience.per_minute)
+    options = client_options(patience)
     if address.is_azure:
         headers["api-key"] = address.key
     if address.is_azure or not address.key:  # openai refuses to have no bearer token

@@ -1,4 +1,4 @@
-"""Asking a service that may be busy: at the rate that it allows, and again after failures that pass."""
+"""Asking a service that may be busy: again after failures that pass."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Patience:
 
         longest_wait: Seconds of a wait at most; a service that asks for more is given up.
 
-        per_minute: Requests a minute at most; None is no limit of ours.
+        per_minute: Requests a minute at most; None is no limit of ours. Clients keep to it.
 
         sleep: Waits so many seconds; a test gives that of a clock of its own.
     """
@@ -90,20 +90,10 @@ class Caller:
             sleep=patience.sleep,
             reraise=True,
         )
-        self._limiter: Any = None
-        if patience.per_minute is not None:
-            pyrate = require("pyrate_limiter", EXTRA)
-            self._limiter = pyrate.Limiter(pyrate.Rate(patience.per_minute, pyrate.Duration.MINUTE))
 
     def __call__(self, ask: Callable[[], ResultT]) -> ResultT:
         """The answer of *ask*, which raises `BusyError` for a failure that may pass, and another error for the rest."""
-
-        def attempt() -> ResultT:
-            if self._limiter is not None:
-                self._limiter.try_acquire("judge", blocking=True)
-            return ask()
-
-        answer: ResultT = self._retrying.copy()(attempt)
+        answer: ResultT = self._retrying.copy()(ask)
         return answer
 
 

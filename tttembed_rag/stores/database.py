@@ -38,7 +38,7 @@ from tttembed_rag.errors import InputError, StoreError, StoreTooSlow, StoreUnava
 from tttembed_rag.stores.schema import HEAD, metadata
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
-Access = Literal["observing", "forgetting", "publishing", "migrating"]
+Access = Literal["observing", "spending", "forgetting", "publishing", "migrating"]
 
 # KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
@@ -47,7 +47,7 @@ _LOG_BYTES = 16 * 2**20
 # Seconds to wait for a connection of PostgreSQL.
 _CONNECT_SECONDS = 10
 # Keys of PostgreSQL's advisory locks: numbers that no other program uses.
-_DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK = 7_408_301, 7_408_302, 7_408_303
+_DATA_LOCK, _VERSION_LOCK, _SCHEMA_LOCK, _MONEY_LOCK = 7_408_301, 7_408_302, 7_408_303, 7_408_304
 # Failures that end a connection or a transaction, not the store: SQLSTATE classes of PostgreSQL.
 _PASSING_STATES = re.compile(r"08|25P03|40|53|55|57|58|XX000")
 # PostgreSQL: a statement was cancelled, by its own limit or by a person; a lock was not had in time.
@@ -290,12 +290,14 @@ def _begin(connection: Connection) -> None:
 
 
 def _lock(connection: Connection, access: Access) -> None:
-    """Take PostgreSQL's locks: many transactions observe at once, one at a time forgets, publishes or migrates.
+    """Take PostgreSQL's locks: many transactions observe at once, one at a time spends, forgets, publishes or migrates.
 
     Forgetting also excludes observing and publishing.
     """
-    if access == "observing":
+    if access in ("observing", "spending"):
         connection.execute(select(func.pg_advisory_xact_lock_shared(_DATA_LOCK)))
+    if access == "spending":
+        connection.execute(select(func.pg_advisory_xact_lock(_MONEY_LOCK)))
     if access == "migrating":
         connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
     if access == "forgetting":

@@ -19,7 +19,6 @@ from tttembed_rag.stores.records import Forgotten
 from tttembed_rag.stores.rows import id_of, ids_of, in_parts, insert
 from tttembed_rag.stores.versions.aliases import announce
 from tttembed_rag.stores.versions.audittrail import write_line
-from tttembed_rag.stores.work.reserving import forget_reservations
 from tttembed_rag.stores.work.states import DERIVED, MEMORY, REMEMBERED
 
 # The action of an expiry in the audit trail.
@@ -130,7 +129,6 @@ def _unlearned(
         return 0
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
     leasing.revoke_workers(connection, salt, learners)
-    forget_reservations(connection, now)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 

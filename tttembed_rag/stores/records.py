@@ -61,7 +61,7 @@ class Spend:
     """What judges were paid for.
 
     Attributes:
-        pairs: Pairs answered.
+        pairs: Pairs asked about.
 
         tokens: Tokens used.
 
@@ -71,6 +71,12 @@ class Spend:
     pairs: int = 0
     tokens: float = 0.0
     usd: float = 0.0
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(self.pairs + other.pairs, self.tokens + other.tokens, self.usd + other.usd)
+
+    def __sub__(self, other: Spend) -> Spend:
+        return Spend(self.pairs - other.pairs, self.tokens - other.tokens, self.usd - other.usd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,18 +201,20 @@ progress = Table(
     sqlite_with_rowid=False,
 )
 
-# How many rewards were written that were new or differed from those before: a row for each transaction, so that no
-# writer waits for another. It tells what is new, as the number of rewards does not. Once a worker has looked at a row,
-# it is added to the sum of its tenant and judge, which is a row with an id below 0: see `due`.
+# How many rewards of each judge were ever written that were new or differed from those before: it tells what is new, as
+# the number of rewards does not.
 changes = Table(
     "changes",
     metadata,
-    _key(),
-    _of("tenants"),
-    _of("judges", cascade=False),
+    _of("tenants", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
     Column("rewards", BigInteger, nullable=False),
-    Index("changes_by_judge", "tenant", "judge", "rewards"),
-    sqlite_autoincrement=True,
+    # How often there was something for a worker to look at, and how much of that a worker has looked at: see `due`.
+    Column("marks", BigInteger, nullable=False),
+    Column("looked", BigInteger, nullable=False),
+    Index(
+        "changes_due", "tenant", "judge", sqlite_where=text("marks > looked"), postgresql_where=text("marks > looked")
+    ),
 )
 
 # Queries that a judge failed at although it passes its probe: how often, since when, when it is asked again, and why it
@@ -247,6 +249,7 @@ answers = Table(
     sqlite_with_rowid=False,
 )
 
+# What judges were paid on a day, and the most that calls under way and open batches may cost.
 spending = Table(
     "spending",
     metadata,
@@ -255,6 +258,29 @@ spending = Table(
     Column("pairs", BigInteger, nullable=False),
     Column("tokens", Double, nullable=False),
     Column("usd", Double, nullable=False),
+)
+
+# Calls of judges under way, as long as the lease under which they were charged is held: see `work.account`.
+charges = Table(
+    "charges",
+    metadata,
+    Column("key", String(32), primary_key=True),
+    _of("judges", cascade=False),
+    Column("lease", String(MAX_NAME), nullable=False),
+    Column("token", BigInteger, nullable=False),
+)
+
+# The pairs that such a call asks about, by the keyed hashes of `answers`.
+asking = Table(
+    "asking",
+    metadata,
+    Column("pair", LargeBinary(32), primary_key=True),
+    Column("charge", String(32), ForeignKey("charges.key", ondelete="CASCADE"), nullable=False),
+    # Null for the probe of a judge.
+    _of("queries", nullable=True),
+    Index("asking_by_charge", "charge"),
+    Index("asking_by_query", "query"),
+    sqlite_with_rowid=False,
 )
 
 versions = Table(

@@ -30,7 +30,6 @@ from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
 from tttembed_rag.stores.versions.registry import Registry
 from tttembed_rag.stores.work.judgequeue import JudgeQueue
 from tttembed_rag.stores.work.openbatches import OpenBatches
-from tttembed_rag.stores.work.reserving import Reservations
 from tttembed_rag.stores.work.states import States
 
 _log = logging.getLogger(__name__)
@@ -96,8 +95,6 @@ class Store(AbstractContextManager["Store"]):
 
         due: The tenants with something new to learn from, for workers.
 
-        reservations: What workers are asking judges at this moment, and may spend.
-
         states: What a worker keeps between rounds.
 
         history: What a report reads.
@@ -119,7 +116,6 @@ class Store(AbstractContextManager["Store"]):
         self.audit = AuditTrail(database)
         self.leases = Leases(database, self._salt)
         self.due = Due(database)
-        self.reservations = Reservations(database, self._salt)
         self.states = States(database)
         self.history = History(database)
         self.vectors = StoredVectors(database)

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 _AFTER_FAILURE = 5.0
 # Seconds that a fork waits at most for rounds in progress.
 _FORK_SECONDS = 2.0
-# Threads of all `DaemonThreads` of a process that may run at once, those that never come back among them.
+# Calls of one `DaemonThreads` that may be under way at once, where nothing else is said.
 _MOST_THREADS = 256
 
 
@@ -143,11 +143,16 @@ if hasattr(os, "register_at_fork"):
 class DaemonThreads(ThreadPoolExecutor):
     """An executor with a daemon thread for each call: a call that never comes back keeps no process from ending.
 
-    The threads of a plain `ThreadPoolExecutor` are joined when the interpreter ends, whatever they wait for. The caller
-    limits how many calls run at once; calls that never come back are limited here.
+    The threads of a plain `ThreadPoolExecutor` are joined when the interpreter ends, whatever they wait for.
+
+    Args:
+        most: Calls that may be under way at once, those that never come back among them.
     """
 
-    _running: set[Thread] = set()  # noqa: RUF012 (one for the process)
+    def __init__(self, most: int = _MOST_THREADS) -> None:
+        super().__init__()
+        self._most = most
+        self._running: set[Thread] = set()
 
     def submit(
         self, function: Callable[ParametersT, ResultT], /, *args: ParametersT.args, **kwargs: ParametersT.kwargs
@@ -157,8 +162,8 @@ class DaemonThreads(ThreadPoolExecutor):
         Raises:
             RuntimeError: Too many calls have not come back.
         """
-        if len(self._running) >= _MOST_THREADS:
-            raise RuntimeError(f"{_MOST_THREADS} calls have not come back")
+        if len(self._running) >= self._most:
+            raise RuntimeError(f"{self._most} calls have not come back")
         future: Future[ResultT] = Future()
 
         def run() -> None:

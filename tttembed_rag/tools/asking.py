@@ -10,35 +10,31 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge, forecast_of, rewards_of
-from tttembed_rag.judging.cache import Answers
-from tttembed_rag.judging.plan import Plan
-from tttembed_rag.judging.running import check_once, judge_all, probe_keys
-from tttembed_rag.judging.spending import Budget, Ledger, Price
+from tttembed_rag.judges.contract import Judge, rewards_of
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
-from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.tools.index import WEIGHT, ToolIndex
 from tttembed_rag.tools.learning import uncalled
 from tttembed_rag.tools.memory import LAST, PastRequest
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Lease, Store
+    from tttembed_rag.stores import Store
 
 _log = logging.getLogger(__name__)
 # Pairs of a request and a tool that are asked about in a day, where nothing else was said.
 DAILY = Budget(pairs=200)
 # Tools that are asked about of each request: the first of its list that nobody called.
 _FIRST = 3
-# Seconds of a call of the judge; a call that takes longer is left behind.
-_SECONDS = 60.0
+# Calls of the judge at once, and the seconds after which one is left behind.
+_AT_ONCE, _SECONDS = 8, 60.0
 # The lease of the one process that asks.
 _LEASE = "tools"
-_PROBE = (PROBE_GOOD, PROBE_BAD)
 
 
 class ToolJudge:
@@ -58,10 +54,12 @@ class ToolJudge:
     """
 
     def __init__(self, store: Store, judge: Judge, budget: Budget, price: Price) -> None:
-        judge.scale.check_calibrated()
+        from tttembed_rag.worker.asking import Asking
+
         self._store, self._queue = store, store.judge_queue
         self._text_id = store.text_id
-        self._judge, self._budget, self._price = judge, budget, price
+        self._judge = judge
+        self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
     def verdicts(self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str) -> list[Mapping[str, float]]:
         """For each request, rewards in [0, 1] of some tools that nobody called, by the keys of their cards.
@@ -114,51 +112,19 @@ class ToolJudge:
         """Ask about what was not answered yet, as far as the day's budget goes; not while another process asks."""
         from tttembed_rag.worker.holding import Holding
 
-        answers = self._queue.answers(sample)
-        fresh = self._unanswered(sample, answers)
-        holding = (
-            Holding.take(self._store, _LEASE, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS) if fresh else None
-        )
-        if holding is None:
+        keys = {self._pair(one.query, text) for one in sample for _, text in one.candidates}
+        if len(self._queue.answers().get(list(keys))) == len(keys):
             return
-        probe = [] if len(answers.get(probe_keys(self._judge))) == len(_PROBE) else _PROBE
+        if (holding := Holding.take(self._store, _LEASE, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS)) is None:
+            return
         with holding:
             try:
-                left = self._reserve(fresh, probe, holding.lease)
-                if left is not None:
-                    check_once(self._judge, answers, price=self._price)
-                    plan = Plan(fresh, tuple(range(1, _FIRST + 1)), left, self._price)
-                    judge_all(plan, self._judge, answers, seconds=_SECONDS)
+                account = self._asking.account(sample, holding)
+                self._asking.ask(sample, account, Event(), depths=range(1, _FIRST + 1))
             except StoreUnavailable:
                 raise
             except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; calls alone are learned from
                 _log.exception("tools that nobody called stay unjudged")
-
-    def _reserve(self, fresh: Sequence[Observation], probe: Sequence[str], lease: Lease) -> Budget | None:
-        """What of the day's budget is for *fresh* pairs; None where it does not even pay for the probe of the judge."""
-        from tttembed_rag.stores.records import Spend
-
-        first = forecast_of(self._judge, PROBE_QUERY, probe) if probe else Usage()
-        texts = [[text for _, text in one.candidates] for one in fresh]
-        asked = [forecast_of(self._judge, one.query, some) for one, some in zip(fresh, texts, strict=True)]
-        usage = sum(asked, first)
-        wanted = Spend(sum(map(len, texts)) + len(probe), usage.tokens, self._price.of(usage))
-        queries = [one.query for one in fresh]
-        reserved = self._store.reservations.reserve(lease, self._judge.fingerprint, wanted, self._budget, queries)
-        granted = reserved.budget
-        pairs = None if granted.pairs is None else granted.pairs - len(probe)
-        affords = (pairs is None or pairs > 0) and Ledger(granted, self._price).admits(first)
-        return replace(granted, pairs=pairs) if affords else None
-
-    def _unanswered(self, sample: Sequence[Observation], answers: Answers) -> list[Observation]:
-        """What has no answer yet."""
-        keys = {(one.query, text): self._pair(one.query, text) for one in sample for _, text in one.candidates}
-        paid = answers.get(list(keys.values()))
-        left = (
-            replace(one, candidates=[pair for pair in one.candidates if keys[one.query, pair[1]] not in paid])
-            for one in sample
-        )
-        return [one for one in left if one.candidates]
 
     def _pair(self, query: str, text: str) -> bytes:
         return pair_key(self._judge.fingerprint, query, text)

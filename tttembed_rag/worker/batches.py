@@ -23,20 +23,20 @@ from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.cache import Answers
+from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
-from tttembed_rag.judging.running import LateError, check_once
+from tttembed_rag.judging.running import probed
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
-from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.work.openbatches import OpenBatches
-from tttembed_rag.worker.asking import Asked, CountedAnswers, Paying
+from tttembed_rag.worker.asking import Asked
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
-from tttembed_rag.worker.wary import TimeLimit, Wary
+from tttembed_rag.worker.wary import Wary
 
 # Queries that are sent at a time.
 _QUERIES = 1000
@@ -104,12 +104,11 @@ class BatchAsking:
                 f"batches: expected a service of the judge {judge.fingerprint}, got one of {service.judge.fingerprint}"
             )
         self._store = store
-        self._queue, self._open, self._reservations = store.judge_queue, store.open_batches, store.reservations
-        self.paid = Paying()
-        self._judge = Wary(judge, CountedAnswers(self._queue.answers(), self.paid), price)
+        self._queue, self._open = store.judge_queue, store.open_batches
+        self._judge = Wary(judge)
         self._service, self._lines = service, service.judge
         self._budget, self._price = budget, price
-        self._limit = TimeLimit(judge.fingerprint, seconds)
+        self._seconds = seconds
         self._looked: dict[str, float] = {}  # when it looked at a batch the last time, by its key
 
     @property
@@ -161,7 +160,7 @@ class BatchAsking:
     def _read(self, batch: OpenBatch, found: ServiceBatch, exchange: Exchange, tenant: str, holding: Holding) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
         waiting = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
-        answers = CountedAnswers(self._queue.answers(waiting, day=batch.date), self.paid)
+        answers = self._queue.answers(waiting, day=batch.date)
         asked = {pair_key(self.fingerprint, one.query, text) for one in waiting for _, text in one.candidates}
         contents = self._service.download(found)
         holding.check()  # who lost it must write nothing
@@ -174,7 +173,10 @@ class BatchAsking:
             self._queue.failed(self.fingerprint, {one.query_id: why for one in left}, tenant=tenant)
         exchange.close(batch, found, lost=collected.lost)
         missing = sum(len(one.candidates) for one in left)
-        return Asked(scored=scored, refused=missing, why=why if missing else "")
+        spent = Spend(
+            collected.answers, collected.usage.tokens, Price(*batch.price).share(self._lines.price).of(collected.usage)
+        )
+        return Asked(scored=scored, refused=missing, why=why if missing else "", spent=spent)
 
     def _write(self, observations: Sequence[Observation], answers: Answers, tenant: str) -> int:
         """Write the kept answers about *observations* as rewards; gives how many."""
@@ -197,16 +199,17 @@ class BatchAsking:
             observations = find()
         if not observations:
             return Asked(scored)
-        left, elsewhere = self._reserve(observations, holding)
+        left = self._left()
         if left.pairs is not None and left.pairs < 1:
             return Asked(scored, stopped=BUDGET_ENDED)
-        observations = [one for one in observations if one.query not in elsewhere]  # their answers are kept soon
-        answers = CountedAnswers(self._queue.answers(observations), self.paid)
+        answers = self._queue.answers(observations)
         full = len(observations) == _QUERIES
         packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
+        account = self._queue.account((), caps=self._budget, price=self._price, lease=lambda: holding.lease)
         if packed:
-            anew = CountedAnswers(self._queue.answers(), self.paid, uncached=True)
-            self._limit.call(lambda _: check_once(self._judge, anew, price=self._price), stop)
+            probe = probed(account, self._judge, "", seconds=self._seconds, stop=stop)
+            if probe.stopped:
+                return Asked(scored, stopped=probe.stopped, broken=probe.broken, spent=account.paid)
         pairs, usd = 0, 0.0
         for requests in packed:
             try:
@@ -218,34 +221,20 @@ class BatchAsking:
                 break
             pairs, usd = pairs + batch.pairs, usd + batch.usd
         if not pairs:
-            return Asked(scored, stopped=walk.stopped)
-        said = f"{pairs} pairs sent as a batch, at most ${usd:.4f}"
-        return Asked(scored, stopped="; ".join(filter(None, (said, walk.stopped))), more=full and not walk.stopped)
+            return Asked(scored, stopped=walk.stopped, spent=account.paid)
+        stopped = "; ".join(filter(None, (f"{pairs} pairs sent as a batch, at most ${usd:.4f}", walk.stopped)))
+        return Asked(scored, stopped=stopped, more=full and not walk.stopped, spent=account.paid)
 
-    def _reserve(self, asked: Sequence[Observation], holding: Holding) -> tuple[Budget, AbstractSet[str]]:
-        """Of what is left of the day's budget behind a probe, enough for *asked*; and queries asked about elsewhere."""
-        usage, pairs, documents = Usage(), 0, [PROBE_GOOD, PROBE_BAD]
-        for one in asked:
-            pairs += len(one.candidates)
-            if self._budget.tokens is not None or self._budget.usd is not None:
-                usage += self._lines.forecast(one.query, [text for _, text in one.candidates])
-        probe = self._judge.forecast(PROBE_QUERY, documents)
-        probe_usd = self._price.of(probe)
-        usd = self._price.share(self._lines.price).of(usage)
-        # A plan counts the probe that was passed before too.
-        wanted = Spend(pairs + 2 * len(documents), usage.tokens + 2 * probe.tokens, usd + 2 * probe_usd)
-        reserved = self._reservations.reserve(
-            holding.lease, self.fingerprint, wanted, self._budget, {one.query for one in asked}
-        )
+    def _left(self) -> Budget:
+        """What is left of the day's budget behind a probe of the judge."""
+        usage, spent = self._judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD]), self._queue.spent()
+        spent += Spend(2, usage.tokens, self._price.of(usage))
 
-        def behind(granted: float | None, cost: float) -> float | None:
-            return None if granted is None else max(0.0, granted - cost)
+        def left(cap: float | None, gone: float) -> float | None:
+            return None if cap is None else max(0.0, cap - gone)
 
-        most = reserved.budget
-        left = Budget(
-            behind(most.pairs, len(documents)), behind(most.tokens, probe.tokens), behind(most.usd, probe_usd)
-        )
-        return left, reserved.elsewhere
+        caps = self._budget
+        return Budget(left(caps.pairs, spent.pairs), left(caps.tokens, spent.tokens), left(caps.usd, spent.usd))
 
 
 def _plan(observations: Sequence[Observation], budget: Budget | None = None, price: Price | None = None) -> Plan:

@@ -25,9 +25,6 @@ class Holding:
         seconds: How long the lease lasts after each renewal; there are three renewals in that time.
 
         since: When it was asked for, by `time.monotonic`.
-
-    Attributes:
-        lapses: How often it had ended before it was renewed.
     """
 
     def __init__(self, store: Store, lease: Lease, seconds: float, since: float) -> None:
@@ -36,7 +33,6 @@ class Holding:
         self._seconds = seconds
         self._left, self._lost = Event(), Event()
         self._renewed = since
-        self.lapses = 0
         self._thread = Thread(target=self._renew, name="tttembed-lease", daemon=True)
 
     @classmethod
@@ -45,18 +41,6 @@ class Holding:
         since = time.monotonic()
         lease = store.leases.take_tenant(tenant, owner, seconds)
         return None if lease is None else cls(store, lease, seconds, since)
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether another worker may have the lease: it was lost, or not renewed for as long as it lasts.
-
-        A worker that was frozen knows so by its own clock, before it has asked the store.
-        """
-        return self._lost.is_set() or time.monotonic() - self._renewed >= self._seconds
-
-    def doubt(self) -> Doubt:
-        """What is set once another worker may have the lease, or may have had it since now."""
-        return Doubt(self)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -98,25 +82,10 @@ class Holding:
                 lease = self._store.leases.renew(self._lease, self._seconds)
             except StoreError as exc:
                 _log.warning("the lease was not renewed: %s", exc)
-                lease = None if self.is_in_doubt else self._lease
+                lease = None if time.monotonic() - self._renewed >= self._seconds else self._lease
             else:
-                self.lapses += self.is_in_doubt  # nobody has taken it, but what was reserved under it was free
                 self._renewed = begun
             if lease is None:
                 self._lost.set()
                 return
             self._lease = lease
-
-
-class Doubt:
-    """Is set once another worker may have a lease, or may have had it since this was made.
-
-    What was reserved under the lease is somebody else's from then on.
-    """
-
-    def __init__(self, holding: Holding) -> None:
-        self._holding, self._lapses = holding, holding.lapses
-
-    def is_set(self) -> bool:
-        """Whether that is so."""
-        return self._holding.is_in_doubt or self._holding.lapses > self._lapses

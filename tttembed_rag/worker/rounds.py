@@ -12,13 +12,14 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Event
 from uuid import uuid4
 
 from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.batching.service import BatchService
+from tttembed_rag.judging.calls import TimeLimit
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.offsets.values import AnyScope, check_scope
 from tttembed_rag.stores import Store
@@ -32,7 +33,6 @@ from tttembed_rag.worker.learning import one_pass
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import DECISIONS, Round, Step
 from tttembed_rag.worker.tenant import Habits, Tenant
-from tttembed_rag.worker.wary import TimeLimit
 
 _log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ class Worker:
 
         concurrency: Calls of the judge in flight at once.
 
-        judge_seconds: How long 16 queries may take to be judged, or one step of a batch, before the judge counts as
-            broken; and how long the embedding model may take for its probe.
+        judge_seconds: How long a call of the judge, a step of a batch, or the probe of the embedding model may take
+            before it is left behind.
 
         lease_seconds: How long others wait for a worker that was killed.
 
@@ -115,7 +115,7 @@ class Worker:
         probe: Callable[[], Probe] | None = None,
         batches: BatchService | None = None,
         concurrency: int = 8,
-        judge_seconds: float = 600.0,
+        judge_seconds: float = 300.0,
         lease_seconds: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -199,7 +199,6 @@ class Worker:
 
     def _steps(self, stop: Event) -> Iterator[Step]:
         """The steps of a round; at least one."""
-        self._store.due.fold()
         self._elsewhere.clear()
         idle = True
         for step in self._turns(stop):
@@ -225,7 +224,7 @@ class Worker:
         probe = None
         if (ask := self._probe) is not None and not stop.is_set():
             try:
-                probe = self._probing.call(lambda _: ask(), stop)
+                probe = self._probing.call(ask, stop)
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
                 reason = f"{type(exc).__name__}: {exc}"
                 yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
@@ -369,11 +368,10 @@ class Worker:
         return asked
 
     def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
-        before = replace(asking.paid)
         with telemetry.step("judge", tenant=tenant) as note:
             asked = asking.judge(tenant, stop, holding)
             note(pairs=asked.scored)
-        tokens, usd = asking.paid.tokens - before.tokens, asking.paid.usd - before.usd
+        tokens, usd = asked.spent.tokens, asked.spent.usd
         telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
         return asked
 

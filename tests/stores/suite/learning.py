@@ -168,8 +168,8 @@ class LearningTests:
         assert store.judge_queue.waiting(JUDGE, tenant="b") == []
         assert written == 0
 
-    def test_a_first_answer_stays_and_all_are_paid(self, store: Store) -> None:
-        """Two processes that asked for the same pair paid twice, and know one answer."""
+    def test_a_first_answer_stays(self, store: Store) -> None:
+        """Two processes that keep an answer to the same pair know one, which is counted once."""
         store.observe(unrewarded(traffic(1)))
         (one,) = store.judge_queue.waiting(JUDGE)
         answers, key = store.judge_queue.answers([one]), pair_key(JUDGE, one.query, one.candidates[0][1])
@@ -178,7 +178,7 @@ class LearningTests:
         answers.put(JUDGE, {key: Paid(0.75, 10.0, 0.25)})
 
         assert {key: Paid(0.5, 10.0, 0.25)} == answers.get([key, b"unknown"])
-        assert Spend(2, 20.0, 0.5) == store.judge_queue.spent()
+        assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
         assert Spend() == store.judge_queue.spent(datetime.now(UTC).date() - timedelta(days=2))
 
     def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(self, store: Store) -> None:

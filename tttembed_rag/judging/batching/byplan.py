@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
+from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.exchange import Exchange
 from tttembed_rag.judging.batching.filed import FiledBatches
 from tttembed_rag.judging.batching.openbatch import OpenBatch
@@ -15,8 +17,9 @@ from tttembed_rag.judging.batching.requests import Collected, answered, collect,
 from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
-from tttembed_rag.judging.running import check_once, forecast, probe_keys
+from tttembed_rag.judging.running import probed
 from tttembed_rag.judging.spending import Budget
+from tttembed_rag.judging.walk import forecast, probe_keys
 from tttembed_rag.models.usage import Usage
 
 # Seconds between two looks at the open batches at least.
@@ -29,7 +32,9 @@ def forecast_by_batches(
     """The pairs that `judge_by_batches` would judge and their highest cost; nothing is asked."""
     judge = service.judge
     ahead = forecast(_at_price_of_batches(plan, service, books), judge, answers, probe=probe)
-    if probe and len(answers.get(probe_keys(judge))) < 2:  # it is asked singly, at the whole price
+    if (
+        probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers)
+    ):  # it is asked singly, at the whole price
         usage = judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
         ahead = replace(ahead, usd=ahead.usd + plan.price.share(1.0 - judge.price).of(usage))
     return ahead
@@ -81,8 +86,10 @@ def judge_by_batches(
     _read_all(exchange, service, answers, books, read, sleep)
     failures.clear()  # their pairs are asked about now
     ahead = forecast_by_batches(plan, service, answers, books, probe=probe)
-    if probe and ahead.pairs > ahead.cached:  # nothing is paid where nothing will be asked
-        check_once(judge.single, answers, price=plan.price)
+    if probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers):
+        asked = probed(Ledger(plan.budget, plan.price, answers), judge.single, "", seconds=None, stop=None)
+        if asked.stopped:
+            raise JudgeError(asked.stopped)
     packed, walk = pack(_at_price_of_batches(plan, service, books), judge, answers)
     for requests in packed:
         batch = exchange.send(requests)
@@ -92,7 +99,13 @@ def judge_by_batches(
     missing = walk.pairs - verdicts.progress.cached
     why = f"{missing} pairs have no answer: {next(iter(failures), 'not in the results')}" if missing > 0 else ""
     progress = Progress(walk.pairs, walk.cached, usage, verdicts.progress.usd)
-    return replace(verdicts, progress=progress, stopped=why or walk.stopped)
+    return replace(verdicts, progress=progress, stopped=why or walk.stopped, broken=bool(why))
+
+
+def _has_passed(judge: Judge, answers: Answers) -> bool:
+    """Whether the judge has passed its probe before."""
+    keys = probe_keys(judge)
+    return len(answers.get(keys)) == len(keys)
 
 
 def _read_all(

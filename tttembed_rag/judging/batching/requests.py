@@ -9,12 +9,13 @@ from io import BytesIO
 from itertools import islice
 
 from tttembed_rag.judges.contract import rewards_of
+from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.lines import LineJudge, LineResult
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
-from tttembed_rag.judging.running import Walk, probe_keys
 from tttembed_rag.judging.spending import Price
+from tttembed_rag.judging.walk import Walk, probe_keys
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
 
@@ -53,14 +54,15 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
 
     The plan's price is that of batches. A document without text is noted in *answers* as declined, and not asked about.
     """
-    walk = Walk(plan, judge, answers)
+    ledger = Ledger(plan.budget, plan.price, answers)
+    walk = Walk(plan, judge, ledger)
     batches: list[tuple[list[bytes], dict[bytes, Usage]]] = []
     size = 0
     for call in walk.calls():
         if call is None:
             continue
-        walk.ledger.settle(call, call.estimate)
-        (pair,), (document,) = call.keys, call.documents
+        ledger.settle(judge.fingerprint, call.charge, call.charge.usage, {})
+        (pair,), (document,) = call.charge.pairs, call.documents
         line = judge.line(pair, call.query, document)
         if line is None:
             answers.put(judge.fingerprint, {pair: Paid(None)})
@@ -70,7 +72,7 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
             size = 0
         size += len(line)
         batches[-1][0].append(line)
-        batches[-1][1][pair] = call.estimate
+        batches[-1][1][pair] = call.charge.usage
     keys = {
         one.query_id: {pair_key(judge.fingerprint, one.query, text) for _, text in one.candidates}
         for one in (plan.observations if batches else ())

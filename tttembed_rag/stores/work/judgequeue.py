@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
 
+from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.log.observing import locked_queries, reward_rows, update_progress
-from tttembed_rag.stores.records import Spend, checked_name, checked_reward, row_of
+from tttembed_rag.stores.records import Lease, Spend, checked_name, checked_reward, row_of
 from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
 from tttembed_rag.stores.versions.audittrail import write_line
-from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
+from tttembed_rag.stores.work.account import DailyAccount
+from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers
 from tttembed_rag.stores.work.refusals import forget_failures, forget_refusals, note_failures
+from tttembed_rag.stores.work.spending import spent_on
 
 _DAY_SECONDS = 86_400
 # The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.
@@ -184,8 +187,24 @@ class JudgeQueue:
         """
         return StoredAnswers(self._database, self._salt, about, day=day)
 
+    def account(
+        self, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Callable[[], Lease]
+    ) -> DailyAccount:
+        """The account of a run that asks *about* what `waiting` gave, paid for from the budget of the day.
+
+        Args:
+            about: As for `answers`.
+
+            caps: What all judges of the store may cost in a day (UTC).
+
+            price: What the judge's usage costs.
+
+            lease: Gives the lease under which is asked: what it asks about, nobody else does while it is held.
+        """
+        return DailyAccount(self._database, self._salt, about, caps=caps, price=price, lease=lease)
+
     def spent(self, day: date | None = None) -> Spend:
-        """What judges were paid on a day by UTC, today if none is named."""
+        """What judges were paid on a day by UTC, today if none is named, and may still be paid for calls under way."""
         with self._database.read() as connection:
             today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
             return spent_on(connection, day or today)

@@ -21,7 +21,7 @@ from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, insert
-from tttembed_rag.stores.work.answers import count_spending, spent_on
+from tttembed_rag.stores.work.spending import count_spending, is_within, spent_on
 from tttembed_rag.stores.work.states import BATCHES
 
 
@@ -60,16 +60,14 @@ class OpenBatches:
         Raises:
             LeaseLost: Another owner has taken over the *lease*; nothing was changed.
         """
-        with self._database.write("observing") as connection:
+        with self._database.write("spending") as connection:
             check_lease(connection, lease)
             judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
             today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
-            count_spending(connection, judge, today, Spend(batch.pairs, batch.tokens, batch.usd))
-            spent = spent_on(connection, today)  # this batch with it: its row is locked, so others wait for it
-            limits = ((caps.pairs, spent.pairs), (caps.tokens, spent.tokens), (caps.usd, spent.usd))
-            if any(cap is not None and gone > cap * (1 + 1e-9) for cap, gone in limits):
-                count_spending(connection, judge, today, Spend(-batch.pairs, -batch.tokens, -batch.usd))
+            most = Spend(batch.pairs, batch.tokens, batch.usd)
+            if not is_within(caps, spent_on(connection, today) + most):
                 return None
+            count_spending(connection, judge, today, most)
             batch = replace(batch, day=today.isoformat())
             _write(connection, tenant, [*_read(connection, tenant), batch])
             return batch

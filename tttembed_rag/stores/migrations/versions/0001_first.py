@@ -127,12 +127,10 @@ def _make_rewards() -> None:
     )
     op.create_table(
         "changes",
-        _key(),
-        _of("tenants"),
-        _of("judges", cascade=False),
-        _given("rewards", BigInteger),
-        Index("changes_by_judge", "tenant", "judge", "rewards"),
-        sqlite_autoincrement=True,
+        _of("tenants", primary_key=True),
+        _of("judges", primary_key=True, cascade=False),
+        *(_given(name, BigInteger) for name in ("rewards", "marks", "looked")),
+        _index_where("marks > looked", "changes_due", "tenant", "judge"),
     )
 
 
@@ -167,6 +165,22 @@ def _make_work() -> None:
         _given("pairs", BigInteger),
         _given("tokens", Double),
         _given("usd", Double),
+    )
+    op.create_table(
+        "charges",
+        Column("key", String(32), primary_key=True),
+        _of("judges", cascade=False),
+        _given("lease", String(512)),
+        _given("token", BigInteger),
+    )
+    op.create_table(
+        "asking",
+        Column("pair", LargeBinary(32), primary_key=True),
+        Column("charge", String(32), sa.ForeignKey("charges.key", ondelete="CASCADE"), nullable=False),
+        _of("queries", nullable=True),
+        Index("asking_by_charge", "charge"),
+        Index("asking_by_query", "query"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "states", _of("tenants", primary_key=True), Column("name", String(512), primary_key=True), _given("value", Text)

@@ -1,0 +1,139 @@
+"""Calls of a judge, none of which is waited for longer than its limit: one that never comes back is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from threading import Thread
+from typing import Any, Generic, Protocol, TypeVar
+
+from tttembed_rag.errors import JudgeError
+from tttembed_rag.system.background import DaemonThreads
+
+KeyT = TypeVar("KeyT")
+ResultT = TypeVar("ResultT")
+
+# Seconds that calls under way still have once a run is told to end.
+_GRACE = 10.0
+# Seconds between looks at whether it is.
+_POLL = 0.1
+# The threads in which judges are called.
+THREADS = DaemonThreads()
+# Calls that never came back, of those that are limited one by one, before no other one is made.
+_MOST_LEFT = 8
+
+
+class Stop(Protocol):
+    """Something that tells whether to stop, such as an `Event`."""
+
+    def is_set(self) -> bool:
+        """Whether to stop now."""
+        ...
+
+
+class LateError(JudgeError):
+    """A call that took too long, and was left behind."""
+
+
+class EndedError(JudgeError):
+    """A call that was left behind because its process was told to end."""
+
+
+class Calls(Generic[KeyT]):
+    """Calls under way, none of which is waited for longer than its limit.
+
+    Args:
+        name: Who is called, for messages.
+
+        seconds: How long a call may take; None is no limit.
+
+        stop: Once it is set, calls under way have ten seconds more.
+    """
+
+    def __init__(self, name: str, seconds: float | None, stop: Stop) -> None:
+        self._name, self._seconds, self._stop = name, seconds, stop
+        self._under_way: dict[Future[Any], tuple[KeyT, float]] = {}
+        self._told = math.inf  # when it was seen that *stop* is set
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def begin(self, key: KeyT, call: Future[Any]) -> None:
+        """Wait for a *call* that has just begun."""
+        self._under_way[call] = key, time.monotonic() + (math.inf if self._seconds is None else self._seconds)
+
+    def ended(self) -> tuple[KeyT, Future[Any]]:
+        """The next call that ends, with what came of it; one that is late is left behind with a `LateError`."""
+        while True:
+            done, _ = wait(self._under_way, timeout=_POLL, return_when=FIRST_COMPLETED)
+            if done:
+                call = done.pop()
+                return self._under_way.pop(call)[0], call
+            now = time.monotonic()
+            self._told = min(self._told, now) if self._stop.is_set() else math.inf
+            for call, (key, ends) in self._under_way.items():
+                error: JudgeError | None = None
+                if now >= ends:
+                    error = LateError(f"{self._name}: no answer within {self._seconds:g} s")
+                elif now >= self._told + _GRACE:
+                    error = EndedError(f"{self._name}: no answer within {_GRACE:g} s of being told to end")
+                if error is not None:
+                    call.cancel()
+                    del self._under_way[call]
+                    left: Future[Any] = Future()
+                    left.set_exception(error)
+                    return key, left
+
+
+class TimeLimit:
+    """Makes single calls, and waits for each no longer than some seconds.
+
+    Args:
+        name: Who is called, for messages.
+
+        seconds: How long a call may take.
+    """
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self._name, self._seconds = name, seconds
+        self._threads = DaemonThreads(_MOST_LEFT)
+
+    def call(self, function: Callable[[], ResultT], stop: Stop) -> ResultT:
+        """What *function* returns or raises; once *stop* is set it has a few seconds more.
+
+        Raises:
+            LateError: It takes longer, and is left behind.
+            EndedError: The same after *stop* was set.
+            JudgeError: Many that were left behind are still under way, so that no other one is made.
+        """
+        try:
+            future = self._threads.submit(function)
+        except RuntimeError as exc:
+            raise JudgeError(f"{self._name}: has not answered several calls of before") from exc
+        calls = Calls[None](self._name, self._seconds, stop)
+        calls.begin(None, future)
+        result: ResultT = calls.ended()[1].result()
+        return result
+
+
+class LoopThread:
+    """An event loop in a thread of its own, for calls that do not block; one that does is left behind with the loop."""
+
+    def __init__(self) -> None:
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        Thread(target=lambda: asyncio.run(_until_ended(started)), name="tttembed-loop", daemon=True).start()
+        self.loop, self._ended = started.result()
+
+    def close(self) -> None:
+        """Let the loop end, with all that still runs in it."""
+        self.loop.call_soon_threadsafe(self._ended.set)
+
+
+async def _until_ended(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_default_executor(THREADS)
+    started.set_result((loop, ended))
+    await ended.wait()

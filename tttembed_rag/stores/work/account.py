@@ -1,0 +1,165 @@
+"""What judges cost: each call is charged before it is made, and what it did not cost is given back after it.
+
+A charge counts as spent, on its day, with the most that its call may cost. So the caps of a day hold at every instant,
+for any number of workers, and through kills: what a worker that was killed may have spent stays counted.
+
+Beside a charge stand the pairs that its call asks about, and no other call asks about them as long as the lease under
+which it was charged is held. They come back when that lease ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+
+from sqlalchemy import Connection, exists, select
+
+from tttembed_rag.errors import LeaseLost
+from tttembed_rag.judging.accounts import Charge
+from tttembed_rag.judging.cache import Paid
+from tttembed_rag.judging.plan import BUDGET_ENDED
+from tttembed_rag.judging.spending import Budget, Price
+from tttembed_rag.models.usage import Usage
+from tttembed_rag.rewards.observations import Observation
+from tttembed_rag.stores import schema
+from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.leasing import check_lease
+from tttembed_rag.stores.records import Lease, Spend
+from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
+from tttembed_rag.stores.work.answers import StoredAnswers, keyed, patiently
+from tttembed_rag.stores.work.spending import count_spending, is_within, spent_on
+
+
+class DailyAccount:
+    """The account of a run that is paid for from the budget of a day, over all judges and workers of a store.
+
+    Args:
+        database: The database of the store.
+
+        salt: Key of the hashes that stand for pairs.
+
+        about: What is asked about.
+
+        caps: What all judges may cost on a day (UTC).
+
+        price: What the judge's usage costs.
+
+        lease: Gives the lease under which is asked.
+
+    Attributes:
+        paid: What its calls have cost.
+
+        ended: Why the last charge was refused.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        salt: bytes,
+        about: Sequence[Observation],
+        *,
+        caps: Budget,
+        price: Price,
+        lease: Callable[[], Lease],
+    ) -> None:
+        self._database, self._salt = database, salt
+        self._answers = StoredAnswers(database, salt, about)
+        self._caps, self.price, self._lease = caps, price, lease
+        self._open: set[str] = set()
+        self.paid = Spend()
+        self.ended = BUDGET_ENDED
+
+    @property
+    def running(self) -> bool:
+        """Whether a charge is not settled yet."""
+        return bool(self._open)
+
+    def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
+        """The answers that are kept, of *pairs*."""
+        return self._answers.get(pairs)
+
+    def charge(
+        self, judge: str, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1, anew: bool = False
+    ) -> Charge | None:
+        """Charge for a call of *judge* about *pairs*; None where a cap of the day has no room for *least* of them.
+
+        None also where another owner has taken over the lease, which ends the run.
+        """
+        try:
+            charge = self._charge(judge, pairs, estimate, least=least, anew=anew)
+        except LeaseLost as exc:
+            self.ended = str(exc)
+            return None
+        if charge is not None and charge.pairs:
+            self._open.add(charge.key)
+        return charge
+
+    def _charge(self, judge: str, pairs: Sequence[bytes], estimate: Usage, *, least: int, anew: bool) -> Charge | None:
+        lease = self._lease()
+        with self._database.write("spending") as connection:
+            check_lease(connection, lease)
+            number = ids_of(connection, schema.judges, [judge])[judge]
+            now = self._database.now(connection)
+            _lapse(connection, number, now)
+            owners = self._answers.owners(connection, judge, pairs)
+            fresh = list(pairs) if anew else self._fresh(connection, list(owners))
+            if not fresh:
+                return Charge((), Usage())
+            today = datetime.fromtimestamp(now, UTC).date()
+            spent = spent_on(connection, today)
+            room = len(fresh) if self._caps.pairs is None else min(len(fresh), int(self._caps.pairs) - spent.pairs)
+            most = Spend(room, estimate.tokens, self.price.of(estimate))
+            if room < least or not is_within(self._caps, spent + most):
+                is_full = self._caps.pairs is not None and room < 1
+                self.ended = f"budget: {self._caps.pairs:g} pairs of today are spent" if is_full else BUDGET_ENDED
+                return None
+            charge = Charge(fresh[:room], estimate, today.isoformat())
+            held = {"key": charge.key, "judge": number, "lease": lease.name, "token": lease.token}
+            connection.execute(schema.charges.insert().values(**held))
+            if not anew:
+                rows = [
+                    {"pair": keyed(self._salt, pair), "charge": charge.key, "query": owners[pair]}
+                    for pair in charge.pairs
+                ]
+                insert_all(connection, schema.asking, rows)
+            count_spending(connection, number, today, most)
+        return charge
+
+    def settle(self, judge: str, charge: Charge, used: Usage, answers: Mapping[bytes, Paid]) -> None:
+        """Keep *answers*, and replace what was charged by what was *used*; once, also where the store is away amid it.
+
+        The pairs of a call without an answer count where it was paid for. Where the charge has lapsed, it stays.
+        """
+        pairs = len(charge.pairs) if answers or used != Usage() else 0
+        cost = Spend(pairs, used.tokens, self.price.of(used))
+        highest = Spend(len(charge.pairs), charge.usage.tokens, self.price.of(charge.usage))
+        self._settle(judge, charge, cost - highest, answers)
+        self._open.discard(charge.key)
+        self.paid += cost
+
+    @patiently
+    def _settle(self, judge: str, charge: Charge, difference: Spend, answers: Mapping[bytes, Paid]) -> None:
+        table = schema.charges
+        with self._database.write("observing") as connection:
+            number = ids_of(connection, schema.judges, [judge])[judge]
+            # Its row goes with the difference: whoever tries again, unheard, finds none, and gives nothing back twice.
+            if connection.execute(table.delete().where(table.c.key == charge.key)).rowcount:
+                count_spending(connection, number, date.fromisoformat(charge.day), difference)
+            self._answers.keep(connection, judge, answers)
+
+    def _fresh(self, connection: Connection, pairs: Sequence[bytes]) -> list[bytes]:
+        """Those of *pairs* that have no answer yet, and that no other call asks about."""
+        names = {keyed(self._salt, pair): pair for pair in pairs}
+        for table in (schema.answers, schema.asking):
+            for part in in_parts(list(names)):
+                known = connection.execute(select(table.c.pair).where(table.c.pair.in_(part))).scalars().all()
+                for name in known:
+                    names.pop(bytes(name), None)
+        return list(names.values())
+
+
+def _lapse(connection: Connection, judge: int, now: float) -> None:
+    """Let the pairs of charges come back whose lease is not held any more; what they may have cost stays counted."""
+    c, held = schema.charges.c, schema.leases.c
+    is_held = exists().where(held.name == c.lease, held.token == c.token, held.owner != "", held.expires > now)
+    connection.execute(schema.charges.delete().where(c.judge == judge, ~is_held))
