@@ -6,12 +6,12 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import context, current_source, current_task, current_tenant
+from tttembed_rag.serving.context import context, current_tenant, said
 
 if TYPE_CHECKING:
     from tttembed_rag.tools.search import LearnedToolSearch
@@ -122,7 +122,7 @@ class Turns:
 
     def _searching(self, key: str) -> Turn:
         """The turn of a key, which searches now."""
-        place = (current_tenant(), current_source(), key)
+        place = (current_tenant(), said("source") or "", key)
         with self._lock:
             turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
             self._turns[place] = turn, time.monotonic()
@@ -133,17 +133,14 @@ class Turns:
 
     def _turn_of(self, key: str, tool: str) -> Turn | None:
         """The turn that a call belongs to; None where no search listed the tool."""
-        caller, now = (current_tenant(), current_source()), time.monotonic()
+        caller, now = (current_tenant(), said("source") or ""), time.monotonic()
         with self._lock:
             own = self._turns.get((*caller, key))
             if own is not None and (self._sessions or own[0].listed(tool)):
                 return own[0]
-            others: Iterable[Any] = () if self._sessions else reversed(self._turns.items())
-            for (*whose, _), (turn, at) in others:
-                if tuple(whose) == caller and turn.listed(tool) and now - at < _FRESH:
-                    found: Turn = turn
-                    return found
-        return None
+            latest = () if self._sessions else reversed(self._turns.items())
+            fresh = (turn for place, (turn, at) in latest if place[:2] == caller and now - at < _FRESH)
+            return next((turn for turn in fresh if turn.listed(tool)), None)
 
     def _sync(self, tools: Sequence[Any]) -> None:
         """Add the tools that a framework lists, where they are not those of the last time."""
@@ -165,7 +162,7 @@ def sent_by(headers: Mapping[str, str]) -> context:
     Args:
         headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
     """
-    return context(task=current_task(), source=headers.get("x-ttt-source") or None)
+    return context(source=headers.get("x-ttt-source") or None)
 
 
 def is_outage(error: BaseException) -> bool:
