@@ -3,7 +3,7 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.proxy.opening import proxy_app
+from tttembed_rag.proxy.app import proxy_app
 from tttembed_rag.proxy.senders import Sender, Senders
 
 __all__ = ["Sender", "Senders", "proxy_app"]
