@@ -58,8 +58,8 @@ INSERT INTO queries (tenant, task, name, text, seen, first_at, last_at)
 SELECT id, 'default', 'query', 'what is asked?', 1, 0, 0 FROM tenants WHERE name > '';
 INSERT INTO progress (query, judge, tenant, rewards, waiting, at)
 SELECT q.id, j.id, q.tenant, 1, 0, 0 FROM queries AS q CROSS JOIN judges AS j;
-INSERT INTO changes (id, tenant, judge, rewards)
-SELECT -(p.tenant * 1048576 + p.judge), p.tenant, p.judge, 1 FROM progress AS p
+INSERT INTO changes (tenant, judge, rewards, marks, looked)
+SELECT p.tenant, p.judge, 1, 1, 1 FROM progress AS p
 """
 COMMAND = """
 from tttembed_rag.cli import main

@@ -62,6 +62,11 @@ class Meddled:
         return getattr(self._part, name)
 
 
+def publishing(store, act):
+    """A *store* where *act* is done before anything is published."""
+    return Meddled(store, registry=Meddled(store.registry, publish=before(store.registry.publish, act)))
+
+
 def before(call, act):
     """*call*, before which *act* is done."""
 
@@ -187,7 +192,7 @@ class TestOneRound:
         """Who learned from a query that is deleted meanwhile has lost the lease; the next round learns without it."""
         store.observe(world.served(range(40), judged=True), judge="j")
         forget = partial(store.forget, tenant="", query_id="q7", by="test")
-        forgetting = Meddled(store, publish=before(store.registry.publish, forget))
+        forgetting = publishing(store, forget)
 
         lost = Worker(forgetting, scope="task").round()
 
@@ -239,7 +244,7 @@ class TestOneRound:
             "published": lambda: store.registry.publish(store.registry.version().offsets, by="anna"),
         }
 
-        meddled = Meddled(store, publish=before(store.registry.publish, acts[what]))
+        meddled = publishing(store, acts[what])
         (one,) = Worker(meddled, scope="task", min_new=8).round()
         decided = store.registry.version().number
 
@@ -519,7 +524,7 @@ class TestLease:
                 bare.execute("UPDATE leases SET owner = 'another', token = token + 1")
             bare.close()
 
-        stolen = Meddled(store, publish=before(store.registry.publish, steal))
+        stolen = publishing(store, steal)
         (lost,) = Worker(stolen, lease_seconds=60).round()
 
         assert [(step.action, "got 'another'" in step.detail) for step in lost.steps] == [("standby", True)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import event
 
 from tttembed_rag.stores import Candidate, Served
 from tttembed_rag.worker import Worker
@@ -186,28 +186,6 @@ class TestWhenToLearn:
         store.observe(Traffic(traffic.rewards).next(60), judge="j")
 
         assert steps(worker) == [("learned nothing", "nothing is new")]
-
-    def test_changes_are_added_up(self, traffic, store):
-        """However many transactions there were, what is new is read from two rows; nothing is lost on the way.
-
-        One is of the judge, the other of workers without a judge, such as this one.
-        """
-        for one in traffic.next(40):
-            store.observe([one], judge="j")
-        before = store.changes("j")
-        with store._database.write("observing") as connection:
-            connection.execute(
-                text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 1 FROM changes")
-            )
-            for _ in range(5):
-                connection.execute(
-                    text("INSERT INTO changes (tenant, judge, rewards) SELECT tenant, judge, 0 FROM changes")
-                )
-        Worker(store, scope="task").round()
-        with store._database.read() as connection:
-            rows = connection.execute(text("SELECT count(*) FROM changes")).scalar_one()
-
-        assert (before, store.changes("j"), rows) == (320, 360, 2)
 
     def test_expiry_brings_nothing_new(self, traffic, store):
         """Whenever old queries go, what is live stays as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -93,14 +94,6 @@ def _bytes_of(vector: Any) -> int:
     return _NUMBER_BYTES * len(vector) if size is None else int(size)
 
 
-class Prepared(NamedTuple):
-    """Served queries of some calls, and how many calls were left out for which reason."""
-
-    served: list[Served]
-    sampled_out: int
-    malformed: int
-
-
 class DailyPairs:
     """A budget of pairs for each UTC day.
 
@@ -109,27 +102,21 @@ class DailyPairs:
     """
 
     def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._day, self._pairs = 0, 0
-        # When the day ends that has no pairs left.
-        self._spent_until = 0.0
+        self._limit = math.inf if limit is None else limit
+        # The last day, and its pairs so far.
+        self._last = 0, 0
 
     def is_spent(self, at: float) -> bool:
         """Whether the day of *at* has no pairs left; cheap, from any thread."""
-        return self._spent_until - DAY_SECONDS <= at < self._spent_until  # a clock may have been ahead
+        day, pairs = self._last
+        return pairs >= self._limit and day == at // DAY_SECONDS
 
     def admits(self, at: float, pairs: int) -> bool:
         """Whether so many pairs of a query fit into the day of *at*, as far as they are kept, and count them."""
-        if self._limit is None:
-            return True
-        day, pairs = int(at // DAY_SECONDS), min(pairs, MAX_DEPTH)
-        if day != self._day:
-            self._day, self._pairs = day, 0
-        admitted = self._pairs + pairs <= self._limit
-        if admitted:
-            self._pairs += pairs
-        if self._pairs >= self._limit:
-            self._spent_until = (day + 1) * float(DAY_SECONDS)
+        day, (last, before) = int(at // DAY_SECONDS), self._last
+        spent, more = before if day == last else 0, min(pairs, MAX_DEPTH)
+        admitted = spent + more <= self._limit
+        self._last = day, spent + more if admitted else spent
         return admitted
 
 
@@ -162,10 +149,10 @@ class Preparation:
         """In a forked child, leave behind remembered vectors and the locks that other threads may have held."""
         self._query_vectors, self._document_vectors = copy(self._query_vectors), copy(self._document_vectors)
 
-    def prepare(self, calls: Sequence[Call], text_id: TextId) -> Prepared:
+    def prepare(self, calls: Sequence[Call], text_id: TextId) -> tuple[list[Served], int, int]:
         """Served queries for *calls*, with the vectors that can be found.
 
-        Calls over the budget and malformed calls are left out; the latter are logged.
+        How many calls over the budget, and how many malformed ones, were left out stands behind them.
         """
         served, sampled_out, malformed = list[Served](), 0, 0
         for call in calls:
@@ -189,7 +176,7 @@ class Preparation:
             (candidate.text for candidate in candidates if candidate.vector is None),
         )
         filled = [_filled(one, queries, documents) for one in served]
-        return Prepared(filled, sampled_out, malformed)
+        return filled, sampled_out, malformed
 
     def _served(self, call: Call, text_id: TextId) -> Served:
         """One call as a store takes it, with the vectors that its caller knew; blank documents are left out."""

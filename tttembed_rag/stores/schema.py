@@ -201,18 +201,20 @@ progress = Table(
     sqlite_with_rowid=False,
 )
 
-# How many rewards were written that were new or differed from those before: a row for each transaction, so that no
-# writer waits for another. It tells what is new, as the number of rewards does not. Once a worker has looked at a row,
-# it is added to the sum of its tenant and judge, which is a row with an id below 0: see `due`.
+# How many rewards of each judge were ever written that were new or differed from those before: it tells what is new, as
+# the number of rewards does not.
 changes = Table(
     "changes",
     metadata,
-    _key(),
-    _of("tenants"),
-    _of("judges", cascade=False),
+    _of("tenants", primary_key=True),
+    _of("judges", primary_key=True, cascade=False),
     Column("rewards", BigInteger, nullable=False),
-    Index("changes_by_judge", "tenant", "judge", "rewards"),
-    sqlite_autoincrement=True,
+    # How often there was something for a worker to look at, and how much of that a worker has looked at: see `due`.
+    Column("marks", BigInteger, nullable=False),
+    Column("looked", BigInteger, nullable=False),
+    Index(
+        "changes_due", "tenant", "judge", sqlite_where=text("marks > looked"), postgresql_where=text("marks > looked")
+    ),
 )
 
 # Queries that a judge failed at although it passes its probe: how often, since when, when it is asked again, and why it

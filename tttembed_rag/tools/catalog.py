@@ -49,26 +49,11 @@ class Card:
         return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-class _Remarks:
-    """What is wrong with some tools of a catalogue: each of them is kept, and one line says what was found."""
-
-    def __init__(self) -> None:
-        self.twice: list[str] = []
-        self.blank: list[str] = []
-        self.odd: list[str] = []
-
-    def log(self, count: int) -> None:
-        parts = [
-            f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
-            for names, what in (
-                (self.twice, "names stand for several tools, whose texts are joined"),
-                (self.blank, "tools have no description and are found by their names"),
-                (self.odd, "tools have parameters that are no JSON schema and are left out of the text"),
-            )
-            if names
-        ]
-        if parts:
-            _log.warning("catalog of %d tools: %s", count, "; ".join(parts))
+# What is wrong with some tools of a catalogue: the names of those tools, which are kept all the same.
+_Remarks = dict[str, list[str]]
+_TWICE = "names stand for several tools, whose texts are joined"
+_BLANK = "tools have no description and are found by their names"
+_ODD = "tools have parameters that are no JSON schema and are left out of the text"
 
 
 def cards_of(catalog: Any) -> list[Card]:
@@ -83,7 +68,7 @@ def cards_of(catalog: Any) -> list[Card]:
         InputError: It is something else, or a tool has no name.
         DataError: A file cannot be read.
     """
-    remarks = _Remarks()
+    remarks: _Remarks = {_TWICE: [], _BLANK: [], _ODD: []}
     cards: dict[str, Card] = {}
     for tool in _tools(catalog):
         card = _card(tool, remarks)
@@ -91,9 +76,14 @@ def cards_of(catalog: Any) -> list[Card]:
         if earlier is None:
             cards[card.name] = card
         elif card.text not in earlier.text:
-            remarks.twice.append(card.name)
+            remarks[_TWICE].append(card.name)
             cards[card.name] = Card(card.name, f"{earlier.text}\n{card.text}"[:CARD_LIMIT])
-    remarks.log(len(cards))
+    if parts := [
+        f"{len(names)} {what} ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+        for what, names in remarks.items()
+        if names
+    ]:
+        _log.warning("catalog of %d tools: %s", len(cards), "; ".join(parts))
     return list(cards.values())
 
 
@@ -159,12 +149,12 @@ def _card(tool: Any, remarks: _Remarks) -> Card:
     if isinstance(tool, Card):
         name, text = tool.name, tool.text
         if not text.strip():
-            remarks.blank.append(name)
+            remarks[_BLANK].append(name)
             text = name
     else:
         name, description, schema = _parts(tool)
         if not (isinstance(description, str) and description.strip()):
-            remarks.blank.append(str(name))
+            remarks[_BLANK].append(str(name))
             description = ""
         text = "\n".join([f"{name}: {description.strip()}".rstrip(": "), *_parameters(str(name), schema, remarks)])
     if not (isinstance(name, str) and name.strip()):
@@ -209,7 +199,7 @@ def _parameters(name: str, schema: Any, remarks: _Remarks) -> list[str]:
         return []
     properties = schema.get("properties", {}) if isinstance(schema, Mapping) else None
     if not isinstance(properties, Mapping):
-        remarks.odd.append(name)
+        remarks[_ODD].append(name)
         return []
     lines = []
     for key, about in properties.items():

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -138,12 +138,9 @@ class Turns:
             own = self._turns.get((*caller, key))
             if own is not None and (self._sessions or own[0].listed(tool)):
                 return own[0]
-            others: Iterable[Any] = () if self._sessions else reversed(self._turns.items())
-            for (*whose, _), (turn, at) in others:
-                if tuple(whose) == caller and turn.listed(tool) and now - at < _FRESH:
-                    found: Turn = turn
-                    return found
-        return None
+            latest = () if self._sessions else reversed(self._turns.items())
+            fresh = (turn for place, (turn, at) in latest if place[:2] == caller and now - at < _FRESH)
+            return next((turn for turn in fresh if turn.listed(tool)), None)
 
     def _sync(self, tools: Sequence[Any]) -> None:
         """Add the tools that a framework lists, where they are not those of the last time."""

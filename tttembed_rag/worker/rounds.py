@@ -199,7 +199,6 @@ class Worker:
 
     def _steps(self, stop: Event) -> Iterator[Step]:
         """The steps of a round; at least one."""
-        self._store.due.fold()
         self._elsewhere.clear()
         idle = True
         for step in self._turns(stop):

@@ -19,7 +19,7 @@ from tttembed_rag.errors import VectorError
 from tttembed_rag.rewards.observations import MAX_DEPTH
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import keyed_digest
-from tttembed_rag.stores.log.due import mark_due
+from tttembed_rag.stores.log.due import count_changes, mark_due
 from tttembed_rag.stores.log.entries import DocumentEntry, DocumentKey, Entries, QueryKey
 from tttembed_rag.stores.log.sources import Given, write_rewards
 from tttembed_rag.stores.records import AUDIT, checksum
@@ -64,9 +64,11 @@ def write_entries(connection: Connection, entries: Entries, salt: bytes, now: fl
         for key, query in entries.queries.items()
         for (doc_id, source), reward in query.rewards.items()
     ]
+    touched = sorted({*queries.values(), *others.values()})
     if rewards:
-        _write_rewards(connection, judges[entries.judge], rewards, now)
-    update_progress(connection, sorted({*queries.values(), *others.values()}))
+        _write_rewards(connection, judges[entries.judge], rewards, touched, now)
+    else:
+        update_progress(connection, touched)
     return sum(query.seen for query in entries.queries.values())
 
 
@@ -108,8 +110,7 @@ def reward_named(
                     .where(pairs.c.query == query, d.c.name.in_(names))
                 )
                 there += [Given(query, document, given[name], source) for document, name in shown]
-    _write_rewards(connection, number, there, now)
-    update_progress(connection, queries)
+    _write_rewards(connection, number, there, queries, now)
     return len(there)
 
 
@@ -133,15 +134,17 @@ def reward_rows(
         there += [
             Given(query, document, rewards[query][document]) for query, document in shown if document in rewards[query]
         ]
-    _write_rewards(connection, number, there, now)
-    update_progress(connection, queries)
+    _write_rewards(connection, number, there, queries, now)
     return len(there)
 
 
-def _write_rewards(connection: Connection, judge: int, rewards: Sequence[Given], now: float) -> None:
-    """Write rewards that came *now*; one of the same source replaces the old one, and both count as a change.
+def _write_rewards(
+    connection: Connection, judge: int, rewards: Sequence[Given], queries: Sequence[int], now: float
+) -> None:
+    """Write rewards that came *now*, and count again the progress of *queries*.
 
-    The queries are locked: nobody else writes rewards of theirs.
+    A reward of the same source replaces the old one, and both count as a change. The queries are locked: nobody else
+    writes rewards of theirs.
     """
     r, q = schema.rewards, schema.queries
     old: dict[tuple[int, int], Any] = {}
@@ -153,8 +156,8 @@ def _write_rewards(connection: Connection, judge: int, rewards: Sequence[Given],
         tenants |= {row.id: row.tenant for row in connection.execute(owner.where(q.c.id.in_(numbers)))}
     changed = write_rewards(connection, judge, rewards, old, now)
     changes = Counter(tenants[query] for query in changed)
-    counts = [{"tenant": tenant, "judge": judge, "rewards": count} for tenant, count in sorted(changes.items())]
-    insert_all(connection, schema.changes, counts)
+    update_progress(connection, queries)
+    count_changes(connection, {(tenant, judge): count for tenant, count in changes.items()})  # last, as others wait
     if changes and judge == id_of(connection, schema.judges, AUDIT):  # every worker asks trusted labels
         mark_due(connection, changes)
 

@@ -127,12 +127,10 @@ def _make_rewards() -> None:
     )
     op.create_table(
         "changes",
-        _key(),
-        _of("tenants"),
-        _of("judges", cascade=False),
-        _given("rewards", BigInteger),
-        Index("changes_by_judge", "tenant", "judge", "rewards"),
-        sqlite_autoincrement=True,
+        _of("tenants", primary_key=True),
+        _of("judges", primary_key=True, cascade=False),
+        *(_given(name, BigInteger) for name in ("rewards", "marks", "looked")),
+        _index_where("marks > looked", "changes_due", "tenant", "judge"),
     )
 
 
