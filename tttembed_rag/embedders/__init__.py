@@ -1,17 +1,10 @@
 """Embedding models of all kinds, with one contract: unit vectors of queries and documents."""
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
-from tttembed_rag.embedders.contract import Embedder, unit_vectors
+from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
-from tttembed_rag.embedders.local import (
-    LocalEmbedder,
-    embedding_gemma,
-    minilm,
-    model2vec,
-    qwen3_embedding,
-    sentence_transformer,
-)
+from tttembed_rag.embedders.local import LocalEmbedder, local_model, minilm, model2vec
 from tttembed_rag.embedders.service import EmbeddingService
 from tttembed_rag.embedders.specs import name_of, open_embedder
 from tttembed_rag.embedders.truncated import Truncated
@@ -26,12 +19,9 @@ __all__ = [
     "LocalEmbedder",
     "Truncated",
     "VectorCache",
-    "embedding_gemma",
+    "local_model",
     "minilm",
     "model2vec",
     "name_of",
     "open_embedder",
-    "qwen3_embedding",
-    "sentence_transformer",
-    "unit_vectors",
 ]
