@@ -13,9 +13,9 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import TextId
-from tttembed_rag.serving import queryids
+from tttembed_rag.offsets.values import Offset, TextId
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.queryids import private_offset
 from tttembed_rag.system import telemetry
 
 __all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets", "switched_off"]
@@ -69,12 +69,13 @@ class Snapshot:
             return cls(reason=SWITCHED_OFF)
         return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
 
-    def find_id(self, query: str, task: str | None, tenant: str) -> str | None:
-        """The id under which the offsets serve *query* of *tenant* a private one; None where they do not."""
-        if self.offsets is None:
+    def offset_of(self, query: str, task: str | None, tenant: str) -> Offset | None:
+        """The offset that serves *query* of *tenant*, its private one before its task's; None for its base vector."""
+        offsets, owner, text_id = self.offsets, self.owner, self.text_id
+        if offsets is None:
             return None
-        owner, text_id = self.owner, self.text_id
-        return queryids.find_id(self.offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+        found = private_offset(offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+        return offsets.find_shared(task) if found is None else found
 
 
 _FOREIGN = Snapshot(reason="learned for another model")
@@ -213,8 +214,8 @@ class LiveOffsets:
         tenant = self._whose()
         return None if tenant is None else self._own(self._source.snapshot(tenant)).offsets
 
-    def find(self, query: str, task: str | None) -> tuple[Offsets | None, str | None]:
-        """What the tenant is served now, and the id of the private offset in it for *query*; None without one."""
+    def serving(self, query: str, task: str | None) -> tuple[Offsets | None, Offset | None]:
+        """What the tenant is served now, and the offset in it that serves *query*; None for its base vector."""
         tenant = self._whose()
         if tenant is None:
             self._without_tenant.add()
@@ -222,7 +223,7 @@ class LiveOffsets:
         if self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32:
             return None, None
         now = self._own(self._source.snapshot(tenant))
-        return now.offsets, now.find_id(query, task, tenant)
+        return now.offsets, now.offset_of(query, task, tenant)
 
     @property
     def status(self) -> Snapshot:

@@ -147,12 +147,12 @@ class Steering:
     def applied(self, base: Any, query: str) -> Any:
         """The same for a vector that stays what it is: an array comes back as an array."""
         task = self.task_of(query, base)
-        offsets, query_id = self._live.find(query, task)
+        offsets, offset = self._live.serving(query, task)
         steered, served = base, False
         try:
             if offsets is not None:
-                steered = offsets.apply(base, task=task, query_id=query_id)
-                served = offsets.find(task, query_id) is not None
+                steered = offsets.apply_found(base, offset)
+                served = offset is not None
                 if not served:
                     self._check_is_held(offsets, task or DEFAULT_TASK)
         except VectorError as error:
