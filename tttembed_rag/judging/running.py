@@ -18,7 +18,7 @@ from threading import Event
 from typing import Self
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, rewards_of
+from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, checked_rewards
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, LoopThread, Stop
@@ -229,7 +229,7 @@ class _Run:
         scores = [None if score is None else float(score) for score in answer]
         if len(scores) != len(call.documents):
             raise JudgeError(f"judge: expected {len(call.documents)} scores, got {len(scores)}")
-        rewards = rewards_of(self._judge, scores).tolist()
+        rewards = checked_rewards(self._judge, scores).tolist()
         if not call.probe:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
         return scores
@@ -274,7 +274,7 @@ class _Run:
             for _, _, key in walk.reached
             if key in walk.answered and key not in self._rewards
         }
-        rewards_by_key = dict(zip(cached, rewards_of(self._judge, list(cached.values())).tolist(), strict=True))
+        rewards_by_key = dict(zip(cached, checked_rewards(self._judge, list(cached.values())).tolist(), strict=True))
         rewards_by_key |= self._rewards
         rewards: dict[str, dict[str, float]] = {}
         unjudged = 0

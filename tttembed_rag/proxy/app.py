@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tttembed_rag.proxy.senders import Sender, Senders
+from tttembed_rag.proxy.callers import Caller, Callers
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
@@ -56,17 +56,17 @@ def application(proxy: Proxy) -> Starlette:
 class Proxy:
     """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
 
-    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, senders: Senders, limit: int) -> None:
+    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, callers: Callers, limit: int) -> None:
         self.upstream = upstream
         self._live = live
         self._steering = Steering(live)
         self._model = model
-        self._senders = senders
+        self._callers = callers
         self._limit = limit
 
     async def forward(self, request: Request) -> Response:
         """The upstream's answer to a request, steered where that says that it holds queries."""
-        caller = self._senders.find(request.headers)
+        caller = self._callers.find(request.headers)
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
@@ -78,7 +78,7 @@ class Proxy:
             return _relayed(answer, answer.parts(), _UNSTEERED)
         return await _while_connected(request, self._answered(request, read, caller))
 
-    async def _answered(self, request: Request, body: bytes, caller: Sender) -> Response:
+    async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
@@ -99,7 +99,7 @@ class Proxy:
         response.raw_headers.append((_VERSION, version))
         return response
 
-    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
+    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
         try:
             if len(body) > _LONG:
@@ -109,7 +109,7 @@ class Proxy:
             _log.exception("an answer of the upstream was not steered")
             return body, _BASE
 
-    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
+    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         with _context(caller, len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
@@ -127,9 +127,9 @@ class Proxy:
         read, rest = await _whole(request.stream(), self._limit)
         if rest is not None:
             return _refusal(413, f"expected a body of at most {self._limit} bytes, got more")
-        return await self._steered_here(read, self._senders.find(request.headers))
+        return await self._steered_here(read, self._callers.find(request.headers))
 
-    async def _steered_here(self, read: bytes, caller: Sender) -> Response:
+    async def _steered_here(self, read: bytes, caller: Caller) -> Response:
         try:
             fields = orjson.loads(read)
         except orjson.JSONDecodeError as error:
@@ -154,13 +154,13 @@ class Proxy:
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
-        caller = self._senders.find(request.headers)
+        caller = self._callers.find(request.headers)
         with _context(caller, 0):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 
 
-def _context(caller: Sender, queries: int) -> context:
+def _context(caller: Caller, queries: int) -> context:
     """The context of a request with so many queries."""
     return context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if queries == 1 else "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.proxy.senders import Senders
+from tttembed_rag.proxy.callers import Callers
 from tttembed_rag.serving.live import LiveOffsets
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def proxy_app(
     live: LiveOffsets,
     *,
     model: str,
-    senders: Senders | None = None,
+    callers: Callers | None = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
 ) -> Starlette:
@@ -32,7 +32,7 @@ def proxy_app(
 
         model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
 
-        senders: Finds tenant and task of a request; None takes them from its headers.
+        callers: Finds tenant and task of a request; None takes them from its headers.
 
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
 
@@ -52,4 +52,4 @@ def proxy_app(
     from tttembed_rag.proxy.upstream import Upstream
 
     behind = Upstream(upstream, key=upstream_key)
-    return application(Proxy(behind, live, model, senders or Senders(), limit))
+    return application(Proxy(behind, live, model, callers or Callers(), limit))

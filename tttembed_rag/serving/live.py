@@ -89,11 +89,11 @@ class Source(Protocol):
         ...
 
     def status(self, tenant: str) -> Snapshot:
-        """The same, with the present age and error."""
+        """What *tenant* is served now, with the present age and error."""
         ...
 
     def closed(self) -> Source:
-        """A source that goes on serving what this one served last."""
+        """A frozen copy: it goes on serving what this source served last."""
         ...
 
 
@@ -109,7 +109,7 @@ class Published:
         self._writing = Lock()
 
     def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot]]]:
-        """The same offsets in another process."""
+        """Copies the offsets into another process."""
         return Published, (self._snapshots,)
 
     def snapshot(self, tenant: str) -> Snapshot:
@@ -191,7 +191,7 @@ class LiveOffsets:
         return live
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
-        """The same offsets for one *tenant*, whatever the caller's context says."""
+        """Live offsets of one *tenant*, whatever the caller's context says."""
         return self._same(tenant)(self._source)
 
     def _same(self, tenant: str | None) -> partial[LiveOffsets]:
@@ -200,7 +200,7 @@ class LiveOffsets:
         return partial(LiveOffsets.of, tenant=tenant, base_share=self._base_share, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, which counts by itself."""
+        """Copies the live offsets into another process, which counts by itself."""
         return self._same(self._tenant), (self._source,)
 
     @property
