@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -215,15 +216,16 @@ class Freezing:
 
     def __init__(self, store, scores, tell, *, freezes):
         self._scores, self._tell, self._left = scores, tell, 6 if freezes else 0
-        self._renew, self._renewing = store.leases.renew, threading.Lock()
-        store.leases.renew = self._renewed
+        self._write, self._writing = store._database.write, threading.Lock()
+        store._database.write = self._written
 
-    def _renewed(self, *arguments):
-        with self._renewing:
-            return self._renew(*arguments)
+    @contextmanager
+    def _written(self, access):
+        with self._writing, self._write(access) as connection:
+            yield connection
 
     def _freeze(self):
-        with self._renewing:  # else it could be stopped amid a renewal by the other thread
+        with self._writing:  # else it could be stopped amid a transaction of another thread, and hold all up
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(0.1)  # a signal may take a moment to stop all threads
 

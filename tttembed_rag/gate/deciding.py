@@ -218,8 +218,8 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
 def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal | None) -> tuple[Case, list[Offset]]:
     """The *proposing* offsets of *task*, at most one of them published, and the case that they were learned from.
 
-    The chosen offset may lift a document into most lists although its rewards do not depend on the query. The rewards of
-    such documents are dropped, and the offsets are fitted again.
+    The chosen offset may lift a document into most lists although its rewards do not depend on the query. The rewards
+    of such documents are dropped, and the offsets are fitted again.
     """
     exposure, best, verdicts = None, None, list[Evidence]()
     withheld, risen = list[int](), list[int]()

@@ -1,6 +1,6 @@
 """A steering proxy before an embedding service: what it answers to queries is steered, all else passes as it came."""
 
+from tttembed_rag.proxy.app import proxy_app
 from tttembed_rag.proxy.callers import Caller, Callers
-from tttembed_rag.proxy.opening import proxy_app
 
 __all__ = ["Caller", "Callers", "proxy_app"]
