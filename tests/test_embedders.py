@@ -18,12 +18,10 @@ from tttembed_rag.embedders import (
     GeminiEmbedder,
     Truncated,
     VectorCache,
-    embedding_gemma,
+    local_model,
     model2vec,
     name_of,
     open_embedder,
-    qwen3_embedding,
-    sentence_transformer,
 )
 from tttembed_rag.judges import Patience
 from tttembed_rag.testing import FakeEmbedder
@@ -134,27 +132,27 @@ class TestQwen3:
 
     def test_queries_carry_the_instruction(self, qwen_folder):
         """A query in a batch is its last token's vector behind the instruction, as for it alone."""
-        embedder = qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION)
+        embedder = local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION)
         plain = [hidden_states(qwen_folder, f"Instruct: {INSTRUCTION}\nQuery:{text}")[-1] for text in TEXTS]
 
         assert_allclose(embedder.embed_queries(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
 
     def test_documents_are_plain(self, qwen_folder):
         """A document in a batch is its last token's vector, as for it alone."""
-        embedder = qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION)
+        embedder = local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION)
         plain = [hidden_states(qwen_folder, text)[-1] for text in TEXTS]
 
         assert_allclose(embedder.embed_documents(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
 
     def test_pads_on_the_left(self, qwen_folder):
         """Whatever side the tokenizer was saved with."""
-        embedder = qwen3_embedding(str(qwen_folder))
+        embedder = local_model(str(qwen_folder), "qwen3")
 
         assert embedder._model.tokenizer.padding_side == "left"
 
     def test_long_texts_keep_their_end_token(self, qwen_folder):
         """A text cut at the limit still ends with the token whose vector is taken."""
-        embedder = qwen3_embedding(str(qwen_folder), max_tokens=8)
+        embedder = local_model(str(qwen_folder), "qwen3", max_tokens=8)
         cut = hidden_states(qwen_folder, "wash a ")[-1]  # seven bytes, and the end
 
         assert_allclose(embedder.embed_documents(["wash a wool jumper"])[0], unit(cut), atol=1e-5)
@@ -166,7 +164,7 @@ class TestQwen3:
         tokenizer_of(template=None).save_pretrained(tmp_path)
 
         with pytest.raises(EmbedderError, match="expected a tokenizer that ends every text with a special token"):
-            qwen3_embedding(str(tmp_path))
+            local_model(str(tmp_path), "qwen3")
 
 
 class TestEmbeddingGemma:
@@ -174,7 +172,7 @@ class TestEmbeddingGemma:
 
     def test_equals_a_plain_computation(self, gemma_folder):
         """Queries and documents carry their prompts; padding changes nothing."""
-        embedder = embedding_gemma(str(gemma_folder))
+        embedder = local_model(str(gemma_folder), "embeddinggemma")
         first, second = (layer.linear.weight.detach().numpy() for layer in list(embedder._model)[2:4])
 
         def plain(text):
@@ -188,19 +186,19 @@ class TestEmbeddingGemma:
     def test_half_precision_is_refused(self, gemma_folder):
         """Its activations overflow float16."""
         with pytest.raises(InputError, match="expected float32 or bfloat16"):
-            embedding_gemma(str(gemma_folder), dtype="float16")
+            local_model(str(gemma_folder), "embeddinggemma", dtype="float16")
 
     def test_bfloat16_is_near_full_precision(self, gemma_folder):
         """The precision of accelerators gives the same vectors, roughly, as float32."""
-        half = embedding_gemma(str(gemma_folder), dtype="bfloat16").embed_queries(TEXTS)
+        half = local_model(str(gemma_folder), "embeddinggemma", dtype="bfloat16").embed_queries(TEXTS)
 
         assert half.dtype == np.float32
-        assert_allclose(half, embedding_gemma(str(gemma_folder)).embed_queries(TEXTS), atol=0.05)
+        assert_allclose(half, local_model(str(gemma_folder), "embeddinggemma").embed_queries(TEXTS), atol=0.05)
 
     def test_a_folder_without_projections_is_refused(self, qwen_folder):
         """A bare transformer would be pooled and left unprojected."""
         with pytest.raises(EmbedderError, match="expected the two projections"):
-            embedding_gemma(str(qwen_folder))
+            local_model(str(qwen_folder), "embeddinggemma")
 
 
 class TestSentenceTransformer:
@@ -208,26 +206,26 @@ class TestSentenceTransformer:
 
     def test_uses_the_stored_prompts(self, gemma_folder):
         """Queries and documents are prompted as the model's own configuration says."""
-        stored = sentence_transformer(str(gemma_folder))
-        told = embedding_gemma(str(gemma_folder))
+        stored = local_model(str(gemma_folder))
+        told = local_model(str(gemma_folder), "embeddinggemma")
 
         assert_array_equal(stored.embed_queries(TEXTS), told.embed_queries(TEXTS))
         assert_array_equal(stored.embed_documents(TEXTS), told.embed_documents(TEXTS))
 
     def test_no_text_gives_no_vector(self, gemma_folder):
         """An empty list is embedded as no row."""
-        assert len(sentence_transformer(str(gemma_folder)).embed_queries([])) == 0
+        assert len(local_model(str(gemma_folder)).embed_queries([])) == 0
 
     def test_a_folder_without_a_model_is_an_error(self, tmp_path):
         """One line says what was expected there."""
         with pytest.raises(EmbedderError, match="expected a model that sentence-transformers can load"):
-            sentence_transformer(str(tmp_path))
+            local_model(str(tmp_path))
 
     def test_an_unreachable_hub_is_said_at_once(self, monkeypatch):
         """The first failed connection ends it, in one line."""
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
         with pytest.raises(EmbedderError, match=r"^no/such: expected .* http://127.0.0.1:9 is not reachable: [^\n]+$"):
-            sentence_transformer("no/such")
+            local_model("no/such")
 
 
 # model2vec leaves the files that it reads and writes to the garbage collector.
@@ -249,7 +247,7 @@ class TestFingerprint:
 
     def test_is_the_same_for_the_same(self, qwen_folder):
         """Loading twice names the same embedder."""
-        assert qwen3_embedding(str(qwen_folder)).fingerprint == qwen3_embedding(str(qwen_folder)).fingerprint
+        assert local_model(str(qwen_folder), "qwen3").fingerprint == local_model(str(qwen_folder), "qwen3").fingerprint
 
     @pytest.mark.parametrize(
         "options",
@@ -258,13 +256,13 @@ class TestFingerprint:
     )
     def test_tells_settings_apart(self, qwen_folder, options):
         """Instruction, length and precision are part of it."""
-        usual, other = qwen3_embedding(str(qwen_folder)), qwen3_embedding(str(qwen_folder), **options)
+        usual, other = local_model(str(qwen_folder), "qwen3"), local_model(str(qwen_folder), "qwen3", **options)
 
         assert usual.fingerprint != other.fingerprint
 
     def test_tells_pooling_apart(self, qwen_folder):
         """The same weights pooled otherwise are another embedder."""
-        assert qwen3_embedding(str(qwen_folder)).fingerprint != sentence_transformer(str(qwen_folder)).fingerprint
+        assert local_model(str(qwen_folder), "qwen3").fingerprint != local_model(str(qwen_folder)).fingerprint
 
     def test_tells_weights_apart(self, qwen_folder, tmp_path):
         """A folder of the same name with other weights is another embedder."""
@@ -277,7 +275,7 @@ class TestFingerprint:
         for part in (model, AutoTokenizer.from_pretrained(qwen_folder)):
             part.save_pretrained(folder)
 
-        assert qwen3_embedding(str(qwen_folder)).fingerprint != qwen3_embedding(str(folder)).fingerprint
+        assert local_model(str(qwen_folder), "qwen3").fingerprint != local_model(str(folder), "qwen3").fingerprint
 
 
 def embedder(**settings):
@@ -585,7 +583,7 @@ class TestSpecs:
     def test_options_reach_the_model(self, qwen_folder):
         """Instruction and width in a line do what they do in Python."""
         said = open_embedder(f"qwen3:{qwen_folder}?instruction={INSTRUCTION.replace(' ', '+')}&dimensions=4&batch=2")
-        told = Truncated(qwen3_embedding(str(qwen_folder), instruction=INSTRUCTION), 4)
+        told = Truncated(local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION), 4)
 
         assert said.fingerprint == told.fingerprint
         assert_array_equal(said.embed_queries(TEXTS[:1]), told.embed_queries(TEXTS[:1]))

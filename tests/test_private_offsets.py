@@ -263,7 +263,7 @@ class TestContext:
     def test_a_wrong_id_is_refused(self):
         """An id that is no text is an error where it is written, and changes nothing."""
         with (
-            pytest.raises(InputError, match=r"^query_id: expected an id or None, got int$"),
+            pytest.raises(InputError, match=r"^query_id: expected a text or None, got int$"),
             context(task="t", query_id=3),
         ):
             pass

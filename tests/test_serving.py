@@ -60,7 +60,7 @@ class TestContext:
         assert current_task() is None
 
     def test_the_tenant_stays_until_another_is_named(self):
-        """A task inside a request is one of the request's tenant; nothing is left behind."""
+        """What a block does not say is as around it; nothing is left behind."""
         seen = [current_tenant()]
         with context(task="outer", tenant="acme"):
             with context(task="inner"):
@@ -70,12 +70,12 @@ class TestContext:
             seen.append((current_task(), current_tenant()))
         seen.append(current_tenant())
 
-        assert seen == ["", ("inner", "acme"), (None, "other"), ("outer", "acme"), ""]
+        assert seen == ["", ("inner", "acme"), ("outer", "other"), ("outer", "acme"), ""]
 
     def test_a_wrong_tenant_is_refused(self):
         """A tenant that is no text is an error where it is written, and changes nothing."""
         with (
-            pytest.raises(InputError, match=r"^tenant: expected a name or None, got int$"),
+            pytest.raises(InputError, match=r"^tenant: expected a text or None, got int$"),
             context(task="t", tenant=3),
         ):
             pass
@@ -84,7 +84,7 @@ class TestContext:
 
     def test_a_wrong_task_is_refused(self):
         """A task that is no text is an error where it is written."""
-        with pytest.raises(InputError, match=r"^task: expected a task key or None, got int$"), context(task=3):
+        with pytest.raises(InputError, match=r"^task: expected a text or None, got int$"), context(task=3):
             pass
 
 

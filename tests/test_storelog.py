@@ -598,7 +598,7 @@ class TestSampling:
             ({"pairs_a_day": -1}, r"^pairs_a_day: expected >= 0, got -1$"),
             ({"capacity": 0}, r"^capacity: expected at least 1 query, got 0$"),
             ({"max_bytes": 0}, r"^max_bytes: expected at least 1 byte, got 0$"),
-            ({"tenant": 3}, r"^tenant: expected a name or None, got int$"),
+            ({"tenant": 3}, r"^tenant: expected a text or None, got int$"),
             ({"scale": "stars"}, r"^scale"),
         ],
     )

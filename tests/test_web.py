@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, Offset, Offsets, context
-from tttembed_rag.capture import REQUIRED, RewardLog, StoreLog
+from tttembed_rag.capture import REQUIRED, StoreLog
 from tttembed_rag.serving import Steering, current_tenant, follow
-from tttembed_rag.serving.context import _innermost, current_query_id
+from tttembed_rag.serving.context import _blocks, current_query_id, said
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -265,40 +265,74 @@ class TestGenerators:
         after_first = next(first)
         after_second = next(second)
 
-        assert (after_first, after_second, current_tenant()) == ("bob", "", "")
+        assert (after_first, after_second, current_tenant()) == ("", "", "")
 
-    @pytest.mark.parametrize("opened", ["by with", "by a function"])
-    def test_generators_that_take_turns_are_never_taken_for_each_other(self, store, opened, caplog, monkeypatch):
-        """Nor is their caller: what runs while another's block is the innermost is left out, also of a new store."""
+    @pytest.mark.parametrize("opened", ["by with", "by a stack", "by a manager of its own"])
+    def test_generators_that_take_turns_are_never_taken_for_each_other(self, store, opened):
+        """Nor is their caller: what runs between their steps says no tenant."""
+
+        class Session:
+            """A manager that opens a block for who enters it."""
+
+            def __init__(self, tenant):
+                self.block = context(task="t", tenant=tenant)
+
+            def __enter__(self):
+                self.block.__enter__()
+
+            def __exit__(self, *error):
+                self.block.__exit__(*error)
 
         def steps(tenant):
-            with context(task="t", tenant=tenant) if opened == "by with" else opened_block(tenant):
-                for number in range(2):
-                    log.observe(f"{tenant}'s {number}", ["a document"])
-                    memory.observe(f"{tenant}'s {number}", ["a document"])
-                    yield
+            with ExitStack() if opened == "by a stack" else nullcontext() as stack:
+                block = Session(tenant) if opened == "by a manager of its own" else context(task="t", tenant=tenant)
+                if stack:
+                    stack.enter_context(block)
+                with nullcontext() if stack else block:
+                    for number in range(2):
+                        log.observe(f"{tenant}'s {number}", ["a document"])
+                        yield
 
-        def opened_block(tenant):
-            stack = ExitStack()
-            stack.enter_context(context(task="t", tenant=tenant))
-            return stack
-
-        monkeypatch.setattr("tttembed_rag.serving.context._told", set())
-        memory = RewardLog("j")
-        with StoreLog(store) as log:
+        with StoreLog(store, tenant=REQUIRED) as log:
             first, second = steps("acme"), steps("bob")
             for one in (first, second, first, second):
                 next(one)
             log.observe("nobody's", ["a document"])
-            memory.observe("nobody's", ["a document"])
             first.close()
             second.close()
         found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
         queries = {tenant: sorted(one.query for one in waiting) for tenant, waiting in found.items() if waiting}
 
         assert queries == {"acme": ["acme's 0", "acme's 1"], "bob": ["bob's 0", "bob's 1"]}
-        assert (log.counts.without_tenant, len(memory)) == (1, 0)
-        assert caplog.text.count("generators wait in blocks beside those of other tenants") == 1
+        assert log.counts.without_tenant == 1
+
+    def test_a_generator_that_is_kept_says_nothing_of_the_next_request(self, store):
+        """A thread keeps a generator that pages for one tenant: its next request is not that tenant's."""
+
+        def pages():
+            with context(task="t", tenant="bob"):
+                for number in range(2):
+                    log.observe(f"page {number} of bob", ["a document"])
+                    yield
+
+        with StoreLog(store, tenant=REQUIRED) as log:
+            kept = pages()
+            next(kept)
+            log.observe("a request of nobody", ["a document"])
+            with context(task="t", tenant="acme"):
+                log.observe("a request of acme", ["a document"])
+                next(kept)
+                log.observe("another of acme", ["a document"])
+            in_a_thread(lambda: log.observe("nobody's in a thread", ["a document"]))
+            kept.close()
+            log.observe("nobody's at last", ["a document"])
+        found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
+
+        assert {tenant: {one.query for one in waiting} for tenant, waiting in found.items() if waiting} == {
+            "bob": {"page 0 of bob", "page 1 of bob"},
+            "acme": {"a request of acme", "another of acme"},
+        }
+        assert log.counts.without_tenant == 3
 
     async def test_async_generators_that_take_turns_are_never_taken_for_each_other(self):
         """As plain ones."""
@@ -338,7 +372,7 @@ class TestGenerators:
         assert said == [["acme"], ["acme", "bob"], *[["acme", "bob", "dan"]] * 2]
         assert current_tenant() == ""
 
-    async def test_what_is_started_beside_a_generator_of_another_tenant_is_nobodys(self, store, caplog):
+    async def test_what_is_started_beside_a_generator_of_another_tenant_is_nobodys(self, store):
         """The generators start it, or their caller: which of them is not known, so it is left out."""
 
         async def ask(query):
@@ -352,7 +386,7 @@ class TestGenerators:
                     started.append(asyncio.create_task(ask(f"{tenant}'s {number}")))
                     yield
 
-        with StoreLog(store) as log:
+        with StoreLog(store, tenant=REQUIRED) as log:
             started, first, second = [], steps("acme"), steps("bob")
             for one in (first, second, first, second):
                 await anext(one)
@@ -362,20 +396,18 @@ class TestGenerators:
             with context(task="t", tenant="cyd"):
                 third = steps("bob")
                 await anext(third)
-                log.observe("cyd's?", ["a document"])
+                log.observe("cyd's 0", ["a document"])
                 await ask("cyd's or bob's")
                 await asyncio.gather(*started)
                 await third.aclose()
-                log.observe("cyd's", ["a document"])
+                log.observe("cyd's 1", ["a document"])
         found = {tenant: store.judge_queue.waiting("j", tenant=tenant) for tenant in store.tenants()}
 
         assert {tenant: {one.query for one in waiting} for tenant, waiting in found.items() if waiting} == {
-            "acme": {"acme's 0"},
-            "cyd": {"cyd's"},
+            "cyd": {"cyd's 0", "cyd's 1"},
             "dan": {f"dan's {name}" for name in ("acme's 0", "bob's 0", "acme's 1", "bob's 1", "cyd's or bob's")},
         }
         assert log.counts.without_tenant == 6
-        assert "generators wait in blocks beside those of other tenants" in caplog.text
 
     @pytest.mark.parametrize("begun", ["alone", "in a block"])
     def test_generators_that_overlap_without_end_leave_nothing_behind(self, begun):
@@ -385,10 +417,6 @@ class TestGenerators:
             with context(task="t", tenant=str(number)):
                 yield
 
-        def held(one):
-            """How many blocks *one* leads to."""
-            return 0 if one is None else 1 + held(one.outer) + sum(map(held, one.beside))
-
         last, kept = steps(-1), []
         next(last)
         for number in range(100):
@@ -397,7 +425,7 @@ class TestGenerators:
                 next(new)
             last.close()
             last = new
-            kept.append(held(_innermost.get()))
+            kept.append(len(_blocks.get()))
         last.close()
 
         assert len(set(kept)) == 1
@@ -411,7 +439,7 @@ class TestGenerators:
 
         def steps():
             yield ask()
-            yield context(task="t", tenant="acme")(in_a_thread)(current_tenant)
+            yield context(task="t", tenant="acme")(current_tenant)()
 
         with context(task="t", tenant="bob"):
             assert [*steps(), *(ask() for _ in "a")] == [("acme", "acme"), "acme", ("acme", "acme")]
@@ -497,25 +525,21 @@ class TestGenerators:
 
         assert await anext(parts) == ("acme", "acme")
 
-    def test_a_generator_may_hold_a_block_open(self):
-        """As a fixture does, alone or with others that say other things of the same query."""
+    def test_a_block_of_a_generator_says_nothing_between_its_steps(self):
+        """Neither a tenant nor anything else; one that `contextlib` makes a manager of holds its block open."""
 
         def of_tenant():
-            with context(task="t", tenant="acme"):
+            with context(task="t", tenant="acme", query_id="q7", source="ann"):
                 yield
 
-        def of_query():
-            with context(task="t", query_id="q7"):
-                yield
+        plain = of_tenant()
+        next(plain)
+        between = said("task"), said("tenant"), said("query_id"), said("source")
+        with contextmanager(of_tenant)():
+            within = said("task"), said("tenant"), said("query_id"), said("source")
+        plain.close()
 
-        first, second = of_tenant(), of_query()
-        next(first)
-        next(second)
-        said = current_tenant(), current_query_id()
-        second.close()
-        first.close()
-
-        assert (said, current_tenant(), current_query_id()) == (("acme", "q7"), "", "")
+        assert (between, within, current_query_id()) == ((None,) * 4, ("t", "acme", "q7", "ann"), "")
 
     def test_a_context_manager_may_hold_a_block_open(self):
         """Also within a generator that is itself running, and one that an `ExitStack` closes."""

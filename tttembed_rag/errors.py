@@ -96,6 +96,12 @@ class MissingExtraError(TTTEmbedError, ImportError):
     """An optional library is not installed; the message carries the install command."""
 
 
+def check_text(name: str, value: object) -> None:
+    """Refuse a *value* of the argument *name* that is neither a text nor None."""
+    if not isinstance(value, str | None):
+        raise InputError(f"{name}: expected a text or None, got {type(value).__name__}")
+
+
 def require(module: str, extra: str, *, of: str = "tttembed-rag") -> ModuleType:
     """Import an optional *module*, or say which *extra* of the distribution *of* brings it."""
     try:

@@ -12,7 +12,8 @@ from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judging import Price
-from tttembed_rag.judging.batching import GeminiBatches, exchange, open_batch_service
+from tttembed_rag.judging.batching import exchange, open_batch_service
+from tttembed_rag.judging.batching.geminibatches import GeminiBatches
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.testing import word_overlap
 from tttembed_rag.worker import Worker

@@ -19,7 +19,8 @@ from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
 from tttembed_rag.judging import Budget, Price
-from tttembed_rag.judging.batching import OpenAIBatches, exchange, open_batch_service, requests
+from tttembed_rag.judging.batching import exchange, open_batch_service, requests
+from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
 from tttembed_rag.worker import Worker, batches
@@ -54,6 +55,10 @@ class Bench:
     def rounds(self, count, **options):
         """The same of several."""
         return [said for _ in range(count) for said in self.round(**options)]
+
+    def books(self, lease):
+        """The books of its judge."""
+        return self.store.open_batches.books("", self.judge.fingerprint, caps=Budget(), lease=lease)
 
     @property
     def rewards(self):
@@ -294,7 +299,7 @@ class TestSentAndRead:
         before = bench.rewards, len(bench.server.single)
         (batch,) = bench.open
         with Holding.take(bench.store, "", "test", 30.0) as holding:
-            bench.store.open_batches.note(replace(batch, at=batch.at - 3 * 86_400), tenant="", lease=holding.lease)
+            bench.books(holding.lease).note(replace(batch, at=batch.at - 3 * 86_400))
         single.round()
 
         assert before == (3, 2 + 3)
@@ -360,7 +365,7 @@ class TestMoney:
         (batch,) = bench.open
         yesterday = datetime.now(UTC).date() - timedelta(days=1)
         with Holding.take(bench.store, "worker", "test", 5.0) as holding:
-            bench.store.open_batches.note(replace(batch, day=yesterday.isoformat()), tenant="", lease=holding.lease)
+            bench.books(holding.lease).note(replace(batch, day=yesterday.isoformat()))
         with bench.store._database.write("observing") as connection:
             connection.execute(text("UPDATE spending SET day = :day"), {"day": yesterday.isoformat()})
         bench.rounds(3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
-from tttembed_rag.capture import StoreLog
+from tttembed_rag.capture import REQUIRED, StoreLog
 from tttembed_rag.capture.spans.reading import Reader, Span
 from tttembed_rag.testing import FakeLog
 
@@ -339,8 +339,8 @@ class TestHarm:
         with pytest.raises(InputError, match="cut_at: expected at least 1 character"):
             TTTSpanProcessor(FakeLog(), cut_at=0)
 
-    def test_what_ends_between_generators_of_two_tenants_is_left_out(self, store):
-        """It is of one of them, and not what all tenants share."""
+    def test_what_ends_between_the_steps_of_a_generator_is_nobodys(self, store):
+        """A span within a step is that of the generator's tenant, and one between two steps has none."""
 
         def steps(tenant):
             with context(task="t", tenant=tenant):
@@ -348,7 +348,7 @@ class TestHarm:
                     tracer.start_span("retrieve", attributes=retriever(f"{tenant}'s")).end()
                     yield
 
-        log = StoreLog(store)
+        log = StoreLog(store, tenant=REQUIRED)
         processor, tracer = provided(log)
         first, second = steps("acme"), steps("bob")
         for one in (first, second, first, second):
@@ -363,7 +363,19 @@ class TestHarm:
             "acme": ["acme's"],
             "bob": ["bob's"],
         }
-        assert (processor.counts.observed, processor.counts.in_doubt) == (4, 1)
+        assert (processor.counts.observed, log.counts.without_tenant) == (5, 1)
+
+    def test_who_flushes_is_not_taken_for_who_asked(self, store):
+        """A flush reads in its caller's thread what waits of all: a span of nobody stays nobody's."""
+        log = StoreLog(store, tenant=REQUIRED)
+        processor, tracer = provided(log)
+
+        tracer.start_span("retrieve", attributes=retriever("whose?")).end()
+        with context(task="t", tenant="acme"):
+            processor.force_flush()
+        log.close()
+
+        assert (log.counts.written, log.counts.without_tenant) == (0, 1)
 
     def test_a_store_gets_what_was_served_to_each_tenant(self, store, sqlite_url):
         """Through a `StoreLog`, spans arrive in the store of the caller's tenant."""

@@ -2,9 +2,8 @@
 
 from tttembed_rag.capture.log import Known, Log, Logged
 from tttembed_rag.capture.rewardlog import RewardLog
-from tttembed_rag.capture.storelog import Captured, StoreLog
+from tttembed_rag.capture.storelog import REQUIRED, Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
-from tttembed_rag.serving.context import REQUIRED
 
 __all__ = [
     "REQUIRED",

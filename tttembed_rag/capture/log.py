@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_source
+from tttembed_rag.serving.context import said
 from tttembed_rag.vectors.checks import FloatArray
 
 
@@ -100,7 +100,7 @@ class Log(ABC):
             InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.
             RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
-        source = current_source() if source is None else source
+        source = said("source") or "" if source is None else source
         self.note(Logged(query, documents, scores, task, known, source))
 
     @abstractmethod

@@ -28,7 +28,7 @@ from tttembed_rag.rewards import DEFAULT_TASK, Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Observation
 from tttembed_rag.rewards.texts import columns_of
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import current_tenant, tenant_is_in_doubt
+from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.jsontext import parsed_json
 
@@ -96,7 +96,7 @@ class RewardLog(Log):
         """Keep one call, unless it was served to another tenant."""
         shown = list(call.documents)
         rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
-        if current_tenant() == self.tenant and not tenant_is_in_doubt():
+        if current_tenant() == self.tenant:
             given = [{} if reward is None else {call.source: reward} for reward in rewards]
             self._add(call.query, list(zip(shown, given, strict=True)), call.task, call.known)
 

@@ -8,7 +8,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from enum import Enum
+from typing import Final, Literal, Self
 
 from numpy.typing import ArrayLike
 
@@ -16,22 +17,25 @@ from tttembed_rag.capture.log import Log, Logged
 from tttembed_rag.capture.preparing import DAY_SECONDS, NOTHING, Call, DailyPairs, Preparation, owned
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.capture.writing import ObservingStore, Writer
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, check_text
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
-from tttembed_rag.serving.context import (
-    REQUIRED,
-    AnyTenant,
-    check_tenant,
-    current_query_id,
-    said_tenant,
-    tenant_is_in_doubt,
-)
+from tttembed_rag.serving.context import current_query_id, said
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
-__all__ = ["Captured", "StoreLog"]
+__all__ = ["REQUIRED", "Captured", "StoreLog"]
+
+
+class Required(Enum):
+    """The type of `REQUIRED`."""
+
+    REQUIRED = "required"
+
+
+# Instead of a tenant: each query must come with one, by the caller's `context`; one without is left out.
+REQUIRED: Final = Required.REQUIRED
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +123,7 @@ class StoreLog(Log):
         embed_documents: Callable[[list[str]], Sequence[ArrayLike]] | None = None,
         vectors: TextVectors | None = None,
         embedder: str = "",
-        tenant: AnyTenant = None,
+        tenant: str | Literal[Required.REQUIRED] | None = None,
         share: float = 1.0,
         pairs_a_day: int | None = None,
         capacity: int = 10_000,
@@ -135,7 +139,7 @@ class StoreLog(Log):
         if max_bytes < 1:
             raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
         if tenant is not REQUIRED:
-            check_tenant(tenant)
+            check_text("tenant", tenant)
         check_url(store)
         self.judge, declared = (judge, scale) if isinstance(judge, str) else (judge.fingerprint, judge.scale)
         self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
@@ -161,8 +165,8 @@ class StoreLog(Log):
             if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(call.query, call.task, at)):
                 self._writer.leave_out("sampled_out")
                 return
-            tenant = self._tenant if isinstance(self._tenant, str) else said_tenant()
-            if not tenant and (self._tenant is REQUIRED or (tenant is None and tenant_is_in_doubt())):
+            tenant = self._tenant if isinstance(self._tenant, str) else said("tenant")
+            if not tenant and self._tenant is REQUIRED:
                 self._writer.leave_out("without_tenant")
                 return
             shown, scores = tuple(call.documents), None if call.scores is None else tuple(call.scores)

@@ -4,14 +4,7 @@ from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder, unit_vectors
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
-from tttembed_rag.embedders.local import (
-    LocalEmbedder,
-    embedding_gemma,
-    minilm,
-    model2vec,
-    qwen3_embedding,
-    sentence_transformer,
-)
+from tttembed_rag.embedders.local import LocalEmbedder, local_model, minilm, model2vec
 from tttembed_rag.embedders.service import EmbeddingService
 from tttembed_rag.embedders.specs import name_of, open_embedder
 from tttembed_rag.embedders.truncated import Truncated
@@ -26,12 +19,10 @@ __all__ = [
     "LocalEmbedder",
     "Truncated",
     "VectorCache",
-    "embedding_gemma",
+    "local_model",
     "minilm",
     "model2vec",
     "name_of",
     "open_embedder",
-    "qwen3_embedding",
-    "sentence_transformer",
     "unit_vectors",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import EmbedderError, InputError, require
@@ -15,6 +15,7 @@ from tttembed_rag.models.local import loading, short_name, weights_digest
 from tttembed_rag.vectors.checks import FloatArray
 
 EXTRA = "embedders"
+Kind: TypeAlias = Literal["sentence-transformers", "qwen3", "embeddinggemma"]
 
 GEMMA_QUERY = "task: search result | query: "
 GEMMA_DOCUMENT = "title: none | text: "
@@ -80,36 +81,9 @@ class LocalEmbedder:
         return unit_vectors(self._name, vectors, len(texts))
 
 
-def sentence_transformer(
+def local_model(
     model: str,
-    *,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    max_tokens: int | None = None,
-    batch_size: int = 32,
-) -> LocalEmbedder:
-    """Any model of sentence-transformers, with the prompts and the pooling stored beside it.
-
-    Args:
-        model: Name or folder.
-
-        revision: Commit, tag or branch of a hub.
-
-        device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
-
-        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, the model's own elsewhere.
-
-        max_tokens: Tokens read of each text; None is the model's own limit.
-
-        batch_size: Texts at once.
-    """
-    loaded = _load(model, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens)
-    return LocalEmbedder(loaded, name=model, batch_size=batch_size)
-
-
-def qwen3_embedding(
-    model: str,
+    kind: Kind = "sentence-transformers",
     *,
     instruction: str = INSTRUCTION,
     revision: str | None = None,
@@ -118,71 +92,41 @@ def qwen3_embedding(
     max_tokens: int | None = None,
     batch_size: int = 32,
 ) -> LocalEmbedder:
-    """Qwen3-Embedding, or a model tuned from it: instruction before queries, last token, padding on the left.
-
-    A folder without a word on pooling is pooled this way too.
+    """A model of sentence-transformers, by the recipe of its kind.
 
     Args:
-        model: Name or folder, such as ``Qwen/Qwen3-Embedding-0.6B``.
+        model: Name or folder, such as ``Qwen/Qwen3-Embedding-0.6B`` or ``google/embeddinggemma-300m``.
 
-        instruction: What queries ask for, one sentence.
+        kind: ``sentence-transformers``, the prompts and the pooling stored beside the model; ``qwen3``, Qwen3-Embedding
+            or a model tuned from it: instruction before queries, last token, padding on the left, also where the folder
+            has no word on pooling; ``embeddinggemma``, EmbeddingGemma or a model tuned from it: task before queries,
+            title before documents, never in half precision.
+
+        instruction: What queries ask for, one sentence; of ``qwen3``.
 
         revision: Commit, tag or branch of a hub.
 
-        device: As for `sentence_transformer`.
+        device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
 
-        dtype: As for `sentence_transformer`.
+        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, elsewhere the model's own, and
+            ``bfloat16`` for ``embeddinggemma``.
 
         max_tokens: Tokens read of each text; None is the model's own limit.
 
         batch_size: Texts at once.
     """
-    loaded = _load(model, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens, padding_side="left")
-    if (last := _token_ids(loaded, _SAMPLE)[-1]) not in loaded.tokenizer.all_special_ids:
-        raise EmbedderError(
-            f"{model}: expected a tokenizer that ends every text with a special token, got token {last} "
-            "(is it an embedding model?)"
-        )
-    if getattr(loaded[1] if len(loaded) > 1 else None, "pooling_mode", None) != "lasttoken":
-        loaded = _pooled_at_the_end(loaded)
-    prompt = f"Instruct: {instruction}\nQuery:"
-    return LocalEmbedder(loaded, name=model, query_prompt=prompt, document_prompt="", batch_size=batch_size)
-
-
-def embedding_gemma(
-    model: str,
-    *,
-    revision: str | None = None,
-    device: str | None = None,
-    dtype: str | None = None,
-    max_tokens: int | None = None,
-    batch_size: int = 32,
-) -> LocalEmbedder:
-    """EmbeddingGemma, or a model tuned from it: task before queries, title before documents, never in half precision.
-
-    Args:
-        model: Name or folder, such as ``google/embeddinggemma-300m``.
-
-        revision: Commit, tag or branch of a hub.
-
-        device: As for `sentence_transformer`.
-
-        dtype: ``float32`` or ``bfloat16``; None is the first on a CPU, the second elsewhere.
-
-        max_tokens: Tokens read of each text; None is the model's own limit.
-
-        batch_size: Texts at once.
-    """
-    if dtype == "float16":
+    if kind == "embeddinggemma" and dtype == "float16":
         raise InputError("dtype: expected float32 or bfloat16, whose range EmbeddingGemma needs, got float16")
-    loaded = _load(
-        model, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens, on_accelerators="bfloat16"
-    )
-    if not any(type(module).__name__ == "Dense" for module in loaded):
-        raise EmbedderError(f"{model}: expected the two projections of EmbeddingGemma in modules.json, found none")
-    return LocalEmbedder(
-        loaded, name=model, query_prompt=GEMMA_QUERY, document_prompt=GEMMA_DOCUMENT, batch_size=batch_size
-    )
+    loaded = _load(model, kind, revision=revision, device=device, dtype=dtype, max_tokens=max_tokens)
+    prompts: tuple[str | None, str | None] = (None, None)
+    if kind == "qwen3":
+        loaded = _qwen3(model, loaded)
+        prompts = f"Instruct: {instruction}\nQuery:", ""
+    elif kind == "embeddinggemma":
+        if not any(type(module).__name__ == "Dense" for module in loaded):
+            raise EmbedderError(f"{model}: expected the two projections of EmbeddingGemma in modules.json, found none")
+        prompts = GEMMA_QUERY, GEMMA_DOCUMENT
+    return LocalEmbedder(loaded, name=model, query_prompt=prompts[0], document_prompt=prompts[1], batch_size=batch_size)
 
 
 def model2vec(model: str, *, batch_size: int = 1024) -> LocalEmbedder:
@@ -218,26 +162,19 @@ def minilm(*, max_tokens: int | None = None, progress: bool = False) -> LocalEmb
 
 
 def _load(
-    model: str,
-    *,
-    revision: str | None,
-    device: str | None,
-    dtype: str | None,
-    max_tokens: int | None,
-    padding_side: str | None = None,
-    on_accelerators: str = "auto",
+    model: str, kind: Kind, *, revision: str | None, device: str | None, dtype: str | None, max_tokens: int | None
 ) -> Any:
     """A `SentenceTransformer` in evaluation mode."""
     library = require("sentence_transformers", EXTRA)
     device = device or library.util.get_device_name()
-    dtype = dtype or ("float32" if device == "cpu" else on_accelerators)
+    accelerated = "bfloat16" if kind == "embeddinggemma" else "auto"
     with _loading(model):
         loaded = library.SentenceTransformer(
             model,
             revision=revision,
             device=device,
-            model_kwargs={"dtype": dtype},
-            processor_kwargs={"padding_side": padding_side} if padding_side else None,
+            model_kwargs={"dtype": dtype or ("float32" if device == "cpu" else accelerated)},
+            processor_kwargs={"padding_side": "left"} if kind == "qwen3" else None,
         )
     if max_tokens is not None:
         loaded.max_seq_length = max_tokens
@@ -251,8 +188,15 @@ def _loading(model: str) -> AbstractContextManager[None]:
     return loading(model, "sentence-transformers", EmbedderError, extra=EXTRA)
 
 
-def _pooled_at_the_end(loaded: Any) -> Any:
-    """The transformer of *loaded* with the vector of each text's last token for the text."""
+def _qwen3(model: str, loaded: Any) -> Any:
+    """*loaded* with the vector of each text's last token for the text."""
+    if (last := _token_ids(loaded, _SAMPLE)[-1]) not in loaded.tokenizer.all_special_ids:
+        raise EmbedderError(
+            f"{model}: expected a tokenizer that ends every text with a special token, got token {last} "
+            "(is it an embedding model?)"
+        )
+    if getattr(loaded[1] if len(loaded) > 1 else None, "pooling_mode", None) == "lasttoken":
+        return loaded
     library = require("sentence_transformers", EXTRA)
     pooling = require("sentence_transformers.sentence_transformer.modules", EXTRA).Pooling
     modules = [loaded[0], pooling(loaded[0].config.hidden_size, "lasttoken")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.service import PROTOCOLS, EmbeddingService
@@ -97,16 +97,15 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
         return local.minilm()
     if kind == "model2vec":
         return local.model2vec(target)
-    if kind not in ("sentence-transformers", "qwen3", "embeddinggemma"):
+    recipe: local.Kind | None = next((one for one in get_args(local.Kind) if one == kind), None)
+    if recipe is None:
         raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     machine: dict[str, Any] = options.machine(batches=False)
     machine["max_tokens"] = options.whole("tokens", 0) or None
     machine["batch_size"] = options.whole("batch", 32)
     if kind == "qwen3":
-        return local.qwen3_embedding(target, instruction=options.take("instruction", INSTRUCTION), **machine)
-    if kind == "embeddinggemma":
-        return local.embedding_gemma(target, **machine)
-    return local.sentence_transformer(target, **machine)
+        machine["instruction"] = options.take("instruction", INSTRUCTION)
+    return local.local_model(target, recipe, **machine)
 
 
 def _object(spec: str, target: str) -> Embedder:

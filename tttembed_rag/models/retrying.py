@@ -61,40 +61,28 @@ class Patience:
         if self.attempts < 1 or (self.per_minute is not None and self.per_minute < 1):
             raise InputError(f"patience: expected attempts and per_minute >= 1, got {self.attempts}, {self.per_minute}")
 
-    def caller(self) -> Caller:
-        """A function that asks with this patience."""
-        return Caller(self)
+    def caller(self) -> Callable[[Callable[[], ResultT]], ResultT]:
+        """A function that calls another one until it answers: exponential waits, never shorter than Retry-After.
 
-
-class Caller:
-    """Calls a function until it answers: exponential waits with full jitter, never shorter than Retry-After.
-
-    Args:
-        patience: How often, how fast, and how long it waits.
-    """
-
-    def __init__(self, patience: Patience) -> None:
+        That other one raises `BusyError` for a failure that may pass, and another error for the rest.
+        """
         tenacity = require("tenacity", EXTRA)
-        jitter = tenacity.wait_random_exponential(multiplier=patience.first_wait, max=patience.longest_wait)
+        jitter = tenacity.wait_random_exponential(multiplier=self.first_wait, max=self.longest_wait)
 
         def wait(state: Any) -> float:
             return max(float(jitter(state)), state.outcome.exception().retry_after or 0.0)
 
         def passes(exc: BaseException) -> bool:
-            return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= patience.longest_wait
+            return isinstance(exc, BusyError) and (exc.retry_after or 0.0) <= self.longest_wait
 
-        self._retrying = tenacity.Retrying(
+        retrying: Callable[[Callable[[], ResultT]], ResultT] = tenacity.Retrying(
             retry=tenacity.retry_if_exception(passes),
             wait=wait,
-            stop=tenacity.stop_after_attempt(patience.attempts),
-            sleep=patience.sleep,
+            stop=tenacity.stop_after_attempt(self.attempts),
+            sleep=self.sleep,
             reraise=True,
         )
-
-    def __call__(self, ask: Callable[[], ResultT]) -> ResultT:
-        """The answer of *ask*, which raises `BusyError` for a failure that may pass, and another error for the rest."""
-        answer: ResultT = self._retrying.copy()(ask)
-        return answer
+        return retrying
 
 
 def check_status(status: int, headers: Mapping[str, str], reason: str) -> None:

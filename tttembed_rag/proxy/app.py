@@ -12,6 +12,12 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tttembed_rag.errors import InputError, require
+
+for _module in ("aiohttp", "orjson", "starlette"):
+    require(_module, "serve")
+
+# ruff: noqa: E402 - the lines above say what to install
 import orjson
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -25,7 +31,7 @@ from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
 
-__all__ = ["Proxy", "application"]
+__all__ = ["proxy_app"]
 
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
@@ -36,12 +42,43 @@ _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 _LONG = 200_000
 
 
-def application(proxy: Proxy) -> Starlette:
-    """The routes of *proxy*."""
+def proxy_app(
+    upstream: str,
+    live: LiveOffsets,
+    *,
+    model: str,
+    senders: Senders | None = None,
+    upstream_key: str | None = None,
+    limit: int = 16_000_000,
+) -> Starlette:
+    """An ASGI application that stands before an embedding service and steers the vectors of queries.
+
+    Args:
+        upstream: Address of the service, up to and without ``/v1``.
+
+        live: The offsets that are served, such as `tttembed_rag.serving.follow` gives.
+
+        model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
+
+        senders: Finds tenant and task of a request; None takes them from its headers.
+
+        upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
+
+        limit: Bytes of a body up to which it is read, > 0; a longer one passes as it came.
+
+    Raises:
+        InputError: An argument is not what was expected.
+    """
+    if not model:
+        raise InputError("model: expected the name of a model, got an empty one")
+    if limit < 1:
+        raise InputError(f"limit: expected > 0 bytes, got {limit}")
+    behind = Upstream(upstream, key=upstream_key)
+    proxy = _Proxy(behind, live, model, senders or Senders(), limit)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with proxy.upstream:
+        async with behind:
             yield
 
     routes = [
@@ -53,11 +90,11 @@ def application(proxy: Proxy) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
 
 
-class Proxy:
+class _Proxy:
     """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
 
     def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, senders: Senders, limit: int) -> None:
-        self.upstream = upstream
+        self._upstream = upstream
         self._live = live
         self._steering = Steering(live)
         self._model = model
@@ -70,11 +107,11 @@ class Proxy:
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
-            return _relayed(await self.upstream.ask(request, body, known=caller.known))
+            return _relayed(await self._upstream.ask(request, body, known=caller.known))
         read, rest = await _whole(request.stream(), self._limit)
         if rest is not None:
             _log.info("a request passes as it came: its body is longer than %d bytes", self._limit)
-            answer = await self.upstream.ask(request, rest, known=caller.known)
+            answer = await self._upstream.ask(request, rest, known=caller.known)
             return _relayed(answer, answer.parts(), _UNSTEERED)
         return await _while_connected(request, self._answered(request, read, caller))
 
@@ -86,7 +123,7 @@ class Proxy:
         # An answer that is to be read must not be compressed.
         replaced = {b"accept-encoding": b"identity"} if steers else None
         sent = body if asked is None else asked.body
-        answer = await self.upstream.ask(request, sent, known=caller.known, replaced=replaced)
+        answer = await self._upstream.ask(request, sent, known=caller.known, replaced=replaced)
         if not steers or asked is None or answer.status != 200:
             return _relayed(answer, answer.parts(), _UNSTEERED)
         read, rest = await _whole(answer.parts(), self._limit)

@@ -1,14 +1,12 @@
 """Serving in a process: which task and tenant a query belongs to, which offsets are live, the vector that goes out."""
 
 from tttembed_rag.serving.context import (
-    REQUIRED,
     current_query_id,
     current_task,
     current_tenant,
-    switched_off,
 )
 from tttembed_rag.serving.following import follow
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets, switched_off
 from tttembed_rag.serving.queryids import find_id
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
@@ -25,7 +23,6 @@ from tttembed_rag.serving.twopass import (
 from tttembed_rag.system.failures import FailureLog
 
 __all__ = [
-    "REQUIRED",
     "CentroidRouter",
     "FailureLog",
     "FirstPass",

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
 from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
-from tttembed_rag.serving.context import switched_off
-from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot
+from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached, checked_interval
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,19 +11,24 @@ from threading import Lock
 from typing import Any, Protocol
 from zlib import crc32
 
-from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.serving import queryids
-from tttembed_rag.serving.context import check_tenant, current_tenant, switched_off
+from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system import telemetry
 
-__all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets"]
+__all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets", "switched_off"]
 
 # Why nothing is served where the environment says so.
 SWITCHED_OFF = "TTTEMBED_OFF is set"
 
 _log = logging.getLogger(__name__)
+
+
+def switched_off() -> bool:
+    """Whether the environment variable ``TTTEMBED_OFF`` turns offsets off; empty and 0 do not."""
+    return os.environ.get("TTTEMBED_OFF", "0") not in ("", "0")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,7 +184,7 @@ class LiveOffsets:
         if not 0.0 <= base_share <= 1.0:
             raise InputError(f"base_share: expected a share in [0, 1], got {base_share!r}")
         live = cls()
-        check_tenant(tenant)
+        check_text("tenant", tenant)
         live._source, live._tenant, live._embedder, live._required = source, tenant, embedder, tenant_required
         live._base_share = base_share
         return live

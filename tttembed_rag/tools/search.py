@@ -20,11 +20,9 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.serving.context import (
     context,
-    current_source,
     current_task,
     current_tenant,
-    said_tenant,
-    tenant_is_in_doubt,
+    said,
 )
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
@@ -194,8 +192,6 @@ class LearnedToolSearch:
             InputError: There is no such tool, or the request is empty.
         """
         _check(query, 1)
-        if tenant_is_in_doubt():
-            return  # the log has been told
         index = self._index
         row = index.rows.get(tool)
         if row is None:
@@ -206,9 +202,9 @@ class LearnedToolSearch:
         if vector is None:
             return  # logged
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
-        task, source = current_task() if task is None else task, current_source() if source is None else source
+        task, source = current_task() if task is None else task, said("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said_tenant())
+        self._memory.note(request, card, index.vectors[row], said("tenant"))
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None

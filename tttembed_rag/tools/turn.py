@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tttembed_rag.errors import TTTEmbedError
-from tttembed_rag.serving.context import context, current_source, current_task, current_tenant
+from tttembed_rag.serving.context import context, current_tenant, said
 
 if TYPE_CHECKING:
     from tttembed_rag.tools.search import LearnedToolSearch
@@ -122,7 +122,7 @@ class Turns:
 
     def _searching(self, key: str) -> Turn:
         """The turn of a key, which searches now."""
-        place = (current_tenant(), current_source(), key)
+        place = (current_tenant(), said("source") or "", key)
         with self._lock:
             turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
             self._turns[place] = turn, time.monotonic()
@@ -133,7 +133,7 @@ class Turns:
 
     def _turn_of(self, key: str, tool: str) -> Turn | None:
         """The turn that a call belongs to; None where no search listed the tool."""
-        caller, now = (current_tenant(), current_source()), time.monotonic()
+        caller, now = (current_tenant(), said("source") or ""), time.monotonic()
         with self._lock:
             own = self._turns.get((*caller, key))
             if own is not None and (self._sessions or own[0].listed(tool)):
@@ -162,7 +162,7 @@ def sent_by(headers: Mapping[str, str]) -> context:
     Args:
         headers: Of the request, by their names in lower case; empty where it did not come over HTTP.
     """
-    return context(task=current_task(), source=headers.get("x-ttt-source") or None)
+    return context(source=headers.get("x-ttt-source") or None)
 
 
 def is_outage(error: BaseException) -> bool:

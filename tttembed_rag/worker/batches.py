@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
 from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
 from tttembed_rag.judging.batching.exchange import Exchange, NeverMadeError
-from tttembed_rag.judging.batching.openbatch import OpenBatch
+from tttembed_rag.judging.batching.openbatch import Books, OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.cache import Answers
@@ -31,8 +29,7 @@ from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import Store
-from tttembed_rag.stores.records import Lease, Spend
-from tttembed_rag.stores.work.openbatches import OpenBatches
+from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
@@ -42,32 +39,6 @@ from tttembed_rag.worker.wary import Wary
 _QUERIES = 1000
 # Seconds that a tenant's next batch waits behind one that is open and was not full.
 _NEXT = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class _TenantBooks:
-    """The open batches of a judge and a tenant in a store, which count against the *caps* of a day."""
-
-    store: OpenBatches
-    judge: str
-    caps: Budget
-    tenant: str
-    lease: Lease
-
-    def now(self) -> float:
-        return self.store.now()
-
-    def open(self) -> list[OpenBatch]:
-        return [batch for batch in self.store.of(self.tenant) if batch.judge == self.judge]
-
-    def add(self, batch: OpenBatch, _keys: AbstractSet[bytes]) -> OpenBatch | None:
-        return self.store.add(batch, self.caps, tenant=self.tenant, lease=self.lease)
-
-    def note(self, batch: OpenBatch) -> OpenBatch:
-        return self.store.note(batch, tenant=self.tenant, lease=self.lease)
-
-    def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
-        self.store.close(batch, tenant=self.tenant, lease=self.lease, lost=lost)
 
 
 class BatchAsking:
@@ -127,7 +98,7 @@ class BatchAsking:
         """
         holding.check()
         told = Asked()
-        books = _TenantBooks(self._open, self.fingerprint, self._budget, tenant, holding.lease)
+        books = self._open.books(tenant, self.fingerprint, caps=self._budget, lease=holding.lease)
         exchange = Exchange(self._service, books, self._price)
         try:
             for batch in books.open():
@@ -185,9 +156,7 @@ class BatchAsking:
 
     # Sending
 
-    def _send_what_waits(
-        self, books: _TenantBooks, exchange: Exchange, tenant: str, stop: Event, holding: Holding
-    ) -> Asked:
+    def _send_what_waits(self, books: Books, exchange: Exchange, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Send what waits of `_QUERIES` queries that no open batch asks about, as far as the day's budget goes."""
         ours = books.open()
         if any(not one.full and books.now() - one.at < _NEXT for one in ours):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
 from tttembed_rag.capture.log import Known, Log
-from tttembed_rag.capture.spans.reading import Reader, Span, TextsById
+from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span, TextsById
 from tttembed_rag.errors import InputError, require
-from tttembed_rag.serving.context import context, current_query_id, current_task, said_tenant, tenant_is_in_doubt
+from tttembed_rag.serving.context import context, current_query_id, said
 from tttembed_rag.system import telemetry
 
 require("opentelemetry.sdk.trace", "telemetry")
@@ -51,8 +52,6 @@ class Tapped:
         unread: Spans that wait; after a flush, those that the queue had no room for.
 
         failed: Spans that could not be read, or were refused by the log.
-
-        in_doubt: Retrievals and rerankings between generators that wait in contexts of different tenants: left out.
     """
 
     observed: int
@@ -62,7 +61,6 @@ class Tapped:
     undeclared: int
     unread: int
     failed: int
-    in_doubt: int = 0
 
 
 class TTTSpanProcessor(BatchSpanProcessor):
@@ -130,20 +128,18 @@ class TTTSpanProcessor(BatchSpanProcessor):
             read.undeclared,
             unread,
             done.failed,
-            done.in_doubt,
         )
 
 
 class _Ended:
     """A span that has ended, and the context of its caller."""
 
-    __slots__ = ("context", "in_doubt", "query_id", "span", "task", "tenant")
+    __slots__ = ("context", "query_id", "span", "task", "tenant")
 
     def __init__(self, span: ReadableSpan) -> None:
         self.span, self.context = span, span.context
         # None where the caller said no tenant: the log knows what that means.
-        self.task, self.tenant, self.query_id = current_task(), said_tenant(), current_query_id()
-        self.in_doubt = tenant_is_in_doubt()
+        self.task, self.tenant, self.query_id = said("task"), said("tenant"), current_query_id()
 
 
 class _Reading(SpanExporter):
@@ -151,7 +147,7 @@ class _Reading(SpanExporter):
 
     def __init__(self, log: Log, reader: Reader) -> None:
         self.reader = reader
-        self.read = self.observed = self.recorded = self.failed = self.in_doubt = 0
+        self.read = self.observed = self.recorded = self.failed = 0
         self._to = log
         self._cut_at = reader.cut_at
         self._warned = False
@@ -177,15 +173,15 @@ class _Reading(SpanExporter):
         found = self.reader.read(Span(*ids, parent_id, attributes, began))
         if found is None:
             return
-        if ended.in_doubt:
-            self.in_doubt += 1
-            return
         if span.dropped_attributes and not self._warned:
             self._warned = True
             _log.warning(
                 "spans lose attributes, and with them documents: set OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT above %d",
                 len(attributes) + span.dropped_attributes,
             )
+        Context().run(self._keep, found, ended)  # the thread may be of a caller who flushes, and the span of another
+
+    def _keep(self, found: Retrieval, ended: _Ended) -> None:
         known = None if found.vector is None else Known(found.vector)
         task = found.task or ended.task
         with context(task=task, tenant=ended.tenant, query_id=ended.query_id):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 
@@ -31,11 +32,6 @@ class OpenBatches:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def now(self) -> float:
-        """Unix seconds by the clock of the database."""
-        with self._database.read() as connection:
-            return self._database.now(connection)
-
     def of(self, tenant: str) -> list[OpenBatch]:
         """The open batches of a tenant, oldest first."""
         with self._database.read() as connection:
@@ -51,47 +47,62 @@ class OpenBatches:
 
     def asked_about(self, judge: str, tenant: str) -> set[str]:
         """The queries of a tenant that *judge* is asked about by open batches that may still end."""
-        young = [one for one in self.of(tenant) if one.judge == judge and self.now() - one.at < GIVEN_UP]
+        with self._database.read() as connection:
+            now, ours = self._database.now(connection), _read(connection, tenant)
+        young = [one for one in ours if one.judge == judge and now - one.at < GIVEN_UP]
         return {query for one in young for query in one.queries}
 
-    def add(self, batch: OpenBatch, caps: Budget, *, tenant: str, lease: Lease) -> OpenBatch | None:
-        """Write a batch down before it is sent, and count it as spent; None where the *caps* of the day refuse it.
+    def books(self, tenant: str, judge: str, *, caps: Budget, lease: Lease) -> TenantBooks:
+        """The open batches of a tenant that *judge* is asked by, written under a *lease* and the *caps* of a day."""
+        return TenantBooks(self._database, tenant, judge, caps, lease)
 
-        Raises:
-            LeaseLost: Another owner has taken over the *lease*; nothing was changed.
-        """
+
+class TenantBooks:
+    """The open batches of a tenant and a judge: `Books` in a store, under the caps of a day.
+
+    Each method that writes raises `LeaseLost` where another owner has taken over the lease; nothing was changed then.
+    """
+
+    def __init__(self, database: Database, tenant: str, judge: str, caps: Budget, lease: Lease) -> None:
+        self._database, self._tenant, self._judge = database, tenant, judge
+        self._caps, self._lease = caps, lease
+
+    def now(self) -> float:
+        """Unix seconds by the clock of the database."""
+        with self._database.read() as connection:
+            return self._database.now(connection)
+
+    def open(self) -> list[OpenBatch]:
+        """The open batches, oldest first."""
+        with self._database.read() as connection:
+            return [one for one in _read(connection, self._tenant) if one.judge == self._judge]
+
+    def add(self, batch: OpenBatch, _keys: AbstractSet[bytes] = frozenset()) -> OpenBatch | None:
+        """Write a batch down before it is sent, and count it as spent; None where a cap refuses it."""
         with self._database.write("spending") as connection:
-            check_lease(connection, lease)
+            check_lease(connection, self._lease)
             judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
             today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
             most = Spend(batch.pairs, batch.tokens, batch.usd)
-            if not is_within(caps, spent_on(connection, today) + most):
+            if not is_within(self._caps, spent_on(connection, today) + most):
                 return None
             count_spending(connection, judge, today, most)
             batch = replace(batch, day=today.isoformat())
-            _write(connection, tenant, [*_read(connection, tenant), batch])
+            _write(connection, self._tenant, [*_read(connection, self._tenant), batch])
             return batch
 
-    def note(self, batch: OpenBatch, *, tenant: str, lease: Lease) -> OpenBatch:
-        """Write down what is known of a batch by now.
-
-        Raises:
-            LeaseLost: As for `add`.
-        """
+    def note(self, batch: OpenBatch) -> OpenBatch:
+        """Write down what is known of a batch by now."""
         with self._database.write("observing") as connection:
-            check_lease(connection, lease)
-            _change(connection, tenant, lambda one: batch if one.key == batch.key else one)
+            check_lease(connection, self._lease)
+            _change(connection, self._tenant, lambda one: batch if one.key == batch.key else one)
         return batch
 
-    def close(self, batch: OpenBatch, *, tenant: str, lease: Lease, lost: float = 0.0) -> None:
-        """Take a batch off the list, and give back what was counted for it, but for a share *lost* in [0, 1].
-
-        Raises:
-            LeaseLost: As for `add`.
-        """
+    def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
+        """Take a batch off the list, and give back what was counted for it, but for a share *lost* in [0, 1]."""
         with self._database.write("observing") as connection:
-            check_lease(connection, lease)
-            if not _change(connection, tenant, lambda one: None if one.key == batch.key else one):
+            check_lease(connection, self._lease)
+            if not _change(connection, self._tenant, lambda one: None if one.key == batch.key else one):
                 return
             judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
             share = lost - 1.0

@@ -7,7 +7,7 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 from haystack.components.embedders.types import TextEmbedder
 
-from tttembed_rag import InputError, context, current_task
+from tttembed_rag import InputError, context
 from tttembed_rag.serving import Steering
 from tttembed_rag.serving.saved import checked_store, steering_of
 
@@ -117,5 +117,5 @@ class TTTTextEmbedder:
         named = task if task is not None else self.task
         if named is not None:
             steering = steering.for_task(named)
-        with context(task=current_task(), tenant=tenant, query_id=query_id):
+        with context(tenant=tenant, query_id=query_id):
             return {**result, "embedding": steering.apply(result["embedding"], text)}
