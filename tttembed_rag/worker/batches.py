@@ -23,7 +23,7 @@ from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
-from tttembed_rag.judging.running import probed
+from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
@@ -176,7 +176,7 @@ class BatchAsking:
         packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
         account = self._queue.account((), caps=self._budget, price=self._price, lease=lambda: holding.lease)
         if packed:
-            probe = probed(account, self._judge, "", seconds=self._seconds, stop=stop)
+            probe = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).probed()
             if probe.stopped:
                 return Asked(scored, stopped=probe.stopped, broken=probe.broken, spent=account.paid)
         pairs, usd = 0, 0.0
