@@ -3,15 +3,12 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 HOSTS := integrations/tttembed-hosts
-<<<<<<< HEAD
 # Each file of tests runs in one of so many processes.
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
-=======
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
 	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py
->>>>>>> main
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
@@ -24,11 +21,7 @@ test: .venv/dev
 
 # What other people's releases break: it installs them too, into the same environment.
 test-hosts: .venv/hosts
-<<<<<<< HEAD
-	$(PYTEST) $(HOSTS)/tests integrations/tests
-=======
-	$(BIN)/python -m pytest $(HOSTED)
->>>>>>> main
+	$(PYTEST) $(HOSTED) integrations/tests
 
 test-quick: .venv/dev
 	$(PYTEST) -m "not slow"
