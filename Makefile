@@ -8,7 +8,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
-	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py
+	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
@@ -21,7 +21,7 @@ test: .venv/dev
 
 # What other people's releases break: it installs them too, into the same environment.
 test-hosts: .venv/hosts
-	$(PYTEST) $(HOSTED) integrations/tests
+	$(PYTEST) $(HOSTED)
 
 test-quick: .venv/dev
 	$(PYTEST) -m "not slow"
