@@ -351,10 +351,10 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     store.observe(traffic(2, tenant="other"), judge=JUDGE)
     for number in range(3):
         store.registry.publish(stamped(number), by="test", note=str(number))
-    lease = store.leases.take("worker", "slow", 1e-3)
+    lease = store.leases.take("other", "slow", 1e-3)
     if rng.random() < 0.5:
         time.sleep(0.002)
-        store.leases.take("worker", "fast", 60.0)
+        store.leases.take("other", "fast", 60.0)
     else:  # which may have been what the worker learned from
         store.forget(tenant="other", query_id="q1", by="test")
     refused = {

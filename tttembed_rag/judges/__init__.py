@@ -21,13 +21,14 @@ from tttembed_rag.judges.rubric import RubricJudge
 from tttembed_rag.judges.specs import open_judge
 from tttembed_rag.judges.yesno import YesNoJudge
 from tttembed_rag.models.fingerprints import INSTRUCTION, fingerprint_of, pair_key
-from tttembed_rag.models.retrying import Patience
+from tttembed_rag.models.retrying import BusyError, Patience
 from tttembed_rag.models.usage import Usage
 
 __all__ = [
     "INSTRUCTION",
     "AnthropicChat",
     "Blocking",
+    "BusyError",
     "CalibratedJudge",
     "Calibration",
     "CrossEncoderJudge",
