@@ -3,33 +3,30 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 HOSTS := integrations/tttembed-hosts
+# Each file of tests runs in one of so many processes.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
+# Tests that need what `make test` does not install; there, they are skipped.
+HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
+	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo docs test test-hosts test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # What other people's releases break: it installs them too, into the same environment.
 test-hosts: .venv/hosts
-	$(BIN)/python -m pytest $(HOSTS)/tests
+	$(PYTEST) $(HOSTED)
 
-# Two lanes that take about as long; one of them loads the models.
 test-quick: .venv/dev
-	$(MAKE) --jobs=2 --output-sync=target quick-parts quick-rest
+	$(PYTEST) -m "not slow"
 
-PARTS := tests/stores tests/judges $(addprefix tests/test_,worker.py embedders.py) $(addsuffix /tests,$(ADAPTERS))
-
-quick-parts:
-	$(BIN)/python -m pytest -m "not slow" $(PARTS)
-
-quick-rest:
-	$(BIN)/python -m pytest -m "not slow" tests $(addprefix --ignore ,$(PARTS))
-
-faults: .venv/dev
+faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest
 
 # Three lanes that take about as long: most of it is waiting.
@@ -56,12 +53,12 @@ check: .venv/hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
 docs: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
 	$(BIN)/python docs/generate.py
 	$(BIN)/zensical build --clean --strict
 
 bench: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement benchmarks/requirements.txt
 	mkdir -p build
 	$(BIN)/python benchmarks/fit.py --json build/fit.json --plot build/fit.png
 
@@ -71,15 +68,16 @@ bench-all: bench
 
 .venv/demo: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[demo]'
 	touch $@
 
 .venv/dev: pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(ADAPTERS) $(HOSTS))
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' \
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]' \
 		--editable $(HOSTS) $(foreach folder,$(ADAPTERS),--editable '$(folder)[dev]')
 	touch .venv/demo $@
 
 .venv/hosts: .venv/dev
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable . --editable '$(HOSTS)[dev]' \
+		--editable 'integrations/langchain-tttembed[stores]'
 	touch $@
