@@ -3,34 +3,28 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 ADAPTERS := $(addprefix integrations/,langchain-tttembed llama-index-embeddings-tttembed tttembed-haystack)
 HOSTS := integrations/tttembed-hosts
+# Each file of tests runs in one of so many processes.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
-	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py
+	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: demo docs test test-hosts test-quick quick-parts quick-rest check faults faults-processes faults-server faults-rest bench bench-all
+.PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
 
 demo: .venv/demo
 	$(BIN)/tttembed demo
 
 test: .venv/dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # What other people's releases break: it installs them too, into the same environment.
 test-hosts: .venv/hosts
-	$(BIN)/python -m pytest $(HOSTED)
+	$(PYTEST) $(HOSTED)
 
-# Two lanes that take about as long; one of them loads the models.
 test-quick: .venv/dev
-	$(MAKE) --jobs=2 --output-sync=target quick-parts quick-rest
-
-PARTS := tests/stores tests/judges $(addprefix tests/test_,worker.py embedders.py) $(addsuffix /tests,$(ADAPTERS))
-
-quick-parts:
-	$(BIN)/python -m pytest -m "not slow" $(PARTS)
-
-quick-rest:
-	$(BIN)/python -m pytest -m "not slow" tests $(addprefix --ignore ,$(PARTS))
+	$(PYTEST) -m "not slow"
 
 faults: .venv/hosts
 	$(MAKE) --jobs=3 --output-sync=target faults-processes faults-server faults-rest

@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import click
 
+import tttembed_rag
 from tttembed_rag.cli import main
 from tttembed_rag.gate import thresholds
 from tttembed_rag.stores import schema
 from tttembed_rag.tools.learning import CONTRADICTED
 
 HERE = Path(__file__).parent
+# What the docstring of a package says whose names may change.
+PRIVATE = "Private: may change without notice."
 SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query vectors; published only on evidence."
 
 
@@ -25,6 +30,7 @@ def pages() -> dict[str, str]:
     written[f"verdicts/{thresholds.PUBLISHED}.md"] = PUBLISHED
     written["verdicts/index.md"] = index()
     written["explain/gate.md"] = gate()
+    written["reference/api.md"] = api()
     written["reference/cli.md"] = command_line()
     written["reference/schema.md"] = tables()
     written["llms.txt"] = listing({**written})
@@ -130,6 +136,34 @@ def commands(group: click.Group = main, before: str = "") -> dict[str, click.Com
         found[f"{before}{name}"] = command
         if isinstance(command, click.Group):
             found |= commands(command, f"{before}{name} ")
+    return found
+
+
+def api() -> str:
+    """The names that applications import: those that public packages list."""
+    parts = [
+        "# Python",
+        "",
+        "The names that applications import. Every other name, and every package that is not here, may change without",
+        "notice.",
+        "",
+    ]
+    for package in public_packages():
+        names = ", ".join(import_module(package).__all__)
+        parts += [f"## {package}", "", f"::: {package}", "    options:", f"      members: [{names}]", ""]
+    return "\n".join(parts)
+
+
+def public_packages() -> list[str]:
+    """The packages whose docstring does not say that they may change, the package itself first."""
+    found = ["tttembed_rag"]
+    for below in walk_packages(tttembed_rag.__path__, "tttembed_rag."):
+        if (
+            below.ispkg
+            and below.name.rpartition(".")[0] in found
+            and PRIVATE not in str(import_module(below.name).__doc__)
+        ):
+            found.append(below.name)
     return found
 
 

@@ -6,16 +6,17 @@ import shutil
 import tempfile
 import threading
 import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from tttembed_rag import Rewards
-from tttembed_rag.stores import Candidate, Served, open_store
+from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import word_overlap
 
 pytest.register_assert_rewrite("tests.stores.suite")
@@ -199,22 +200,78 @@ def postgres():
         server = pgserver.get_server(folder)
     except Exception as exc:  # noqa: BLE001 - whatever keeps it from starting here
         pytest.skip(f"PostgreSQL could not be started: {exc}")
-    yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    with connected(url, isolation_level="AUTOCOMMIT") as connection:  # no test cuts the power of this one
+        connection.execute(text("ALTER SYSTEM SET fsync = off"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    yield url
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture
-def postgres_url(postgres):
-    """The URL of an empty schema, which for a store is a database of its own."""
-    name = f"tttembed_{uuid.uuid4().hex}"
-    engine = create_engine(postgres)
+@contextmanager
+def connected(url, **options):
+    """A transaction on a database, which is left alone afterwards."""
+    engine = create_engine(url, poolclass=NullPool, **options)
     with engine.begin() as connection:
+        yield connection
+    engine.dispose()
+
+
+@pytest.fixture
+def new_postgres_url(postgres):
+    """The URL of an empty schema, which for a store is a database of its own."""
+    with made_schema(postgres) as url:
+        yield url
+
+
+@contextmanager
+def made_schema(postgres):
+    """The URL of a schema that lasts for the block."""
+    name = f"tttembed_{uuid.uuid4().hex}"
+    with connected(postgres) as connection:
         connection.execute(text(f"CREATE SCHEMA {name}"))
     yield postgres.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
-    with engine.begin() as connection:
+    with connected(postgres) as connection:
         connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
-    engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def postgres_store(postgres):
+    """The URL of a schema with the tables of a store, and by table the rows that a new store has, ids aside."""
+    with made_schema(postgres) as url:
+        open_store(url).close()
+        with connected(url) as connection:
+            rows = {
+                table: connection.execute(table.select()).mappings().all() for table in schema.metadata.sorted_tables
+            }
+        yield (
+            url,
+            {
+                table: [{k: v for k, v in row.items() if k != "id"} for row in some]
+                for table, some in rows.items()
+                if some
+            },
+        )
+
+
+@pytest.fixture
+def postgres_url(postgres_store):
+    """The URL of a store on PostgreSQL without content; its tables are made once and emptied for each test."""
+    url, rows = postgres_store
+    with connected(url) as connection:
+        connection.execute(END_OTHERS)
+        connection.execute(text(f"TRUNCATE {', '.join(schema.metadata.tables)} RESTART IDENTITY CASCADE"))
+        for table, some in rows.items():
+            connection.execute(table.insert(), some)
+    return url
+
+
+# Those of the test before, which it may have left behind within a transaction.
+END_OTHERS = text(
+    "SELECT pg_terminate_backend(pid) FROM (SELECT DISTINCT l.pid FROM pg_locks l JOIN pg_class c ON c.oid = relation "
+    "WHERE c.relnamespace = current_schema()::regnamespace AND l.pid <> pg_backend_pid()) others"
+)
 
 
 @pytest.fixture
@@ -244,11 +301,26 @@ def server(tmp_path, monkeypatch):
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def sqlite_file(tmp_path_factory):
+    """A store without content."""
+    path = tmp_path_factory.mktemp("store") / "store.db"
+    open_store(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def sqlite_url(tmp_path):
+def new_sqlite_url(tmp_path):
     """The URL of a file that is not there yet, in a folder of its own that can be moved away."""
     (tmp_path / "data").mkdir()
     return f"sqlite:///{tmp_path / 'data' / 'store.db'}"
+
+
+@pytest.fixture
+def sqlite_url(new_sqlite_url, sqlite_file):
+    """The URL of a store without content: a copy, as making the tables takes longer than most tests."""
+    shutil.copy(sqlite_file, new_sqlite_url.removeprefix("sqlite:///"))
+    return new_sqlite_url
 
 
 @pytest.fixture
@@ -260,8 +332,14 @@ def store(sqlite_url):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request):
-    """One after the other."""
+    """Of a store without content, one after the other."""
     return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_store_url(request):
+    """Of a database without tables, one after the other."""
+    return request.getfixturevalue("new_sqlite_url" if request.param == "sqlite" else "new_postgres_url")
 
 
 class World:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -215,15 +216,16 @@ class Freezing:
 
     def __init__(self, store, scores, tell, *, freezes):
         self._scores, self._tell, self._left = scores, tell, 6 if freezes else 0
-        self._renew, self._renewing = store.leases.renew, threading.Lock()
-        store.leases.renew = self._renewed
+        self._write, self._writing = store._database.write, threading.Lock()
+        store._database.write = self._written
 
-    def _renewed(self, *arguments):
-        with self._renewing:
-            return self._renew(*arguments)
+    @contextmanager
+    def _written(self, access):
+        with self._writing, self._write(access) as connection:
+            yield connection
 
     def _freeze(self):
-        with self._renewing:  # else it could be stopped amid a renewal by the other thread
+        with self._writing:  # else it could be stopped amid a transaction of another thread, and hold all up
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(0.1)  # a signal may take a moment to stop all threads
 
@@ -349,10 +351,10 @@ def test_whoever_lost_a_lease(store, rng, stamps):
     store.observe(traffic(2, tenant="other"), judge=JUDGE)
     for number in range(3):
         store.registry.publish(stamped(number), by="test", note=str(number))
-    lease = store.leases.take("worker", "slow", 1e-3)
+    lease = store.leases.take("other", "slow", 1e-3)
     if rng.random() < 0.5:
         time.sleep(0.002)
-        store.leases.take("worker", "fast", 60.0)
+        store.leases.take("other", "fast", 60.0)
     else:  # which may have been what the worker learned from
         store.forget(tenant="other", query_id="q1", by="test")
     refused = {

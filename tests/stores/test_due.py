@@ -30,7 +30,7 @@ def observe(store, *tenants, reward=0.5, query="q"):
 
 def look(store, tenant, judge=None):
     """A worker looks at what is due for a tenant."""
-    marks, lease = store.due.marks(tenant, judge), store.leases.take_tenant(tenant, "me", 60)
+    marks, lease = store.due.marks(tenant, judge), store.leases.take(tenant, "me", 60)
     store.due.settle(marks, tenant=tenant, lease=lease)
 
 
@@ -71,7 +71,7 @@ def test_what_is_due_for_one_judge_stays_due_for_another(store):
 def test_what_comes_while_it_is_looked_at_stays(store):
     """A worker ends what it has seen, and nothing else; nothing of the count is lost."""
     observe(store, "loud", query="one")
-    marks, lease = store.due.marks("loud"), store.leases.take_tenant("loud", "me", 60)
+    marks, lease = store.due.marks("loud"), store.leases.take("loud", "me", 60)
     observe(store, "loud", query="two")
     store.due.settle(marks, tenant="loud", lease=lease)
 

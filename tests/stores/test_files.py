@@ -95,7 +95,6 @@ def test_what_expired_is_overwritten(sqlite_url: str) -> None:
 @pytest.mark.parametrize(("source", "left", "trace"), [(None, 0, b"question 2"), ("annabel", 3, b"annabel")])
 def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, source: str | None, left: int, trace: bytes) -> None:
     """The rows are deleted, and the caller learns that bytes of them are still there; a second call overwrites them."""
-    open_store(sqlite_url).close()
     with Store(Database(sqlite_url, busy_seconds=0.1)) as store:
         store.observe([replace(served, source=source or "") for served in traffic(3)], judge=JUDGE)
         reader = sqlite3.connect(path_of(sqlite_url), isolation_level=None)
@@ -154,14 +153,14 @@ def test_another_file_is_refused(sqlite_url: str, content: bytes) -> None:
     assert path_of(sqlite_url).read_bytes() == content
 
 
-def test_a_foreign_database_is_refused(sqlite_url: str) -> None:
+def test_a_foreign_database_is_refused(new_sqlite_url: str) -> None:
     """One that has a table by the name of ours."""
-    with sqlite3.connect(path_of(sqlite_url)) as other:
+    with sqlite3.connect(path_of(new_sqlite_url)) as other:
         other.execute("CREATE TABLE queries (id INTEGER)")
     other.close()
 
     with pytest.raises(StoreError, match="foreign table 'queries'"):
-        open_store(sqlite_url)
+        open_store(new_sqlite_url)
 
 
 def test_a_newer_schema_is_refused(store_url: str) -> None:
@@ -221,7 +220,6 @@ def test_publishing_needs_no_observations(sqlite_url: str) -> None:
 
 def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
     """SQLite quotes the damaged bytes in its own message, which then cannot be decoded."""
-    open_store(sqlite_url).close()
     with sqlite3.connect(path_of(sqlite_url)) as bare:
         bare.execute("PRAGMA writable_schema=ON")
         bare.execute("UPDATE sqlite_master SET name = CAST(x'668283' AS TEXT), sql = 'CREATE' WHERE name = 'facts'")

@@ -62,21 +62,21 @@ def test_the_newest_script_is_the_schema_in_use() -> None:
     assert SCRIPTS.get_heads() == [schema.HEAD]
 
 
-def test_the_scripts_make_the_tables_in_use(store_url: str) -> None:
+def test_the_scripts_make_the_tables_in_use(new_store_url: str) -> None:
     """Column for column."""
-    with open_store(store_url) as store, store._database.read() as connection:
+    with open_store(new_store_url) as store, store._database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
 
 
 def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(
-    store_url: str, open_by_next_release: Callable[[str, str], None]
+    new_store_url: str, open_by_next_release: Callable[[str, str], None]
 ) -> None:
     """The next release brings the store up to date where it opens it, and nothing of this one stops."""
-    with open_store(store_url) as running:
+    with open_store(new_store_url) as running:
         running.observe(traffic(2), judge=JUDGE)
-        open_by_next_release(store_url, "pass")
+        open_by_next_release(new_store_url, "pass")
         running.observe(traffic(3), judge=JUDGE)
-    with open_store(store_url) as started:
+    with open_store(new_store_url) as started:
         started.observe(traffic(4), judge=JUDGE)
         rewards = started.rewards(JUDGE)
         with started._database.read() as connection:
@@ -87,24 +87,24 @@ def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(
 
 
 def test_this_release_is_refused_behind_one_that_breaks(
-    store_url: str, open_by_next_release: Callable[[str, str], None]
+    new_store_url: str, open_by_next_release: Callable[[str, str], None]
 ) -> None:
     """In one line; a process that starts late serves base vectors, instead of not starting."""
-    open_store(store_url).close()
-    open_by_next_release(store_url, BREAKS)
-    live = follow(store_url)
+    open_store(new_store_url).close()
+    open_by_next_release(new_store_url, BREAKS)
+    live = follow(new_store_url)
     reason = live.status.error
     live.close()
 
     expected = "expected a store that programs of schema 0001 may use, found schema 0002; upgrade tttembed-rag"
     with pytest.raises(StoreUnavailable, match=f": {expected}$"):
-        open_store(store_url)
+        open_store(new_store_url)
     assert expected in str(reason)
 
 
-def test_a_store_that_a_newer_release_changed_is_waited_for(store_url: str) -> None:
+def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url: str) -> None:
     """A process that has it open keeps its captures until it is replaced, and says why; nothing counts as failed."""
-    with open_store(store_url) as store, StoreLog(store, JUDGE) as log:
+    with open_store(new_store_url) as store, StoreLog(store, JUDGE) as log:
         store.observe(traffic(2), judge=JUDGE)
         with store._database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE queries RENAME COLUMN seen TO served"))

@@ -1,4 +1,7 @@
-"""The `tttembed` command: bad input ends with exit code 2 and one line of reason."""
+"""The `tttembed` command: bad input ends with exit code 2 and one line of reason.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.cli import (
     auditing,

@@ -1,1 +1,4 @@
-"""The `tttembed demo`: agent tool retrieval over the standard library of the running Python."""
+"""The `tttembed demo`: agent tool retrieval over the standard library of the running Python.
+
+Private: may change without notice.
+"""

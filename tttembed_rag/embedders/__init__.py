@@ -1,7 +1,7 @@
 """Embedding models of all kinds, with one contract: unit vectors of queries and documents."""
 
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
-from tttembed_rag.embedders.contract import Embedder, unit_vectors
+from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 from tttembed_rag.embedders.geminiembedder import GeminiEmbedder
 from tttembed_rag.embedders.local import LocalEmbedder, local_model, minilm, model2vec
@@ -24,5 +24,4 @@ __all__ = [
     "model2vec",
     "name_of",
     "open_embedder",
-    "unit_vectors",
 ]

@@ -1,1 +1,4 @@
-"""The gain of offsets, measured: BEIR folders, nDCG with intervals, baselines, experiments."""
+"""The gain of offsets, measured: BEIR folders, nDCG with intervals, baselines, experiments.
+
+Private: may change without notice.
+"""

@@ -1,4 +1,7 @@
-"""The gate: held-out rewards decide which offset is served, and whether any is."""
+"""The gate: held-out rewards decide which offset is served, and whether any is.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.deciding import fit

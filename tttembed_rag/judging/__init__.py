@@ -1,5 +1,7 @@
 """Judging served queries under a budget: which call comes next, which answers are kept, when to stop."""
 
+from tttembed_rag.judging.batching.byplan import judge_by_batches
+from tttembed_rag.judging.batching.opening import open_batch_service
 from tttembed_rag.judging.cache import Answers, Paid, ScoreCache
 from tttembed_rag.judging.files import read_log, write_scores
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
@@ -18,6 +20,8 @@ __all__ = [
     "Verdicts",
     "in_turns",
     "judge_all",
+    "judge_by_batches",
+    "open_batch_service",
     "read_log",
     "water_fill",
     "write_scores",

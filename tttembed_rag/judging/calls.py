@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from functools import cache
 from threading import Thread
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -119,21 +121,17 @@ class TimeLimit:
         return result
 
 
-class LoopThread:
-    """An event loop in a thread of its own, for calls that do not block; one that does is left behind with the loop."""
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The loop in a thread of its own, in which all judges are called that do not block.
 
-    def __init__(self) -> None:
-        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        Thread(target=lambda: asyncio.run(_until_ended(started)), name="tttembed-loop", daemon=True).start()
-        self.loop, self._ended = started.result()
-
-    def close(self) -> None:
-        """Let the loop end, with all that still runs in it."""
-        self.loop.call_soon_threadsafe(self._ended.set)
-
-
-async def _until_ended(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    Where one of them blocks it nevertheless, it is left behind: `event_loop.cache_clear` lets there be another one.
+    """
+    loop = asyncio.new_event_loop()
     loop.set_default_executor(THREADS)
-    started.set_result((loop, ended))
-    await ended.wait()
+    Thread(target=loop.run_forever, name="tttembed-loop", daemon=True).start()
+    return loop
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=event_loop.cache_clear)

@@ -15,13 +15,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Event
-from typing import Self
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, rewards_of
+from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, checked_rewards
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, LoopThread, Stop
+from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, Stop, event_loop
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.walk import JudgeCall, Walk
 from tttembed_rag.models.usage import Meter, Usage, metered
@@ -75,54 +74,38 @@ def judge_all(
         JudgeError: The judge fails its probe before it was asked anything.
     """
     account = Ledger(plan.budget, plan.price, cache)
-    return judge_from(
-        account, plan, judge, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, probe=probe
-    )
+    run = Run(account, plan, judge, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, probe=probe)
+    return run.verdicts()
 
 
-def judge_from(
-    account: Account,
-    plan: Plan,
-    judge: Judge,
-    *,
-    concurrency: int = 8,
-    watch: Callable[[Progress], None] | None = None,
-    seconds: float | None = None,
-    stop: Stop | None = None,
-    probe: bool = False,
-) -> Verdicts:
-    """`judge_all`, paid for from an *account*."""
-    judge.scale.check_calibrated()  # before anything is paid
-    if concurrency < 1:
-        raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-    with _Run(account, plan, judge, concurrency, watch, seconds, stop, probe=probe) as run:
-        return run.finish()
+class Run:
+    """One run of a plan under an account: so many calls under way at once, each settled as it ends.
 
+    Args:
+        account: What it may spend, and where answers are kept.
 
-def probed(account: Account, judge: Judge, why: str, *, seconds: float | None, stop: Stop | None) -> Verdicts:
-    """No verdicts: `Verdicts.stopped` says whether *judge* fails its probe now, and *why* it was asked."""
-    with _Run(account, Plan([]), judge, 1, None, seconds, stop, probe=True) as run:
-        return run.probed(why)
+        plan: The pairs; its caps are not looked at.
 
-
-class _Run:
-    """One run of a plan under an account: so many calls under way at once, each settled as it ends."""
+        judge: The judge; all else is as for `judge_all`.
+    """
 
     def __init__(
         self,
         account: Account,
         plan: Plan,
         judge: Judge,
-        concurrency: int,
-        watch: Callable[[Progress], None] | None,
-        seconds: float | None,
-        stop: Stop | None,
         *,
-        probe: bool,
+        concurrency: int = 8,
+        watch: Callable[[Progress], None] | None = None,
+        seconds: float | None = None,
+        stop: Stop | None = None,
+        probe: bool = True,
     ) -> None:
+        judge.scale.check_calibrated()  # before anything is paid
+        if concurrency < 1:
+            raise InputError(f"concurrency: expected at least 1, got {concurrency}")
         self._account, self._judge, self._concurrency = account, judge, concurrency
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
-        self._loop = None if blocks(judge) else LoopThread()
         self._walk = Walk(plan, judge, account, probe=probe)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
         # Whether the probe is being asked, how often it may be asked again, and why it is.
@@ -135,14 +118,7 @@ class _Run:
         # Why the judge is asked no more: it broke down, or a cap has no room for its probe.
         self._stopped, self._capped = "", ""
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._loop is not None:
-            self._loop.close()
-
-    def finish(self) -> Verdicts:
+    def verdicts(self) -> Verdicts:
         """The verdicts; an error is raised after the answers under way, which cost money, are kept."""
         calls = self._walk.calls()
         try:
@@ -156,8 +132,8 @@ class _Run:
             calls.close()
         return self._verdicts()
 
-    def probed(self, why: str) -> Verdicts:
-        """No verdicts, but whether the judge passes its probe now."""
+    def probed(self, why: str = "") -> Verdicts:
+        """No verdicts: `Verdicts.stopped` says whether the judge fails its probe now, and *why* it was asked."""
         self._doubt(why)
         while self._under_way:
             self._end(*self._under_way.ended())
@@ -183,10 +159,10 @@ class _Run:
     def _begin(self, call: JudgeCall) -> None:
         self._probing = self._probing or call.probe
         with metered() as meter:
-            if self._loop is None:
+            if blocks(self._judge):
                 future = THREADS.submit(copy_context().run, self._judge.score, call.query, call.documents)
             else:
-                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call), self._loop.loop)
+                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call), event_loop())
         self._under_way.begin((call, meter), future)
 
     def _end(self, begun: tuple[JudgeCall, Meter], future: Future[Scores]) -> None:
@@ -199,8 +175,9 @@ class _Run:
         except EndedError as exc:  # what it costs is not known, so that its charge stays
             self._stopped = str(exc) if call.probe else self._stopped
         except (JudgeError, RewardError) as exc:
-            # What a call costs that is left behind is not known.
-            self._pay(call, call.charge.usage if isinstance(exc, LateError) else meter.usage, {})
+            if is_late := isinstance(exc, LateError):
+                event_loop.cache_clear()  # this one may be blocked
+            self._pay(call, call.charge.usage if is_late else meter.usage, {})  # what a late one costs is not known
             if call.probe:
                 self._fail_probe(exc)
             elif isinstance(exc, RewardError):
@@ -229,7 +206,7 @@ class _Run:
         scores = [None if score is None else float(score) for score in answer]
         if len(scores) != len(call.documents):
             raise JudgeError(f"judge: expected {len(call.documents)} scores, got {len(scores)}")
-        rewards = rewards_of(self._judge, scores).tolist()
+        rewards = checked_rewards(self._judge, scores).tolist()
         if not call.probe:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
         return scores
@@ -274,7 +251,7 @@ class _Run:
             for _, _, key in walk.reached
             if key in walk.answered and key not in self._rewards
         }
-        rewards_by_key = dict(zip(cached, rewards_of(self._judge, list(cached.values())).tolist(), strict=True))
+        rewards_by_key = dict(zip(cached, checked_rewards(self._judge, list(cached.values())).tolist(), strict=True))
         rewards_by_key |= self._rewards
         rewards: dict[str, dict[str, float]] = {}
         unjudged = 0

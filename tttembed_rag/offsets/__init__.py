@@ -1,4 +1,7 @@
-"""Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector."""
+"""Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.lookup import Offsets

@@ -1,4 +1,7 @@
-"""What a store has learned and serves, gathered into one value and written as one HTML page."""
+"""What a store has learned and serves, gathered into one value and written as one HTML page.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.report.facts import StoreReport
 from tttembed_rag.report.gathering import gather

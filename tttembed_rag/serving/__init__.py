@@ -6,14 +6,13 @@ from tttembed_rag.serving.context import (
     current_tenant,
 )
 from tttembed_rag.serving.following import follow
-from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, Source, checked_offsets, switched_off
-from tttembed_rag.serving.queryids import find_id
+from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets, switched_off
+from tttembed_rag.serving.queryids import private_offset
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import (
     FirstPass,
     Handlers,
-    Request,
     TwoPass,
     adrive,
     drive,
@@ -30,10 +29,8 @@ __all__ = [
     "LiveOffsets",
     "NamesTasks",
     "Published",
-    "Request",
     "Router",
     "Snapshot",
-    "Source",
     "Steering",
     "TaskSource",
     "TwoPass",
@@ -44,10 +41,10 @@ __all__ = [
     "current_task",
     "current_tenant",
     "drive",
-    "find_id",
     "follow",
     "in_fused_order",
     "in_reward_order",
+    "private_offset",
     "resolve_task",
     "switched_off",
 ]

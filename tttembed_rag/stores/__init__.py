@@ -7,22 +7,19 @@ and `store`, `forgetting` and `history`, which use all rooms.
 
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores.database import checked_url
-from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Generations, Lease, Serving, Spend, Version
+from tttembed_rag.stores.records import AuditLine, Counts, Forgotten, Lease, Serving, Spend, Version
 from tttembed_rag.stores.store import Store, open_store
-from tttembed_rag.stores.work.answers import StoredAnswers
 
 __all__ = [
     "AuditLine",
     "Candidate",
     "Counts",
     "Forgotten",
-    "Generations",
     "Lease",
     "Served",
     "Serving",
     "Spend",
     "Store",
-    "StoredAnswers",
     "Version",
     "checked_url",
     "open_store",

@@ -128,7 +128,7 @@ def _unlearned(
     if not (gone or names is None or _has_expired(connection, learners)):
         return 0
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
-    leasing.revoke_workers(connection, salt, learners)
+    leasing.revoke(connection, salt, learners)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 

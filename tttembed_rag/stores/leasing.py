@@ -1,12 +1,12 @@
-"""Leases: the right of one owner to do something alone for a while, and a token that tells an owner from later ones."""
+"""Leases: the right of one owner to work for a tenant alone for a while, as long as its row is there."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.stores import schema
@@ -18,11 +18,6 @@ from tttembed_rag.stores.rows import insert
 LONGEST = 3600.0
 
 _table = schema.leases
-
-
-def worker_lease(salt: bytes, tenant: str) -> str:
-    """The name of the lease of the worker that works for *tenant*; it does not tell the name of the tenant."""
-    return f"worker:{TextIds(salt)(tenant) if tenant else ''}"
 
 
 class Leases:
@@ -38,81 +33,66 @@ class Leases:
         self._database = database
         self._salt = salt
 
-    def take_tenant(self, tenant: str, owner: str, seconds: float) -> Lease | None:
-        """The right to work for *tenant* alone; None while another owner has it. As for `take`."""
-        return self.take(worker_lease(self._salt, tenant), owner, seconds)
-
-    def take(self, name: str, owner: str, seconds: float) -> Lease | None:
-        """The right to do *name* alone for some seconds, an hour at most; None while another owner holds it.
+    def take(self, tenant: str, owner: str, seconds: float) -> Lease | None:
+        """The right to work for *tenant* alone for some seconds, an hour at most; None while another owner has it.
 
         An owner that asks again is given a new lease; the old one is lost.
         """
-        checked_name("name", name)
         checked_name("owner", owner)
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
-            now = self._database.now(connection)
-            unheld = {"name": name, "owner": "", "token": 0, "expires": 0.0}
-            connection.execute(insert(connection, _table).values(**unheld).on_conflict_do_nothing())
-            row = connection.execute(select(_table).where(_table.c.name == name).with_for_update()).one()
-            if row.owner != owner and now < row.expires <= now + LONGEST:
-                return None
-            return _written(connection, Lease(name, owner, row.token + 1, now + seconds))
+            now, name = self._database.now(connection), _name(self._salt, tenant)
+            is_free = or_(_table.c.owner == owner, _table.c.expires <= now, _table.c.expires > now + LONGEST)
+            connection.execute(_table.delete().where(_table.c.name == name, is_free))
+            lease = Lease(name, owner, secrets.randbits(62), now + seconds)
+            values = {"name": name, "owner": owner, "token": lease.token, "expires": lease.expires}
+            made = insert(connection, _table).values(**values).on_conflict_do_nothing()
+            return lease if connection.execute(made.returning(_table.c.name)).first() else None
 
     def renew(self, lease: Lease, seconds: float) -> Lease | None:
-        """The same lease, from now for some seconds; None if another owner has taken it over."""
+        """The same lease, from now for some seconds; None if it is lost."""
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
-            if not _is_held(connection, lease):
-                return None
-            return _written(connection, replace(lease, expires=self._database.now(connection) + seconds))
+            renewed = replace(lease, expires=self._database.now(connection) + seconds)
+            found = connection.execute(_table.update().where(_is(lease)).values(expires=renewed.expires))
+            return renewed if found.rowcount else None
 
     def release(self, lease: Lease) -> None:
-        """Let other owners take the lease at once; no effect if one of them has already taken it over."""
+        """Let other owners take the lease at once; no effect if it is lost."""
         with self._database.write("observing") as connection:
-            if _is_held(connection, lease):
-                _written(connection, replace(lease, owner="", expires=0.0))
+            connection.execute(_table.delete().where(_is(lease)))
 
 
 def check_lease(connection: Connection, lease: Lease | None) -> None:
-    """Refuse a change by the owner of a lease that was taken over; None is a caller that works under no lease.
+    """Refuse a change by the owner of a lease that is lost; None is a caller that works under no lease.
+
+    The lease is locked until the transaction ends: nobody takes it over, and nobody revokes it, before.
 
     Raises:
-        LeaseLost: Another owner has taken it over.
+        LeaseLost: Another owner has taken it over, or it was revoked.
     """
-    if lease is None or _is_held(connection, lease):
+    if lease is None or connection.execute(select(_table.c.name).where(_is(lease)).with_for_update()).first():
         return
-    row = _row(connection, lease.name)
-    held_by = "nobody" if row is None or not row.owner else f"{row.owner!r} (token {row.token})"
+    holder = connection.execute(select(_table.c.owner).where(_table.c.name == lease.name)).scalar()
     raise LeaseLost(
-        f"lease {lease.name!r}: expected to be held by {lease.owner!r} (token {lease.token}), "
-        f"got {held_by}; nothing was changed"
+        f"lease {lease.name!r}: expected to be held by {lease.owner!r}, got "
+        f"{'nobody' if holder is None else repr(holder)}; nothing was changed"
     )
 
 
-def revoke_workers(connection: Connection, salt: bytes, tenants: Iterable[str]) -> None:
-    """Revoke the leases of workers: what they are learning for *tenants* now can no longer be published."""
-    names = sorted({worker_lease(salt, tenant) for tenant in tenants})
-    revoked = {"owner": "", "token": _table.c.token + 1, "expires": 0.0}
-    connection.execute(_table.update().where(_table.c.name.in_(names)).values(**revoked))
+def revoke(connection: Connection, salt: bytes, tenants: Iterable[str]) -> None:
+    """End the leases of *tenants*: what is being learned for them now can no longer be published."""
+    names = sorted(_name(salt, tenant) for tenant in tenants)
+    connection.execute(_table.delete().where(_table.c.name.in_(names)))
 
 
-def _is_held(connection: Connection, lease: Lease) -> bool:
-    row = _row(connection, lease.name)
-    return row is not None and (row.owner, row.token) == (lease.owner, lease.token)
+def _name(salt: bytes, tenant: str) -> str:
+    """The name of the lease of *tenant*; it does not tell the name of the tenant."""
+    return f"worker:{TextIds(salt)(tenant) if tenant else ''}"
 
 
-def _row(connection: Connection, name: str) -> Any:
-    """The owner and the token of a lease, locked until the transaction ends."""
-    return connection.execute(
-        select(_table.c.owner, _table.c.token).where(_table.c.name == name).with_for_update()
-    ).first()
-
-
-def _written(connection: Connection, lease: Lease) -> Lease:
-    values = {"owner": lease.owner, "token": lease.token, "expires": lease.expires}
-    connection.execute(_table.update().where(_table.c.name == lease.name).values(**values))
-    return lease
+def _is(lease: Lease) -> ColumnElement[bool]:
+    return and_(_table.c.name == lease.name, _table.c.token == lease.token)
 
 
 def _check_seconds(seconds: float) -> None:

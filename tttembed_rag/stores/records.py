@@ -190,14 +190,14 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to do something alone for a while.
+    """The right to work for a tenant alone for a while.
 
     Attributes:
-        name: The name of what is done.
+        name: Stands for the tenant.
 
         owner: The name of the owner.
 
-        token: Rises with every owner; a store refuses changes under an older token.
+        token: Tells this lease from all others of the tenant; a store refuses changes under a lease that is lost.
 
         expires: When other owners may take it, in Unix seconds of the database's clock.
     """

@@ -354,12 +354,13 @@ states = Table(
     Column("value", Text, nullable=False),
 )
 
+# The tenants that workers are at work for; a lease that ended or was revoked has no row.
 leases = Table(
     "leases",
     metadata,
     Column("name", String(MAX_NAME), primary_key=True),
     Column("owner", String(MAX_NAME), nullable=False),
-    # Counts the owners: an owner with an older number has lost the lease.
+    # A number that no other lease has.
     Column("token", BigInteger, nullable=False),
     Column("expires", Double, nullable=False),
 )

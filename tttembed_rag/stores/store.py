@@ -337,7 +337,7 @@ class Store(AbstractContextManager["Store"]):
             mark_due(connection, [ids[""]])
             connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
             if not allowed:
-                leasing.revoke_workers(connection, self._salt, [""])
+                leasing.revoke(connection, self._salt, [""])
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Forgetting

@@ -23,7 +23,7 @@ from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import Plan, Verdicts
-from tttembed_rag.judging.running import judge_from, probed
+from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
@@ -37,7 +37,7 @@ from tttembed_rag.worker.wary import Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
-# Pairs declined in a day at most: so many, or that share of the pairs answered on it.
+# At most 16 pairs are declined in a day, or 2 % of the pairs answered on that day, if that is more.
 _DECLINED, _DECLINED_SHARE = 16, 0.02
 
 
@@ -167,15 +167,9 @@ class Asking:
             JudgeError: The judge fails its probe, and was asked nothing else.
         """
         deepest = max([1, *(len(one.candidates) for one in observations)])
-        return judge_from(
-            account,
-            Plan(observations, depths or (deepest,)),
-            self._judge,
-            concurrency=self._concurrency,
-            seconds=self._seconds,
-            stop=stop,
-            probe=True,
-        )
+        plan = Plan(observations, depths or (deepest,))
+        run = Run(account, plan, self._judge, concurrency=self._concurrency, seconds=self._seconds, stop=stop)
+        return run.verdicts()
 
     def _after_failures(
         self, verdicts: Verdicts, asked: Sequence[Observation], account: DailyAccount, tenant: str, stop: Event
@@ -193,7 +187,7 @@ class Asking:
         keys = self._declinable([pair for pair in verdicts.failed if pair[0] in lasting], asked)
         if not keys:
             return refused
-        probe = probed(account, self._judge, why, seconds=self._seconds, stop=stop)
+        probe = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).probed(why)
         if probe.stopped:
             return replace(refused, stopped=probe.stopped, broken=probe.broken)
         charge = account.charge(self.fingerprint, keys, Usage())

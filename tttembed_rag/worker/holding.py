@@ -39,7 +39,7 @@ class Holding:
     def take(cls, store: Store, tenant: str, owner: str, seconds: float) -> Holding | None:
         """The right to work for *tenant*, held for *seconds* at a time; None while another owner holds it."""
         since = time.monotonic()
-        lease = store.leases.take_tenant(tenant, owner, seconds)
+        lease = store.leases.take(tenant, owner, seconds)
         return None if lease is None else cls(store, lease, seconds, since)
 
     def __enter__(self) -> Self:

@@ -54,14 +54,14 @@ class PublishingTests:
     def test_what_was_learned_before_it_was_no_more_allowed_is_not_published(self, store: Store) -> None:
         """A tenant that ends sharing ends what a worker is learning from it."""
         store.share("a", True, by="owner")
-        lease = store.leases.take_tenant("", "a worker", 60.0)
+        lease = store.leases.take("", "a worker", 60.0)
         assert lease is not None
 
         store.share("a", False, by="owner")
 
         with pytest.raises(LeaseLost, match="nothing was changed"):
             store.registry.publish(Offsets([], width=8), by="a worker", lease=lease)
-        assert store.leases.take_tenant("", "the next", 60.0) is not None
+        assert store.leases.take("", "the next", 60.0) is not None
 
     # Versions
 
@@ -238,7 +238,7 @@ class PublishingTests:
         assert second is not None
         third = store.leases.take("worker", "a", 60.0)
         assert third is not None
-        assert first.token < second.token < third.token
+        assert len({first.token, second.token, third.token}) == 3
 
     def test_who_lost_a_lease_cannot_publish(self, store: Store) -> None:
         """Nor renew it, nor take it from its new owner by releasing it."""

@@ -1,4 +1,7 @@
-"""Judges that are asked by batches: requests in a file, answers within a day, at half the price."""
+"""Judges that are asked by batches: requests in a file, answers within a day, at half the price.
+
+Private: may change without notice.
+"""
 
 from tttembed_rag.judging.batching.byplan import forecast_by_batches, judge_by_batches
 from tttembed_rag.judging.batching.filed import FiledBatches

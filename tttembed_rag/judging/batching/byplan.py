@@ -17,7 +17,7 @@ from tttembed_rag.judging.batching.requests import Collected, answered, collect,
 from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
-from tttembed_rag.judging.running import probed
+from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.judging.walk import forecast, probe_keys
 from tttembed_rag.models.usage import Usage
@@ -87,7 +87,7 @@ def judge_by_batches(
     failures.clear()  # their pairs are asked about now
     ahead = forecast_by_batches(plan, service, answers, books, probe=probe)
     if probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers):
-        asked = probed(Ledger(plan.budget, plan.price, answers), judge.single, "", seconds=None, stop=None)
+        asked = Run(Ledger(plan.budget, plan.price, answers), Plan([]), judge.single).probed()
         if asked.stopped:
             raise JudgeError(asked.stopped)
     packed, walk = pack(_at_price_of_batches(plan, service, books), judge, answers)

@@ -1,1 +1,4 @@
-"""What was published: the versions, the aliases that point to them, and who changed what."""
+"""What was published: the versions, the aliases that point to them, and who changed what.
+
+Private: may change without notice.
+"""

@@ -134,7 +134,7 @@ def go_live(connection: Connection, tenant: int, number: int) -> None:
     behind, step = set[int](), live
     while step is not None and step not in behind:
         behind.add(step)
-        step = replaced[step]
+        step = replaced.get(step)
     if number not in behind:
         made = insert(connection, schema.lives).values(version=number, replaced=live)
         connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))

@@ -161,5 +161,5 @@ class DailyAccount:
 def _lapse(connection: Connection, judge: int, now: float) -> None:
     """Let the pairs of charges come back whose lease is not held any more; what they may have cost stays counted."""
     c, held = schema.charges.c, schema.leases.c
-    is_held = exists().where(held.name == c.lease, held.token == c.token, held.owner != "", held.expires > now)
+    is_held = exists().where(held.name == c.lease, held.token == c.token, held.expires > now)
     connection.execute(schema.charges.delete().where(c.judge == judge, ~is_held))
