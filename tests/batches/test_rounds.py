@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from tttembed_rag.judging.batching import exchange, open_batch_service, requests
 from tttembed_rag.judging.batching.openaibatches import OpenAIBatches
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import Served, open_store
+from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker, batches
 from tttembed_rag.worker.holding import Holding
 
@@ -541,6 +543,24 @@ class TestBroken:
         assert action == "not judged"
         assert "has not ended" in detail
         assert spent(bench.store)[0] >= 9 + 2
+
+    def test_a_service_that_hangs_is_left_behind(self, bench, served):
+        """A round ends in the time that a call may take; the batch that nobody heard of is found in the next one."""
+        held = Event()
+        bench.store.observe(served(3))
+        bench.server.fault = lambda method, path: (
+            held.wait(20) and None if (method, path) == ("POST", "/batches") else None
+        )
+        began = time.monotonic()
+        said = bench.round(judge_seconds=0.5)
+        took = time.monotonic() - began
+        held.set()
+        eventually(lambda: bench.server.batches)
+        bench.rounds(4)
+
+        assert "no answer within 0.5 s" in said[0][1]
+        assert took < 10
+        assert (bench.rewards, len(bench.server.paid), len(bench.server.batches)) == (9, 9, 1)
 
     def test_another_judges_service_is_refused(self, bench):
         """Its answers would be another judge's."""

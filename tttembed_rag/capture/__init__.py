@@ -1,6 +1,6 @@
 """From a running application to rewards: which documents were shown for a query, and what a judge said of them."""
 
-from tttembed_rag.capture.log import Known, Log
+from tttembed_rag.capture.log import Known, Log, Logged
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.storelog import REQUIRED, Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
@@ -10,6 +10,7 @@ __all__ = [
     "Captured",
     "Known",
     "Log",
+    "Logged",
     "RewardLog",
     "StoreLog",
     "TextVectors",

@@ -36,6 +36,32 @@ class Known:
     doc_ids: Sequence[str] | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Logged:
+    """One call of a log.
+
+    Attributes:
+        query: The text of the query.
+
+        documents: The texts that were shown.
+
+        scores: The judge's scores of them; None where they only wait for a judge.
+
+        task: The task key; None where nothing named one.
+
+        known: What the caller knew of the query.
+
+        source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
+    """
+
+    query: str
+    documents: Iterable[str]
+    scores: Sequence[float | None] | None
+    task: str | None
+    known: Known | None
+    source: str = ""
+
+
 class Log(ABC):
     """Where taps put what an application retrieves and scores: a `RewardLog`, a `StoreLog`, or one with a `note`.
 
@@ -54,7 +80,7 @@ class Log(ABC):
         self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
     ) -> None:
         """Note that *documents* were shown for *query*, in base order; they wait for a judge."""
-        self.note(query, documents, None, task=task, known=known, source="")
+        self.note(Logged(query, documents, None, task, known))
 
     def record(
         self,
@@ -75,20 +101,11 @@ class Log(ABC):
             RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
         source = said("source") or "" if source is None else source
-        self.note(query, documents, scores, task=task, known=known, source=source)
+        self.note(Logged(query, documents, scores, task, known, source))
 
     @abstractmethod
-    def note(
-        self,
-        query: str,
-        documents: Iterable[str],
-        scores: Sequence[float | None] | None,
-        *,
-        task: str | None,
-        known: Known | None,
-        source: str,
-    ) -> None:
-        """Keep one call of `observe`, which has no *scores*, or of `record`."""
+    def note(self, call: Logged) -> None:
+        """Keep one call of `observe`, which has no scores, or of `record`."""
 
 
 def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:

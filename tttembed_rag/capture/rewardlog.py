@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tttembed_rag.capture.log import Known, Log, unit_rewards
+from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import DataError, InputError, RewardError
 from tttembed_rag.judges.contract import Judge
@@ -92,22 +92,13 @@ class RewardLog(Log):
         with self._lock:
             return sum(not rewards for shown in self._served.values() for rewards in shown.values())
 
-    def note(
-        self,
-        query: str,
-        documents: Iterable[str],
-        scores: Sequence[float | None] | None,
-        *,
-        task: str | None,
-        known: Known | None,
-        source: str,
-    ) -> None:
+    def note(self, call: Logged) -> None:
         """Keep one call, unless it was served to another tenant."""
-        shown = list(documents)
-        rewards = [None] * len(shown) if scores is None else unit_rewards(self.scale, shown, scores)
+        shown = list(call.documents)
+        rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
         if current_tenant() == self.tenant:
-            given = [{} if reward is None else {source: reward} for reward in rewards]
-            self._add(query, list(zip(shown, given, strict=True)), task, known)
+            given = [{} if reward is None else {call.source: reward} for reward in rewards]
+            self._add(call.query, list(zip(shown, given, strict=True)), call.task, call.known)
 
     def score_waiting(
         self,

@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log
+from tttembed_rag.capture.log import Log, Logged
 from tttembed_rag.capture.preparing import DAY_SECONDS, NOTHING, Call, DailyPairs, Preparation, owned
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.capture.writing import ObservingStore, Writer
@@ -158,29 +158,20 @@ class StoreLog(Log):
         self._writer = Writer(store, self.judge, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
-    def note(
-        self,
-        query: str,
-        documents: Iterable[str],
-        scores: Sequence[float | None] | None,
-        *,
-        task: str | None,
-        known: Known | None,
-        source: str,
-    ) -> None:
+    def note(self, call: Logged) -> None:
         """Put one call into the queue, with the caller's tenant and query id."""
         try:
-            at = self._clock()
-            if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(query, task, at)):
+            at, known = self._clock(), call.known
+            if self._pairs.is_spent(at) or (self._share < 1 and not self._is_sampled(call.query, call.task, at)):
                 self._writer.leave_out("sampled_out")
                 return
             tenant = self._tenant if isinstance(self._tenant, str) else said("tenant")
             if not tenant and self._tenant is REQUIRED:
                 self._writer.leave_out("without_tenant")
                 return
-            given = None if scores is None else tuple(scores)
+            shown, scores = tuple(call.documents), None if call.scores is None else tuple(call.scores)
             facts = NOTHING if known is None else owned(known)
-            self.put(Call(query, tuple(documents), given, task, tenant, at, facts, current_query_id(), source))
+            self.put(Call(call.query, shown, scores, call.task, tenant, at, facts, current_query_id(), call.source))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
             _log.exception("a served query was not noted")
             self._writer.leave_out("dropped")

@@ -259,6 +259,6 @@ def _used(answer: Any, estimate: Usage) -> Usage:
 
 
 def _counted(said: Any, estimate: int) -> int:
-    """What a server *said* that it counted; the *estimate* where that is no number that one call can have."""
+    """The number that a server *said*, or the *estimate* where that number is implausible."""
     is_number = isinstance(said, int | float) and not isinstance(said, bool)
     return math.ceil(said) if is_number and 0 <= said <= MOST_USED else estimate

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tttembed_rag.capture.log import Known, Log
+from tttembed_rag.capture.log import Log, Logged
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Scores
 from tttembed_rag.models.usage import Usage, report_usage
@@ -156,32 +156,6 @@ def _drawn(word: str, width: int) -> FloatArray:
     return np.random.default_rng(seed).standard_normal(width)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Logged:
-    """One call of a `FakeLog`.
-
-    Attributes:
-        query: The text of the query.
-
-        documents: The texts that were shown.
-
-        scores: The judge's scores of them; None where they only wait for a judge.
-
-        task: The task key; None where nothing named one.
-
-        known: What the caller knew of the query.
-
-        source: Who gave the scores, by the call or the caller's `context`; empty for the judge itself.
-    """
-
-    query: str
-    documents: tuple[str, ...]
-    scores: tuple[float | None, ...] | None
-    task: str | None
-    known: Known | None
-    source: str = ""
-
-
 @dataclass
 class FakeLog(Log):
     """A log that keeps every call as it came.
@@ -198,21 +172,12 @@ class FakeLog(Log):
     error: Exception | None = None
     calls: list[Logged] = field(default_factory=list)
 
-    def note(
-        self,
-        query: str,
-        documents: Iterable[str],
-        scores: Sequence[float | None] | None,
-        *,
-        task: str | None,
-        known: Known | None,
-        source: str,
-    ) -> None:
+    def note(self, call: Logged) -> None:
         """Keep one call, or raise the error."""
         if self.error is not None:
             raise self.error
-        given = None if scores is None else tuple(scores)
-        self.calls.append(Logged(query, tuple(documents), given, task, known, source))
+        scores = None if call.scores is None else tuple(call.scores)
+        self.calls.append(replace(call, documents=tuple(call.documents), scores=scores))
 
 
 @dataclass(slots=True)

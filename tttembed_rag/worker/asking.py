@@ -37,7 +37,7 @@ from tttembed_rag.worker.wary import Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
-# Pairs declined in a day at most: so many, or that share of the pairs answered on it.
+# At most 16 pairs are declined in a day, or 2 % of the pairs answered on that day, if that is more.
 _DECLINED, _DECLINED_SHARE = 16, 0.02
 
 

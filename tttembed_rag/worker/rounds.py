@@ -42,8 +42,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0
 _FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT = 30.0, 3600.0
 # The same for a tenant with an error of its own.
 _FIRST_TROUBLE, _LONGEST_TROUBLE = 60.0, 3600.0
-# Before what is new is learned from, a tenant has so many turns with the judge at most, and the last turn begins within
-# so many seconds; or as many as learning took the last time, if that is longer: judging has half of the time.
+# A tenant is judged for so many turns at most, or for so many seconds, or for as long as the last learning took if that
+# is longer; then the worker learns.
 _TURNS = 4
 _LONGEST_TURNS = 60.0
 
@@ -67,7 +67,7 @@ class Worker:
 
         tenants: The tenants that it works for; None is all.
 
-        scope: What is fitted: ``auto``, ``global``, ``task`` or ``query``.
+        scope: What is fitted: ``auto``, ``global``, ``local``, ``task`` or ``query``.
 
         budget: Caps on what judging may cost in a day (UTC), over all judges, workers and restarts of the store.
 

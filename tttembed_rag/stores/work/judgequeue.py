@@ -219,7 +219,7 @@ class JudgeQueue:
             row = connection.execute(asks).first()
         if row is not None and not row[1]:
             return int(row.id)
-        with self._database.write("forgetting") as connection:  # writers of before do not know that it asks
+        with self._database.write("forgetting") as connection:  # concurrent writers may not have seen this judge yet
             number = _start_asking(connection, judge)
         while self._count_some(number):
             pass
