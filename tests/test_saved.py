@@ -57,7 +57,7 @@ def test_a_store_can_be_named_by_a_variable(published, monkeypatch):
     monkeypatch.setenv("MY_STORE", published)
     expected = offsets_of(task="billing").apply(vector_of("wool").tolist(), task="billing")
 
-    assert steering_of("env:MY_STORE", scope="billing").apply(vector_of("wool").tolist(), "wool") == expected
+    assert steering_of("env:MY_STORE", task="billing").apply(vector_of("wool").tolist(), "wool") == expected
 
 
 def test_a_variable_that_is_not_set_is_named(monkeypatch):
@@ -74,7 +74,7 @@ def test_a_query_is_answered_without_its_store(store, monkeypatch, tmp_path, cap
     monkeypatch.delenv("MY_STORE", raising=False)
     monkeypatch.chdir(tmp_path)
 
-    served = steering_or_base(store, scope="billing").apply(vector_of("wool").tolist(), "wool")
+    served = steering_or_base(store, task="billing").apply(vector_of("wool").tolist(), "wool")
 
     assert served == vector_of("wool").tolist()
     assert "base vectors are served" in caplog.text

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tttembed_rag import InputError, RewardError, context
 from tttembed_rag.capture import Known, Log
 from tttembed_rag.embedders import CachedEmbedder, Embedder, FrameworkEmbedder, VectorCache
-from tttembed_rag.judges import Forecasting, check_judge, rewards_of
+from tttembed_rag.judges import Forecasting, check_judge, checked_rewards
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.testing import FakeClock, FakeEmbedder, FakeJudge, FakeLog, word_overlap
@@ -59,9 +59,11 @@ class TestJudge:
         judge = FakeJudge(lambda _, text: None if text == "?" else float(text), scale="rubric:0,5")
 
         assert judge.score("q", ["5", "?"]) == [5.0, None]
-        assert rewards_of(judge, judge.score("q", ["5", "1", "?"])) == pytest.approx([1.0, 0.2, np.nan], nan_ok=True)
+        assert checked_rewards(judge, judge.score("q", ["5", "1", "?"])) == pytest.approx(
+            [1.0, 0.2, np.nan], nan_ok=True
+        )
         with pytest.raises(RewardError, match="rubric:0,5"):
-            rewards_of(judge, judge.score("q", ["7"]))
+            checked_rewards(judge, judge.score("q", ["7"]))
 
     def test_a_budget_holds_it(self):
         """It uses exactly what it forecasts, so that caps on tokens can be tested."""

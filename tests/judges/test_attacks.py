@@ -7,7 +7,7 @@ import re
 import pytest
 import torch
 
-from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNoJudge, rewards_of
+from tttembed_rag.judges import CrossEncoderJudge, HttpJudge, RubricJudge, YesNoJudge, checked_rewards
 from tttembed_rag.judges.documents import readable
 from tttembed_rag.judges.yesno import PREFIX, SUFFIX
 
@@ -194,7 +194,7 @@ def test_servers_get_valid_bounded_text(serve):
 def test_no_document_has_more_than_one_vote():
     """Whatever a judge was talked into, a reward stays in [0, 1]; a grade off the rubric is no grade."""
     judge = RubricJudge(lambda _: "Score: 9", model="bribed")
-    rewards = rewards_of(judge, [*judge.score(QUERY, ["a"]), 5.0])
+    rewards = checked_rewards(judge, [*judge.score(QUERY, ["a"]), 5.0])
 
     assert str(rewards.tolist()) == "[nan, 1.0]"
 

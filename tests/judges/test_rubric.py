@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tttembed_rag import InputError, JudgeError
-from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, rewards_of
+from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, checked_rewards
 from tttembed_rag.judges.rubric import grade_of
 from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
 
@@ -64,7 +64,7 @@ def test_a_grade_is_a_fifth_of_a_reward():
     """Reward = grade / 5, as in the paper."""
     judge = RubricJudge(careful, model="careful")
 
-    assert rewards_of(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [1.0, 0.0]
+    assert checked_rewards(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [1.0, 0.0]
 
 
 def test_passes_the_probe():

@@ -17,8 +17,8 @@ from tttembed_rag.judges import (
     RubricJudge,
     YesNoJudge,
     check_judge,
+    checked_rewards,
     open_judge,
-    rewards_of,
 )
 from tttembed_rag.testing import FakeJudge
 
@@ -135,7 +135,7 @@ def test_an_unbounded_scale_is_refused_by_rewards(some_rewards):
 
 def test_rewards_keep_what_was_not_judged_apart():
     """Not judged is NaN, never zero."""
-    rewards = rewards_of(fixed("rubric:0,5"), [5.0, None, 0.0])
+    rewards = checked_rewards(fixed("rubric:0,5"), [5.0, None, 0.0])
 
     assert rewards[[0, 2]].tolist() == [1.0, 0.0]
     assert np.isnan(rewards[1])

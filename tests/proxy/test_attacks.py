@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
-from tttembed_rag.proxy import Sender, Senders
+from tttembed_rag.proxy import Caller, Callers
 
 
 def test_a_caller_who_offers_another_protocol_is_steered(proxied, tools):
@@ -62,9 +62,9 @@ def test_an_upstream_with_a_secret_is_refused_without_it(tmp_path, tools, upstre
 @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
 def test_a_callers_key_stays_with_the_proxy(proxied, service, header):
     """Where the proxy sends its own key to the service, the service is not sent the caller's beside it."""
-    senders = Senders({"callers-key": Sender("acme")})
+    callers = Callers({"callers-key": Caller("acme")})
     value = "Bearer callers-key" if header == "authorization" else "callers-key"
-    proxied(senders=senders, upstream_key="ours").post(
+    proxied(callers=callers, upstream_key="ours").post(
         "/v1/embeddings", json={"model": "small", "input": "a"}, headers={header: value}
     )
 

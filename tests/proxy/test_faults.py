@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tttembed_rag import InputError, LiveOffsets
-from tttembed_rag.proxy import Senders, proxy_app
+from tttembed_rag.proxy import Callers, proxy_app
 from tttembed_rag.serving import follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
@@ -234,4 +234,4 @@ def test_bad_options_are_refused(arguments, message):
 def test_an_empty_key_is_refused():
     """A key that nobody sends would be everybody's."""
     with pytest.raises(InputError, match="keys: expected API keys, got an empty one"):
-        Senders({"": None})
+        Callers({"": None})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets
-from tttembed_rag.proxy import Sender, Senders
+from tttembed_rag.proxy import Caller, Callers
 
 QUERY = {"x-ttt-role": "query"}
 
@@ -127,8 +127,8 @@ def test_cohere_says_its_role_itself(proxied, bare, tools):
 def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, tools):
     """Each of the three names the task; the header comes first."""
     live = LiveOffsets(tools.offsets_of(task="billing"))
-    senders = Senders({"k1": Sender(task="billing"), "k2": Sender(task="other")}, task="billing")
-    client = proxied(live, senders=senders)
+    callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
+    client = proxied(live, callers=callers)
 
     asked = [
         QUERY,
@@ -146,7 +146,7 @@ def test_a_tenant_comes_from_its_key_alone(proxied, tools):
     """Where keys are mapped no header reaches another tenant's offsets; without keys the header names the tenant."""
     live = LiveOffsets()
     live.for_tenant("acme").publish(tools.offsets_of())
-    mapped, open_ = proxied(live, senders=Senders({"k1": Sender("acme")})), proxied(live)
+    mapped, open_ = proxied(live, callers=Callers({"k1": Caller("acme")})), proxied(live)
     named = QUERY | {"x-ttt-tenant": "acme"}
 
     versions = [
@@ -161,7 +161,7 @@ def test_a_tenant_comes_from_its_key_alone(proxied, tools):
 
 def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
     """A known key is replaced by the service's; an unknown one is sent on, for the service to refuse."""
-    client = proxied(senders=Senders({"k1": Sender("acme")}), upstream_key="secret")
+    client = proxied(callers=Callers({"k1": Caller("acme")}), upstream_key="secret")
 
     for key in ("k1", "k2"):
         ask(client, QUERY | {"authorization": f"Bearer {key}", "x-ttt-task": "billing"})

@@ -53,7 +53,7 @@ class TextVectors:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
-        """The same sources with nothing remembered: what a copy, or another process, starts with."""
+        """Where vectors come from, with nothing remembered: a copy, or another process, starts with it."""
         return partial(TextVectors, self._known, stored=self._stored, capacity=self._capacity), ()
 
     def note(self, ids: Iterable[tuple[str, str | None]]) -> None:
@@ -74,7 +74,7 @@ class TextVectors:
     async def aof(
         self, texts: Sequence[str], aembed_documents: Callable[[list[str]], Awaitable[Sequence[ArrayLike]]]
     ) -> NDArray[np.float64]:
-        """The same with an async model."""
+        """Vectors (n, d) of texts, as `of` gives them, by an async model."""
         if self._stored is None:
             vectors, missing = self._without_model(texts)
         else:  # a store may be far away, and its lookup blocks

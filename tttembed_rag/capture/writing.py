@@ -27,12 +27,14 @@ _log = logging.getLogger(__name__)
 _BATCH = 200
 # Bytes of calls that are prepared together, but for the last.
 _BATCH_BYTES = 16 * 2**20
-# The same where texts may have to be embedded first: so that some are written every few seconds.
+# Calls that are prepared together where texts may have to be embedded first: some are written every few seconds.
 _EMBEDDED_BATCH = 4
 # Seconds for which calls are gathered, unless they fill a batch before: small transactions cost as much as large ones.
 _PAUSE = 0.2
-# The shortest and the longest wait for a store that is away, in seconds.
-_RETRY, _LONGEST_RETRY = 0.1, 5.0
+# Seconds until a store that is away is tried again for the first time.
+_RETRY = 0.1
+# Seconds until it is tried again at most: each wait is twice the one before.
+_LONGEST_RETRY = 5.0
 # How many calls came to which end.
 _OUTCOMES = ("written", "dropped", "sampled_out", "failed", "forgotten", "without_tenant")
 # Seconds without a written query after which a store is given up, when a log is closed.

@@ -13,7 +13,7 @@ from tttembed_rag.cli.group import counted, main
 from tttembed_rag.errors import require
 
 if TYPE_CHECKING:
-    from tttembed_rag.proxy import Sender
+    from tttembed_rag.proxy import Caller
     from tttembed_rag.serving.live import LiveOffsets
 
 _EXTRA = "serve"
@@ -59,16 +59,16 @@ def serve(
     NAME@query. Everything else passes as it came. POST /v1/steer steers vectors that are handed in.
     """
     uvicorn = require("uvicorn", _EXTRA)
-    from tttembed_rag.proxy import Senders, proxy_app
+    from tttembed_rag.proxy import Callers, proxy_app
 
     if (url is None) == (path is None):
         raise click.UsageError("expected either --store URL or --offsets FILE")
-    senders = Senders(dict(_caller(one) for one in keys), task=task)
+    callers = Callers(dict(_caller(one) for one in keys), task=task)
     own_key = None if upstream_key is None else _secret("--upstream-key", upstream_key)
     if own_key is not None and not keys:
         raise click.UsageError("--upstream-key: expected a --key for each caller who may use it, got none")
     live = _live(url, path, embedder)
-    app = proxy_app(upstream, live, model=model, senders=senders, upstream_key=own_key, limit=limit * 1_000_000)
+    app = proxy_app(upstream, live, model=model, callers=callers, upstream_key=own_key, limit=limit * 1_000_000)
     # The upstream's own Server and Date go out; a kept connection outlives the pauses of usual clients; a request that
     # offers another protocol, as all of Java's clients do, is read with its body by h11 alone.
     config = uvicorn.Config(
@@ -106,15 +106,15 @@ def _live(url: str | None, path: Path | None, embedder: str) -> LiveOffsets:
     return LiveOffsets.of(Published({"": Snapshot(offsets, None, embedder=learned_for)}), embedder=embedder)
 
 
-def _caller(given: str) -> tuple[str, Sender]:
+def _caller(given: str) -> tuple[str, Caller]:
     """The API key and its caller, of ENV=TENANT[/TASK]."""
-    from tttembed_rag.proxy import Sender
+    from tttembed_rag.proxy import Caller
 
     name, equals, whose = given.partition("=")
     if not (name and equals):
         raise click.UsageError(f"--key: expected ENV=TENANT[/TASK], got {given!r}")
     tenant, _, task = whose.partition("/")
-    return _secret("--key", name), Sender(tenant, task or None)
+    return _secret("--key", name), Caller(tenant, task or None)
 
 
 def _secret(option: str, name: str) -> str:

@@ -54,7 +54,7 @@ class Grid:
         return Grid(self.slots[rows], self.present[rows], self.rewards[rows], self.base[rows], padding)
 
     def only(self, present: NDArray[np.bool_]) -> Grid:
-        """The same grid with only some of its candidates *present*."""
+        """The grid with only some of its candidates *present*."""
         return replace(self, present=present, padding=_padding(present))
 
     def padded(self, logits: Float64) -> Float64:
@@ -112,7 +112,7 @@ class Loss:
         return Pull(losses, of_candidates, np.vecdot(of_candidates, products) / -squares, length, products)
 
     def take(self, rows: IntArray | slice) -> Loss:
-        """The same loss on some of the queries."""
+        """The loss on some of the queries."""
         return Loss(self.grid.take(rows), self.objective.take(rows), self.temperature)
 
 

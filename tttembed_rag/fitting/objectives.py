@@ -49,7 +49,7 @@ class Objective(Protocol):
         ...
 
     def take(self, rows: Rows) -> Objective:
-        """The same objective on some of the queries."""
+        """The objective on some of the queries."""
         ...
 
 
@@ -75,7 +75,7 @@ class KnowledgeDistillation:
         return losses, weights / total[..., None] - self.teacher
 
     def take(self, rows: Rows) -> KnowledgeDistillation:
-        """The same objective on some of the queries."""
+        """The objective on some of the queries."""
         return KnowledgeDistillation(self.teacher[rows], self.negentropy[rows])
 
 
@@ -94,7 +94,7 @@ class ReverseKL:
         return losses, student * (log_ratio - losses[..., None])
 
     def take(self, rows: Rows) -> ReverseKL:
-        """The same objective on some of the queries."""
+        """The objective on some of the queries."""
         return ReverseKL(self.log_teacher[rows])
 
 
@@ -127,7 +127,7 @@ class SoftmaxGRPO:
         return losses, student * pull.sum(axis=-1, keepdims=True) - pull
 
     def take(self, rows: Rows) -> SoftmaxGRPO:
-        """The same objective on some of the queries."""
+        """The objective on some of the queries."""
         return SoftmaxGRPO(self.advantage[rows], self.log_reference[rows], self.candidates[rows])
 
 

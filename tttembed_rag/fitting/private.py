@@ -85,7 +85,7 @@ class PrivateProblems:
 
     @classmethod
     def in_full_width(cls, rewards: Rewards, loss: Loss, ridge: float) -> PrivateProblems:
-        """The same problems in all d coordinates: Adam's path, unlike the optimum, depends on the basis."""
+        """The problems in all d coordinates: Adam's path, unlike the optimum, depends on the basis."""
         slots = loss.grid.slots
         candidates = rewards.doc_vectors[slots] / rewards.doc_norms[slots][:, :, None]
         coordinates = np.concatenate([rewards.queries.unit[:, None], candidates], axis=1).astype(np.float64)

@@ -30,7 +30,7 @@ class DataTerm(Protocol):
         ...
 
     def take(self, rows: IntArray) -> DataTerm:
-        """The same queries in some of the problems."""
+        """The queries in some of the problems."""
         ...
 
 
@@ -85,7 +85,7 @@ class Block:
                 yield slice(first, first + some), slice(row, row + queries)
 
     def take(self, rows: IntArray) -> Block:
-        """The same queries in some of the problems."""
+        """The queries in some of the problems."""
         return replace(self, weights=self.weights[rows])
 
 

@@ -327,5 +327,5 @@ class Problem(Protocol):
         ...
 
     def take(self, rows: IntArray) -> Problem:
-        """The same problem restricted to some of the G minimisations."""
+        """The problem restricted to some of the G minimisations."""
         ...

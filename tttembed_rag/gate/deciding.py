@@ -218,8 +218,8 @@ def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, wh
 def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal | None) -> tuple[Case, list[Offset]]:
     """The *proposing* offsets of *task*, at most one of them published, and the case that they were learned from.
 
-    A document that the one to be published would lift into everybody's list, although its rewards do not depend on the
-    query, is taken as unjudged, and all are learned again.
+    The chosen offset may lift a document into most lists although its rewards do not depend on the query. The rewards
+    of such documents are dropped, and the offsets are fitted again.
     """
     exposure, best, verdicts = None, None, list[Evidence]()
     withheld, risen = list[int](), list[int]()
@@ -231,7 +231,7 @@ def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal
         if best is None:
             break
         exposure = exposure or Exposure.of(case.given)
-        # One that rises without any reward of its own is lifted by what others say of its like.
+        # A document without rewards may rise because similar ones were rewarded.
         risen = exposure.risen(case.rewards, case.voices, best.held_out)
         unasked = [document for document in risen if document not in withheld and exposure.unasked(document)]
         if not unasked:

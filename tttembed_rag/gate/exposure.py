@@ -93,10 +93,10 @@ class Exposure:
     def unasked(self, document: int) -> bool:
         """Whether the rewards of a document do not depend on what is asked.
 
-        Their variance is a small part of all, or they are the larger the further the query lies from the document: no
-        judge that reads both says that, but whoever wants it in lists where it has no business. Where the declared
-        judge says nothing of it, sources alone are not believed either. A document with few rewards rises by those of
-        others, which say the same of many.
+        Their variance is a small part of all, or they are the larger the further the query lies from the document. A
+        judge that reads query and document does not reward so; a source that plants a document does. Where the
+        declared judge says nothing of the document, the sources alone are not believed. A document with few rewards
+        is not asked about: it rises by the rewards of similar ones.
         """
         pairs = np.flatnonzero(self.document == document)
         mine = self.rewards.values[pairs]

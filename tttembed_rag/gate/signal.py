@@ -41,9 +41,9 @@ class Signal:
 
         contradicts_p: One-sided p-value of the disagreement.
 
-        reads_query_p: The same, rewards permuted within documents.
+        reads_query_p: One-sided p-value of the agreement with the retriever, rewards permuted within documents.
 
-        power_p: The second p-value that a judge of the retriever's own opinion would reach with as many rewards.
+        power_p: `reads_query_p` of a judge that copies the retriever: a large value means that the test has no power.
 
         recurring: Pairs of documents that were judged for two queries or more.
 

@@ -3,7 +3,15 @@
 from tttembed_rag.judges.anthropicchat import AnthropicChat
 from tttembed_rag.judges.calibration import CalibratedJudge, Calibration
 from tttembed_rag.judges.chat import LocalChat
-from tttembed_rag.judges.contract import Blocking, Forecasting, Judge, Scores, check_judge, checked_judge, rewards_of
+from tttembed_rag.judges.contract import (
+    Blocking,
+    Forecasting,
+    Judge,
+    Scores,
+    check_judge,
+    checked_judge,
+    checked_rewards,
+)
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
 from tttembed_rag.judges.gemini import Gemini
@@ -38,8 +46,8 @@ __all__ = [
     "YesNoJudge",
     "check_judge",
     "checked_judge",
+    "checked_rewards",
     "fingerprint_of",
     "open_judge",
     "pair_key",
-    "rewards_of",
 ]

@@ -114,7 +114,7 @@ def side_by_side(calls: Sequence[Callable[[], ResultT]], concurrency: int) -> li
             raise
 
 
-def rewards_of(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:
+def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.float64]:
     """Rewards (n,) in [0, 1] by the judge's declared scale; NaN where it did not judge.
 
     Raises:
@@ -159,7 +159,7 @@ def check_probe(judge: Judge, scores: Sequence[float | None], *, margin: float =
     Raises:
         JudgeError: The difference is smaller than *margin*; the message shows both rewards.
     """
-    good, bad = rewards_of(judge, scores).tolist()
+    good, bad = checked_rewards(judge, scores).tolist()
     if not good - bad >= margin:  # NaN too
         raise JudgeError(
             f"{judge.fingerprint}: expected to tell a good from a bad document, got rewards {good:.3f} and {bad:.3f} "

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError
-from tttembed_rag.judges.contract import Judge, Scores, documents_per_call, forecast_of, rewards_of
+from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, documents_per_call, forecast_of
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.scales import Scale
@@ -54,6 +54,6 @@ class EnsembleJudge:
         return sum((forecast_of(judge, query, documents) for judge in self._judges), Usage())
 
     def _merged(self, columns: Sequence[Scores]) -> Scores:
-        rewards = [rewards_of(judge, column) for judge, column in zip(self._judges, columns, strict=True)]
+        rewards = [checked_rewards(judge, column) for judge, column in zip(self._judges, columns, strict=True)]
         merged: NDArray[np.float64] = self._merge(np.array(rewards), axis=0)
         return [None if np.isnan(value) else float(value) for value in merged]

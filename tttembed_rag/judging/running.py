@@ -17,7 +17,7 @@ from contextvars import copy_context
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, rewards_of
+from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, checked_rewards
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, Stop, event_loop
@@ -206,7 +206,7 @@ class Run:
         scores = [None if score is None else float(score) for score in answer]
         if len(scores) != len(call.documents):
             raise JudgeError(f"judge: expected {len(call.documents)} scores, got {len(scores)}")
-        rewards = rewards_of(self._judge, scores).tolist()
+        rewards = checked_rewards(self._judge, scores).tolist()
         if not call.probe:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
         return scores
@@ -251,7 +251,7 @@ class Run:
             for _, _, key in walk.reached
             if key in walk.answered and key not in self._rewards
         }
-        rewards_by_key = dict(zip(cached, rewards_of(self._judge, list(cached.values())).tolist(), strict=True))
+        rewards_by_key = dict(zip(cached, checked_rewards(self._judge, list(cached.values())).tolist(), strict=True))
         rewards_by_key |= self._rewards
         rewards: dict[str, dict[str, float]] = {}
         unjudged = 0

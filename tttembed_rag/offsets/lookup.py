@@ -117,6 +117,10 @@ class Offsets(Mapping[str, Offset]):
         """The offset that serves a query, or None for its base vector."""
         if query_id is not None and (offset := self.find_private(task, query_id)) is not None:
             return offset
+        return self.find_shared(task)
+
+    def find_shared(self, task: str | None = None) -> Offset | None:
+        """The offset that serves the queries of a task that have none of their own, or None for base vectors."""
         offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
         return offset if offset is not None and offset.served and offset.alpha > 0 else None
 
@@ -152,18 +156,21 @@ class Offsets(Mapping[str, Offset]):
         Raises:
             VectorError: A vector is NaN, infinite, zero or of another width.
         """
+        vectors = self._checked(X)
+        if vectors.ndim == 2 and (_several(task) or _several(query_id)):
+            return _as_it_came(X, vectors, self._apply_each(vectors, task, query_id))
+        return self.apply_found(X, self.find(_one("task", task), _one("query_id", query_id)))
+
+    def apply_found(self, X: Any, offset: Offset | None) -> Any:
+        """Query vectors with one *offset* of these added, as `apply` does with what it finds; None adds nothing."""
+        vectors = self._checked(X)
+        return _as_it_came(X, vectors, self._apply_all(vectors, offset))
+
+    def _checked(self, X: Any) -> FloatArray:
         vectors = as_floats("X", X)
         if vectors.ndim not in (1, 2) or vectors.shape[-1] != self._width:
             raise VectorError(f"X: expected shape (m, {self._width}) or ({self._width},), got {vectors.shape}")
-        if vectors.ndim == 2 and (_several(task) or _several(query_id)):
-            shifted = self._apply_each(vectors, task, query_id)
-        else:
-            shifted = self._apply_all(vectors, self.find(_one("task", task), _one("query_id", query_id)))
-        if not isinstance(X, np.ndarray):
-            return shifted.tolist()
-        if shifted is vectors:
-            return X.copy()
-        return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
+        return vectors
 
     def _apply_all(self, vectors: FloatArray, offset: Offset | None) -> FloatArray:
         if vectors.ndim == 1 and (shifted := self._apply_one(vectors, offset)) is not None:
@@ -241,6 +248,15 @@ class Offsets(Mapping[str, Offset]):
             return cls(offsets, width=width, settings=settings)
         except InputError as exc:
             raise file.damaged(name, exc) from exc
+
+
+def _as_it_came(X: Any, vectors: FloatArray, shifted: FloatArray) -> Any:
+    """What became of the *vectors* of X, as a list or in the type of the array that X is."""
+    if not isinstance(X, np.ndarray):
+        return shifted.tolist()
+    if shifted is vectors:
+        return X.copy()
+    return shifted.astype(X.dtype, copy=False) if X.dtype.kind == "f" else shifted
 
 
 def _check_offset(offset: Offset, width: int) -> None:

@@ -4,6 +4,6 @@ Private: may change without notice.
 """
 
 from tttembed_rag.proxy.app import proxy_app
-from tttembed_rag.proxy.senders import Sender, Senders
+from tttembed_rag.proxy.callers import Caller, Callers
 
-__all__ = ["Sender", "Senders", "proxy_app"]
+__all__ = ["Caller", "Callers", "proxy_app"]

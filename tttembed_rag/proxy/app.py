@@ -24,7 +24,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from tttembed_rag.proxy.senders import Sender, Senders
+from tttembed_rag.proxy.callers import Caller, Callers
 from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
@@ -47,7 +47,7 @@ def proxy_app(
     live: LiveOffsets,
     *,
     model: str,
-    senders: Senders | None = None,
+    callers: Callers | None = None,
     upstream_key: str | None = None,
     limit: int = 16_000_000,
 ) -> Starlette:
@@ -60,7 +60,7 @@ def proxy_app(
 
         model: Name of the model that the offsets were learned for; other models' vectors pass as they came.
 
-        senders: Finds tenant and task of a request; None takes them from its headers.
+        callers: Finds tenant and task of a request; None takes them from its headers.
 
         upstream_key: The service's API key, sent for callers whose key the proxy knows instead of theirs.
 
@@ -74,7 +74,7 @@ def proxy_app(
     if limit < 1:
         raise InputError(f"limit: expected > 0 bytes, got {limit}")
     behind = Upstream(upstream, key=upstream_key)
-    proxy = _Proxy(behind, live, model, senders or Senders(), limit)
+    proxy = _Proxy(behind, live, model, callers or Callers(), limit)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -93,17 +93,17 @@ def proxy_app(
 class _Proxy:
     """The three things the application does: forward, steer vectors that are handed in, and tell its state."""
 
-    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, senders: Senders, limit: int) -> None:
+    def __init__(self, upstream: Upstream, live: LiveOffsets, model: str, callers: Callers, limit: int) -> None:
         self._upstream = upstream
         self._live = live
         self._steering = Steering(live)
         self._model = model
-        self._senders = senders
+        self._callers = callers
         self._limit = limit
 
     async def forward(self, request: Request) -> Response:
         """The upstream's answer to a request, steered where that says that it holds queries."""
-        caller = self._senders.find(request.headers)
+        caller = self._callers.find(request.headers)
         if not (request.method == "POST" and is_embedding_path(request.url.path)):
             has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
             body = request.stream() if has_body else None
@@ -115,7 +115,7 @@ class _Proxy:
             return _relayed(answer, answer.parts(), _UNSTEERED)
         return await _while_connected(request, self._answered(request, read, caller))
 
-    async def _answered(self, request: Request, body: bytes, caller: Sender) -> Response:
+    async def _answered(self, request: Request, body: bytes, caller: Caller) -> Response:
         """The answer to an embedding request that was read as a whole."""
         path = request.url.path
         asked = asked_of(path, request.headers.get("x-ttt-role"), body)
@@ -136,7 +136,7 @@ class _Proxy:
         response.raw_headers.append((_VERSION, version))
         return response
 
-    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
+    async def _steered(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         """The answer to send, and the version that steered it."""
         try:
             if len(body) > _LONG:
@@ -146,7 +146,7 @@ class _Proxy:
             _log.exception("an answer of the upstream was not steered")
             return body, _BASE
 
-    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Sender) -> tuple[bytes, bytes]:
+    def _turned(self, path: str, asked: EmbeddingRequest, body: bytes, caller: Caller) -> tuple[bytes, bytes]:
         with _context(caller, len(asked.texts)):
 
             def turn(vector: Any, number: int) -> Any:
@@ -164,9 +164,9 @@ class _Proxy:
         read, rest = await _whole(request.stream(), self._limit)
         if rest is not None:
             return _refusal(413, f"expected a body of at most {self._limit} bytes, got more")
-        return await self._steered_here(read, self._senders.find(request.headers))
+        return await self._steered_here(read, self._callers.find(request.headers))
 
-    async def _steered_here(self, read: bytes, caller: Sender) -> Response:
+    async def _steered_here(self, read: bytes, caller: Caller) -> Response:
         try:
             fields = orjson.loads(read)
         except orjson.JSONDecodeError as error:
@@ -191,13 +191,13 @@ class _Proxy:
 
     async def status(self, request: Request) -> Response:
         """The version that the caller is served, why none is, and how old that knowledge is."""
-        caller = self._senders.find(request.headers)
+        caller = self._callers.find(request.headers)
         with _context(caller, 0):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
 
 
-def _context(caller: Sender, queries: int) -> context:
+def _context(caller: Caller, queries: int) -> context:
     """The context of a request with so many queries."""
     return context(task=caller.task, tenant=caller.tenant, query_id=caller.query_id if queries == 1 else "")
 

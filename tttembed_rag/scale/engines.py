@@ -15,8 +15,8 @@ from tttembed_rag.fitting.spreading import MapLike
 from tttembed_rag.scale.shards import Shard
 
 EXTRA = "ray"
-# How often an actor that died starts again and reads its shards again, before the fit is given up: one that dies for
-# want of memory would die for ever. Nodes that a cloud takes back are not counted by Ray.
+# How often an actor that died starts again, and a round is asked again, before the fit is given up: an actor that dies
+# for want of memory would die for ever. Nodes that a cloud takes back do not count as restarts.
 _RESTARTS = 20
 
 # What a method of each shard answers to what it is given, in the order of the shards: `each("evaluate", ...)`.
@@ -80,14 +80,22 @@ def _ray(engine: str) -> Iterator[Any]:
 def _pool(ray: Any, shards: int) -> Iterator[Callable[[Callable[[Shard], Any], Sequence[Shard]], list[Any]]]:
     """The map of actors, one for each CPU: each is given the same shards again; Ray replaces those that die."""
     each = ceil(shards / max(1, int(ray.cluster_resources().get("CPU", 0))))
-    lasting = {"max_restarts": _RESTARTS, "max_task_retries": _RESTARTS, "scheduling_strategy": "SPREAD"}
+    lasting = {"max_restarts": _RESTARTS, "scheduling_strategy": "SPREAD"}
     with require("ray.util.multiprocessing", EXTRA).Pool(ceil(shards / each), ray_remote_args=lasting) as pool:
-        try:
-            yield partial(pool.map, chunksize=each)
-        except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as exc:
-            raise TTTEmbedError(
-                f"engine: an actor died {_RESTARTS + 1} times (write more, smaller shards if memory is short): {exc}"
-            ) from exc
+
+        def spread(ask: Callable[[Shard], Any], some: Sequence[Shard]) -> list[Any]:
+            deaths = 0
+            while True:
+                try:
+                    return list(pool.map(ask, some, chunksize=each))
+                except (ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError) as exc:
+                    deaths += 1  # what it was asked is asked again: a shard that is read again answers the same
+                    if deaths > _RESTARTS:
+                        raise TTTEmbedError(
+                            f"engine: actors died {deaths} times (write more, smaller shards if memory is short): {exc}"
+                        ) from exc
+
+        yield spread
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import TextId
-from tttembed_rag.serving import queryids
+from tttembed_rag.offsets.values import Offset, TextId
 from tttembed_rag.serving.context import current_tenant
+from tttembed_rag.serving.queryids import private_offset
 from tttembed_rag.system import telemetry
 
 __all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets", "switched_off"]
@@ -69,12 +69,13 @@ class Snapshot:
             return cls(reason=SWITCHED_OFF)
         return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
 
-    def find_id(self, query: str, task: str | None, tenant: str) -> str | None:
-        """The id under which the offsets serve *query* of *tenant* a private one; None where they do not."""
-        if self.offsets is None:
+    def offset_of(self, query: str, task: str | None, tenant: str) -> Offset | None:
+        """The offset that serves *query* of *tenant*, its private one before its task's; None for its base vector."""
+        offsets, owner, text_id = self.offsets, self.owner, self.text_id
+        if offsets is None:
             return None
-        owner, text_id = self.owner, self.text_id
-        return queryids.find_id(self.offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+        found = private_offset(offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
+        return offsets.find_shared(task) if found is None else found
 
 
 _FOREIGN = Snapshot(reason="learned for another model")
@@ -88,11 +89,11 @@ class Source(Protocol):
         ...
 
     def status(self, tenant: str) -> Snapshot:
-        """The same, with the present age and error."""
+        """What *tenant* is served now, with the present age and error."""
         ...
 
     def closed(self) -> Source:
-        """A source that goes on serving what this one served last."""
+        """A frozen copy: it goes on serving what this source served last."""
         ...
 
 
@@ -108,7 +109,7 @@ class Published:
         self._writing = Lock()
 
     def __reduce__(self) -> tuple[type[Published], tuple[dict[str, Snapshot]]]:
-        """The same offsets in another process."""
+        """Copies the offsets into another process."""
         return Published, (self._snapshots,)
 
     def snapshot(self, tenant: str) -> Snapshot:
@@ -190,7 +191,7 @@ class LiveOffsets:
         return live
 
     def for_tenant(self, tenant: str | None) -> LiveOffsets:
-        """The same offsets for one *tenant*, whatever the caller's context says."""
+        """Live offsets of one *tenant*, whatever the caller's context says."""
         return self._same(tenant)(self._source)
 
     def _same(self, tenant: str | None) -> partial[LiveOffsets]:
@@ -199,7 +200,7 @@ class LiveOffsets:
         return partial(LiveOffsets.of, tenant=tenant, base_share=self._base_share, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The same in another process, which counts by itself."""
+        """Copies the live offsets into another process, which counts by itself."""
         return self._same(self._tenant), (self._source,)
 
     @property
@@ -213,8 +214,8 @@ class LiveOffsets:
         tenant = self._whose()
         return None if tenant is None else self._own(self._source.snapshot(tenant)).offsets
 
-    def find(self, query: str, task: str | None) -> tuple[Offsets | None, str | None]:
-        """What the tenant is served now, and the id of the private offset in it for *query*; None without one."""
+    def serving(self, query: str, task: str | None) -> tuple[Offsets | None, Offset | None]:
+        """What the tenant is served now, and the offset in it that serves *query*; None for its base vector."""
         tenant = self._whose()
         if tenant is None:
             self._without_tenant.add()
@@ -222,7 +223,7 @@ class LiveOffsets:
         if self._base_share and crc32(str(query).encode("utf-8", "replace")) < self._base_share * 2**32:
             return None, None
         now = self._own(self._source.snapshot(tenant))
-        return now.offsets, now.find_id(query, task, tenant)
+        return now.offsets, now.offset_of(query, task, tenant)
 
     @property
     def status(self) -> Snapshot:

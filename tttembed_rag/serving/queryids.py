@@ -1,16 +1,16 @@
-"""Under which id a query is learned from, and found again where the same text is asked once more."""
+"""The private offset of a query, by the ids under which it is found where the same text is asked once more."""
 
 from __future__ import annotations
 
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import TextId, named_for
+from tttembed_rag.offsets.values import Offset, TextId, named_for
 from tttembed_rag.serving.context import current_query_id
 
 
-def find_id(
+def private_offset(
     offsets: Offsets, query: str, task: str | None, *, tenant: str, owner: str, text_id: TextId | None
-) -> str | None:
-    """The id under which *offsets* of the tenant *owner* serve *query* a private offset; None where they do not.
+) -> Offset | None:
+    """The private offset that *offsets* of the tenant *owner* serve *query*; None where they serve none.
 
     Looked for in this order: the id that the caller's `context` gives, the text's id in the store, the text itself.
 
@@ -32,8 +32,7 @@ def find_id(
     said = current_query_id()
     hashed = [text_id(one) for one in (said, query) if one] if text_id is not None else []
     for one in (said, *hashed, query):
-        name = named_for(owner, tenant, one)
         # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
-        if one and "\0" not in one and offsets.find_private(task, name) is not None:
-            return name
+        if one and "\0" not in one and (found := offsets.find_private(task, named_for(owner, tenant, one))) is not None:
+            return found
     return None

@@ -53,7 +53,7 @@ TaskSource: TypeAlias = str | NamesTasks | Callable[[str], str | None] | Router 
 
 
 def checked_task(source: TaskSource) -> TaskSource:
-    """*source* as it came, or an InputError that names it ``context``."""
+    """*source* as it came, or an InputError that names it ``task``."""
     if not (source is None or isinstance(source, str | NamesTasks | Router) or callable(source)):
         raise InputError(
             f"task: expected a task key, wrapped embeddings, a function, a router or None, got {type(source).__name__}"
@@ -126,7 +126,7 @@ class Steering:
         self._missed: set[str] = set()
 
     def for_task(self, task: TaskSource) -> Steering:
-        """The same live offsets for another task."""
+        """Steering for another task, by the same live offsets."""
         other = Steering(self._live, task)
         other._logged, other._missed = self._logged, self._missed
         return other
@@ -145,14 +145,14 @@ class Steering:
         return self.applied(vector.tolist() if isinstance(vector, np.ndarray) else vector, query)
 
     def applied(self, base: Any, query: str) -> Any:
-        """The same for a vector that stays what it is: an array comes back as an array."""
+        """*base* (d,) with its offset, in the type that it came in: an array comes back as an array."""
         task = self.task_of(query, base)
-        offsets, query_id = self._live.find(query, task)
+        offsets, offset = self._live.serving(query, task)
         steered, served = base, False
         try:
             if offsets is not None:
-                steered = offsets.apply(base, task=task, query_id=query_id)
-                served = offsets.find(task, query_id) is not None
+                steered = offsets.apply_found(base, offset)
+                served = offset is not None
                 if not served:
                     self._check_is_held(offsets, task or DEFAULT_TASK)
         except VectorError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.contract import Judge, rewards_of
+from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
@@ -84,7 +84,7 @@ class ToolJudge:
         paid = self._queue.answers().get([pair for own in pairs.values() for pair in own.values()])
         return [
             {
-                key: float(rewards_of(self._judge, [score])[0])
+                key: float(checked_rewards(self._judge, [score])[0])
                 for key, pair in pairs.get((one.task, one.query_id), {}).items()
                 if pair in paid and (score := paid[pair].score) is not None
             }

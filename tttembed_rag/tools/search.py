@@ -162,7 +162,8 @@ class LearnedToolSearch:
         task = current_task() if task is None else task
         if vector is None or not len(index):
             raise InputError(f"query: expected a text that {self._embedder.fingerprint} embeds, got {query!r:.60}")
-        offsets, query_id = self._memory.live.find(query, task)
+        offsets, offset = self._memory.live.serving(query, task)
+        query_id = None if offset is None else offset.query_id
         requests = self._memory.requests(current_tenant(), len(vector))
         return explained(index, query, vector, offsets, requests, k=k, task=task, query_id=query_id)
 
@@ -303,9 +304,9 @@ class LearnedToolSearch:
     ) -> list[str]:
         index = self._index
         task = current_task() if task is None else task
-        offsets, query_id = self._memory.live.find(query, task)
+        offsets, offset = self._memory.live.serving(query, task)
         if vector is not None and offsets is not None:
-            vector = offsets.apply(vector, task=task, query_id=query_id)
+            vector = offsets.apply_found(vector, offset)
         scores = index.scores(query, vector, weight_of(offsets))
         if among is not None:
             allowed = np.array([index.rows[name] for name in among if name in index.rows], dtype=np.intp)

@@ -78,7 +78,7 @@ class TTTEmbeddings(Embeddings):
         return self._embeddings
 
     def for_task(self, task: TaskSource) -> TTTEmbeddings:
-        """The same embeddings and offsets for another task; cheap enough for every request."""
+        """A copy for another task, with these embeddings and offsets; cheap enough for every request."""
         other = copy(self)
         other._steering = self._steering.for_task(task)  # noqa: SLF001 - a copy of this very class
         return other

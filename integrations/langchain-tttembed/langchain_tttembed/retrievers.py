@@ -19,7 +19,7 @@ from langchain_tttembed.embeddings import TTTEmbeddings
 from langchain_tttembed.resolvers import ids_of, stored_vectors
 from tttembed_rag import InputError, context
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, checked_judge, rewards_of
+from tttembed_rag.judges import Judge, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class RewardRetriever(BaseRetriever):
         return TwoPass(
             steer=self.embeddings.steered,
             read=lambda document: document.page_content,
-            rewards=partial(rewards_of, self.judge),
+            rewards=partial(checked_rewards, self.judge),
             key=lambda document: document.id or document.page_content,
             record=self._record,
             logger=self._failures,

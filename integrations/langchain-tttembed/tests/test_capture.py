@@ -25,7 +25,7 @@ from langchain_tttembed import (
 
 from tttembed_rag import InputError, LiveOffsets, Offsets, context, fit
 from tttembed_rag.capture import RewardLog
-from tttembed_rag.judges import rewards_of
+from tttembed_rag.judges import checked_rewards
 
 WIDTH = 8
 TEXTS = [f"passage {i}" for i in range(6)]
@@ -265,7 +265,7 @@ async def test_any_chat_model_is_a_judge():
     """A chat model's grades become rewards, sync and async, and what has no verdict stays unjudged."""
     judge = chat_judge(FakeListChatModel(responses=["Good.\nScore: 4", "No idea."]), name="parrot")
 
-    assert rewards_of(judge, judge.score("q", ["a", "b"]))[0] == 0.8
+    assert checked_rewards(judge, judge.score("q", ["a", "b"]))[0] == 0.8
     assert judge.score("q", ["a", "b"]) == [4.0, None]
     assert await judge.ascore("q", ["a"]) == [4.0]
     assert judge.fingerprint.startswith("rubric:parrot@")

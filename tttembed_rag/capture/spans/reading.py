@@ -38,9 +38,12 @@ _REDACTED = "__REDACTED__"
 _DOCUMENTS = ("retrieval.documents", "reranker.output_documents")
 # What Haystack's instrumentation writes where a retriever was asked by a vector.
 _A_VECTOR = re.compile(r"<\d+-dimensional vector>")
-# Bytes of query vectors that are remembered at most, those of anything else, and what an entry takes beside its vector
-# or texts.
-_VECTORS_BYTES, _OTHER_BYTES, _ENTRY_BYTES = 128 * 2**20, 32 * 2**20, 400
+# Bytes of query vectors that are remembered at most.
+_VECTORS_BYTES = 128 * 2**20
+# Bytes of anything else that is remembered at most.
+_OTHER_BYTES = 32 * 2**20
+# Bytes that an entry takes beside its vector or texts.
+_ENTRY_BYTES = 400
 # Levels of attributes that are looked into.
 _DEEPEST = 20
 
@@ -168,7 +171,7 @@ class Reader:
 
     def _retrieved(self, span: Span, fields: dict[str, Any], documents: list[dict[str, Any]]) -> Retrieval | None:
         said = fields.get("gen_ai.retrieval.query.text") or _input(fields)
-        if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # that of the one text that was embedded, if it is one
+        if isinstance(said, str) and _A_VECTOR.fullmatch(said):  # then it is the trace's only embedded text
             embedded = self._embedded.get(span.trace_id) or frozenset()
             said = next(iter(embedded)) if len(embedded) == 1 else None
         query = self._whole(said)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Blocking, Scores, rewards_of
+from tttembed_rag.judges.contract import Blocking, Scores, checked_rewards
 from tttembed_rag.judges.documents import Screened, readable
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
@@ -113,7 +113,7 @@ class LineJudge(Blocking):
             return LineResult(None, failure="not a line of results")
         try:
             score, usage = self.single.read(_answer(record))
-            rewards_of(self.single, [score])
+            checked_rewards(self.single, [score])
         except _FailedError as exc:
             return LineResult(pair, failure=str(exc))
         except RewardError:

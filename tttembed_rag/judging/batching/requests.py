@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
 
-from tttembed_rag.judges.contract import rewards_of
+from tttembed_rag.judges.contract import checked_rewards
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.lines import LineJudge, LineResult
 from tttembed_rag.judging.batching.openbatch import OpenBatch
@@ -193,7 +193,7 @@ def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
         pairs, cached = pairs + len(keys), cached + sum(key in kept for key in keys)
         scored = [key in kept and kept[key].score is not None for key in keys]
         unjudged += sum(key in kept for key in keys) - sum(scored)
-        values = rewards_of(judge, [kept[key].score if key in kept else None for key in keys]).tolist()
+        values = checked_rewards(judge, [kept[key].score if key in kept else None for key in keys]).tolist()
         for (document, _), value, is_scored in zip(candidates, values, scored, strict=True):
             if is_scored:
                 rewards.setdefault(observation.query_id, {})[document] = value

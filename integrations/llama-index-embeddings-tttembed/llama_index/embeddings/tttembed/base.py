@@ -93,7 +93,7 @@ class TTTEmbedding(BaseEmbedding):
         return self._embed_model
 
     def for_task(self, task: TaskSource) -> TTTEmbedding:
-        """The same model and offsets for another task; cheap enough for every request."""
+        """A copy for another task, with this model and these offsets; cheap enough for every request."""
         other = self.model_copy()
         other._steering = self._steering.for_task(task)  # noqa: SLF001 - a copy of this very class
         return other

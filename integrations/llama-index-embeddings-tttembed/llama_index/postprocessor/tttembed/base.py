@@ -14,7 +14,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.judges import Judge, Scores, checked_judge, rewards_of
+from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         if self._judge is None or scores is None:
             self._log.observe(query, texts, task=task)
             return nodes[: self._top_n]
-        rewards = rewards_of(self._judge, scores)
+        rewards = checked_rewards(self._judge, scores)
         self._log.record(query, texts, scores, task=task, source=self._source)
         return rewarded(nodes, rewards.tolist())[: self._top_n]
 

@@ -17,7 +17,7 @@ from llama_index.postprocessor.tttembed.base import read_text
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.judges import Judge, checked_judge, rewards_of
+from tttembed_rag.judges import Judge, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class RewardRetriever(BaseRetriever):
         return TwoPass(
             steer=self._embed_model.steered,
             read=read_text,
-            rewards=partial(rewards_of, self._judge),
+            rewards=partial(checked_rewards, self._judge),
             key=lambda node: node.node_id,
             record=self._record,
             logger=self._failures,

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tttembed_rag.errors import InputError
 
-__all__ = ["Sender", "Senders"]
+__all__ = ["Caller", "Callers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sender:
+class Caller:
     """Where a request belongs.
 
     Attributes:
@@ -31,7 +31,7 @@ class Sender:
     known: bool = False
 
 
-class Senders:
+class Callers:
     """Finds the caller of a request.
 
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
@@ -44,18 +44,18 @@ class Senders:
         task: The task of requests that name none.
     """
 
-    def __init__(self, keys: Mapping[str, Sender] | None = None, *, task: str | None = None) -> None:
+    def __init__(self, keys: Mapping[str, Caller] | None = None, *, task: str | None = None) -> None:
         if keys and "" in keys:
             raise InputError("keys: expected API keys, got an empty one")
         self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
         self._task = task
 
-    def find(self, headers: Mapping[str, str]) -> Sender:
+    def find(self, headers: Mapping[str, str]) -> Caller:
         """The caller that sent *headers*, by their names in lower case."""
         if self._keys:
-            mapped = self._keys.get(_digest(_key(headers)), Sender())
+            mapped = self._keys.get(_digest(_key(headers)), Caller())
         else:
-            mapped = Sender(headers.get("x-ttt-tenant", ""))
+            mapped = Caller(headers.get("x-ttt-tenant", ""))
         task = headers.get("x-ttt-task") or mapped.task or self._task
         return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""))
 
