@@ -32,9 +32,8 @@ def forecast_by_batches(
     """The pairs that `judge_by_batches` would judge and their highest cost; nothing is asked."""
     judge = service.judge
     ahead = forecast(_at_price_of_batches(plan, service, books), judge, answers, probe=probe)
-    if (
-        probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers)
-    ):  # it is asked singly, at the whole price
+    if probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers):
+        # It is asked singly, at the whole price.
         usage = judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
         ahead = replace(ahead, usd=ahead.usd + plan.price.share(1.0 - judge.price).of(usage))
     return ahead
