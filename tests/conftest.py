@@ -406,3 +406,21 @@ class World:
 def world(planted):
     """120 queries with 8 candidates each."""
     return World(planted(120, strength=0.9, dtype=np.float32))
+
+
+@pytest.fixture
+def reranker(world, serve):
+    """Starts servers that speak Cohere's rerank protocol: `reranker(answer)`, answer(scores, n) -> what is said."""
+
+    def start(answer=None):
+        def respond(_, body, number):
+            scores = world.judged(body["query"], body["documents"])
+            said = answer(scores, number) if answer else scores
+            if isinstance(said, int):
+                return said, {}, b"{}"
+            return 200, {}, said if isinstance(said, bytes) else world.reply(said)
+
+        endpoint = serve(respond)
+        return endpoint.url.removeprefix("http://"), endpoint.asked
+
+    return start

@@ -1,0 +1,340 @@
+"""The worker takes back what fresh rewards speak against, and what another embedding model made worthless."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tests.workers import Meddled, actions, after, model, shuffled
+from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.worker import Probe, Worker
+
+
+class TestWithdrawing:
+    """What happens to a live version when evidence turns."""
+
+    def turned(self, world, store):
+        """A store with a live version, and twice as many rewards that mean nothing since."""
+        store.observe(world.served(range(20), judged=True), judge="j")
+        worker = Worker(store, scope="task", min_new=8)
+        assert actions(worker.round()) == ["published"]
+        return worker
+
+    def test_takes_two_fits_in_a_row(self, world, store):
+        """The first fit that supports nothing leaves the live version alone, the second serves base vectors."""
+        worker = self.turned(world, store)
+        dice = shuffled(world.rewards)
+        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
+        first, live = actions(worker.round()), store.registry.version()
+        store.observe(world.served(range(30, 40), judged=True, values=dice), judge="j")
+        second = actions(worker.round())
+
+        assert (first[-1], live.number) == ("kept", 1)
+        assert second[-1] == "withdrawn"
+        assert store.registry.version().served == 0
+
+    def test_evidence_in_between_ends_the_doubt(self, world, store):
+        """A fit that supports what is live starts the count anew."""
+        worker = self.turned(world, store)
+        dice = shuffled(world.rewards)
+        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
+        worker.round()
+        store.observe(world.served(range(60), judged=True), judge="j")
+        good = actions(worker.round())
+        store.observe(world.served(range(60), judged=True, values=dice), judge="j")
+        store.observe(world.served(range(60, 90), judged=True, values=dice), judge="j")
+
+        assert good[-1] == "published"
+        assert actions(worker.round())[-1] in ("kept", "rolled back")
+
+
+def harmful(world):
+    """Rewards under which what was learned from the world's own rewards is wrong."""
+    base = np.einsum("nkd,nd->nk", world.rewards.doc_vectors.reshape(120, 8, -1), world.rewards.query_vectors)
+    drawn = 2 * base - 0.5 * world.rewards.values.reshape(base.shape)
+    return (1 / (1 + np.exp(-4 * (drawn - drawn.mean())))).ravel()
+
+
+class TestRollback:
+    """Fresh rewards of live traffic have the last word."""
+
+    def test_what_fresh_rewards_contradict_is_taken_back(self, world, store):
+        """A version that lowers what users now want is gone after two looks, and base vectors are served."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker = Worker(store, scope="task", min_new=10_000)
+        Worker(store, scope="task").round()
+        bad, seen = harmful(world), []
+        for start in range(40, 120, 20):
+            store.observe(world.served(range(start, start + 20), judged=True, values=bad), judge="j")
+            seen += [action for action in actions(worker.round()) if action != "drifted"]
+
+        assert seen[:5] == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
+        assert store.registry.version().served == 0
+        assert "contradicted" in store.audit.lines()[0].detail
+
+    def test_the_same_evidence_does_not_publish_it_again(self, world, store):
+        """Until there is twice as much evidence, only what was served since the version's trial began counts."""
+        store.observe(world.served(range(60), judged=True), judge="j")
+        worker, patient = (Worker(store, scope="task", min_new=n) for n in (8, 10_000))
+        worker.round()
+        bad, seen = harmful(world), []
+        for rows in (range(60, 80), range(80, 100)):
+            store.observe(world.served(rows, judged=True, values=bad), judge="j")
+            seen += actions(patient.round())
+        store.observe(world.served(range(100, 119), judged=True, values=bad), judge="j")
+        (fewer,) = worker.round()
+        store.observe(world.served(range(60, 90), judged=True, values=bad, name="again"), judge="j")
+        (enough,) = worker.round()
+
+        assert seen[-2:] == ["rolled back", "learned nothing"]
+        assert "learned from 59 queries" in fewer.steps[-1].detail
+        assert "learned from 149 queries" in enough.steps[-1].detail
+
+    def test_a_version_that_helps_stays(self, world, store):
+        """Looks at a good version are told and change nothing; drift is on record."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task").round()
+        worker, seen, details = Worker(store, scope="task", min_new=10_000), [], []
+        for start in range(40, 120, 40):
+            store.observe(world.served(range(start - 5, start + 40), judged=True), judge="j")
+            (one,) = worker.round()
+            seen += one.actions
+            details.append(one.steps[0].detail)
+
+        assert seen == ["looked", "learned nothing"] * 2
+        assert [
+            f"on {n} queries that came after the version they test" in detail
+            for n, detail in zip((40, 80), details, strict=True)
+        ] == [True] * 2
+        assert store.registry.version().number == 1
+        assert [sorted(entry) for entry in json.loads(store.states.get("drift"))] == [["at", "queries", "rewards"]] * 2
+
+    def test_another_traffic_is_noticed(self, world, store):
+        """Queries about something else are on record as drift."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task").round()
+        moved = replace(world.rewards, query_vectors=world.rewards.query_vectors + 0.5)
+        store.observe(type(world)(moved).served(range(40, 80), judged=True), judge="j")
+
+        assert "drifted" in actions(Worker(store, scope="task").round())
+        assert "drift" in [line.action for line in store.audit.lines()]
+
+    def test_goes_back_to_the_version_before_if_that_still_helps(self, world, store):
+        """A bad version in between gives way to the good one before it."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        good = Worker(store, scope="task")
+        good.round()
+        offsets = store.registry.version().offsets
+        turned = [replace(offset, vector=-offset.vector) for offset in offsets.values()]
+        store.registry.publish(type(offsets)(turned, width=offsets.width), by="somebody")
+        worker, seen = Worker(store, scope="task", min_new=10_000), []
+        store.observe(world.served([119], judged=True), judge="j")
+        for start in range(40, 100, 20):
+            seen += actions(worker.round())
+            store.observe(world.served(range(start, start + 20), judged=True), judge="j")
+        seen += actions(worker.round())
+
+        assert "rolled back" in seen
+        assert store.registry.version().number == 1
+
+
+class TestProbe:
+    """A closed model that silently changes."""
+
+    def test_another_model_halts_until_enough_of_it_is_learned(self, world, store):
+        """Base vectors are served from the change on; rewards from before never mix with those after it."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        first = actions(worker.round())
+        now[0] = 2
+        changed, halted = actions(worker.round()), store.serving().halted
+        store.observe(world.served(range(40, 44), judged=True, name="new"), judge="j")
+        little = actions(worker.round())
+        store.observe(world.served(range(44, 80), judged=True, name="new"), judge="j")
+        enough = worker.round()
+
+        assert (first, changed, little) == (["published"], ["halted", "learned nothing"], ["learned nothing"])
+        assert halted.startswith("another embedding model")
+        assert actions(enough)[-2:] == ["published", "resumed"]
+        assert "learned from 40 queries" in enough[0].steps[-2].detail
+        assert store.serving().halted is None
+        assert store.registry.version().rewarded == 40
+
+    def test_the_old_model_back_again_resumes(self, world, store):
+        """What was learned for it is right again."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        seen = []
+        for now[0] in (1, 2, 1, 1):
+            seen += actions(worker.round())
+
+        assert store.serving().halted is None
+        assert [action for action in seen if action != "learned nothing"] == [
+            "published",
+            "halted",
+            "resumed",
+        ]
+
+    @pytest.mark.parametrize("reason", ["incident", ""])
+    def test_a_halt_by_a_person_stays(self, reason, world, store):
+        """Only a person undoes what a person did."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        store.registry.halt(by="anna", tenant="", note=reason)
+        for now[0] in (2, 1, 1):
+            worker.round()
+
+        assert store.serving().halted == reason
+
+    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store):
+        """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
+        now = [1]
+
+        def probed():
+            return Probe.of(model(now[0]), name="closed")
+
+        worker = Worker(store, scope="task", probe=probed)
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        incident = partial(store.registry.halt, by="anna", tenant="", note="incident")
+        registry = Meddled(store.registry, halted=after(store.registry.halted, incident))
+        held = []
+        for now[0] in (2, 1):
+            Worker(Meddled(store, registry=registry), scope="task", probe=probed).round()
+            held.append(store.registry.halted())
+
+        assert held[1] == "incident"
+        assert store.audit.lines()[0].by == "anna"
+
+    def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store):
+        """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        now[0] = 2
+        worker.round()
+        store.observe(world.served(range(40, 80), judged=True, name="new"), judge="j")
+        worker.round()
+        learned = store.serving()
+        store.registry.rollback(by="anna")
+        seen = [actions(worker.round()), actions(worker.round())]
+        store.registry.resume(by="anna", tenant="")
+        seen.append(actions(worker.round()))
+        store.registry.rollback(by="anna", to=learned.version.number)
+
+        assert learned.halted is None
+        assert [one[0] for one in seen] == ["halted", "learned nothing", "halted"]
+        assert actions(worker.round())[0] == "resumed"
+
+    @pytest.mark.parametrize("names", ["ABA", "ABCA"])
+    def test_a_declared_model_back_again_resumes(self, names, world, store):
+        """Whatever came in between, the model that the live version was learned for is served its offsets."""
+        now = [""]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(1), name=now[0]))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        for now[0] in names:
+            worker.round()
+
+        assert store.registry.halted() is None
+
+    @pytest.mark.slow
+    def test_a_third_model_is_served_what_is_learned_for_it(self, world, store):
+        """A halt whose reason has changed ends like any other of the worker's own."""
+        now = [""]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(1), name=now[0]))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        for now[0] in "ABC":
+            worker.round()
+        halted = store.registry.halted()
+        store.observe(world.served(range(40, 100), judged=True, name="new"), judge="j")
+
+        assert "'C'" in halted
+        assert actions(worker.round())[-2:] == ["published", "resumed"]
+        assert store.registry.halted() is None
+
+    def test_a_halt_of_all_hides_none_of_the_tenant(self, world, store):
+        """A model that changes while a person halts all is still not served when that is over."""
+        now = [1]
+        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
+        store.observe(world.served(range(40), judged=True), judge="j")
+        worker.round()
+        store.registry.halt(by="anna", note="incident")
+        now[0] = 2
+        worker.round()
+        store.registry.resume(by="anna")
+
+        assert store.registry.halted().startswith("another embedding model")
+
+    def test_who_ends_at_the_change_halts_the_next_time(self, world, store):
+        """A store that goes away as soon as the new model is written down has the halt already."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
+
+        def restarted(name, *arguments, **options):
+            store.states.set(name, *arguments, **options)
+            if name == "probe":
+                raise StoreUnavailable("restarted")
+
+        restarting = Meddled(store, states=Meddled(store.states, set=restarted))
+        with pytest.raises(StoreUnavailable):
+            Worker(restarting, scope="task", probe=lambda: Probe.of(model(2))).round()
+        Worker(store, scope="task", probe=lambda: Probe.of(model(2))).round()
+
+        assert store.registry.halted().startswith("another embedding model")
+
+    def test_vectors_of_another_width_are_learned_from(self, world, planted, store):
+        """What was learned for one model is not tried on vectors of the next."""
+        wider = type(world)(planted(50, width=2 * world.rewards.width, strength=0.9, dtype=np.float32))
+        worker = Worker(store, scope="task")
+        store.observe(world.served(range(40), judged=True, embedder="A"), judge="j")
+        first = actions(worker.round())
+        store.observe(wider.served(range(50), judged=True, name="new", embedder="B"), judge="j")
+
+        assert (first, actions(worker.round())) == (["published"], ["published"])
+        assert (store.registry.version().embedder, store.registry.version().width) == ("B", wider.rewards.width)
+
+    def test_a_model_that_hangs_is_left_behind(self, world, store):
+        """Judging goes on in the next round, and nothing is learned."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+        answers = threading.Event()
+        worker = Worker(store, probe=lambda: answers.wait(20), judge_seconds=0.2)
+        (first,) = worker.round()
+        answers.set()
+
+        assert first.actions == ("not probed",)
+        assert "no answer within 0.2 s" in first.steps[0].detail
+
+    def test_a_model_that_hangs_takes_no_more_than_some_threads(self, world, store):
+        """However many rounds ask it."""
+        store.observe(world.served(range(4), judged=True), judge="j")
+        answers, asked = threading.Event(), []
+        worker = Worker(store, probe=lambda: asked.append(1) or answers.wait(20), judge_seconds=0.05)
+        rounds = [worker.round()[0] for _ in range(12)]
+        answers.set()
+
+        assert len(asked) == 8
+        assert "has not answered several calls of before" in rounds[-1].steps[0].detail
+
+    def test_a_model_out_of_reach_ends_the_round(self, world, store):
+        """Nothing is learned for a model nobody could ask; nothing breaks either."""
+        store.observe(world.served(range(40), judged=True), judge="j")
+
+        def refuse():
+            raise ConnectionError("refused")
+
+        (one,) = Worker(store, probe=refuse).round()
+
+        assert one.actions == ("not probed",)
+        assert "ConnectionError: refused" in one.steps[0].detail
