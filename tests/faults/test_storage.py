@@ -317,7 +317,7 @@ def test_a_clock_that_jumps(child, sqlite_url, rng, world, unsound):
         steps = [action for one in Worker(store, lease_seconds=0.3, scope="task").round() for action in one.actions]
 
         with store._database.read() as connection:
-            ends = connection.execute(select(schema.leases.c.expires)).scalar_one()
+            ends = connection.execute(select(schema.leases.c.expires)).scalar()  # None where no lease is held
 
         assert "standby" not in steps or ends <= time.time() + 3600.0  # a dead worker is waited for an hour at most
         assert store.counts().rewards >= 16 * len(writer.told)

@@ -38,12 +38,13 @@ def test_threads_and_scratch_files_change_no_bit(folder, vectors):
 
 def test_scratch_query_vectors_lie_in_a_file(folder):
     """They are mapped, and the file has no name."""
+    expected = Rewards.from_parquet(folder(3), part="part-00001.parquet")  # what pyarrow opens once is open by now
     before = set(Path("/proc/self/fd").iterdir())
     part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
 
     assert isinstance(part.query_vectors.base, np.memmap)
     assert part.query_vectors.base.filename is None
-    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
+    assert np.array_equal(part.query_vectors, expected.query_vectors)
     assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1
 
 
