@@ -3,8 +3,8 @@
 from tttembed_rag.tools.catalog import Card, cards_of
 from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
 from tttembed_rag.tools.learning import Lesson
-from tttembed_rag.tools.search import GROWTH, LearnedToolSearch
-from tttembed_rag.tools.turn import Turn, Turns, is_outage, sent_by
+from tttembed_rag.tools.search import GROWTH, LearnedToolSearch, Turn
+from tttembed_rag.tools.turns import Turns, is_outage, sent_by
 
 __all__ = [
     "GROWTH",

@@ -1,4 +1,4 @@
-"""`LearnedToolSearch`: names of tools for a request, better the more calls it was told of."""
+"""`LearnedToolSearch`: names of tools for a request, better the more calls it was told of; and an agent's `Turn`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from tttembed_rag.tools.explaining import ToolExplanation, explained
 from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
 from tttembed_rag.tools.learning import FAILED, SUCCEEDED, Lesson, learn, usable, weight_of
 from tttembed_rag.tools.memory import CallMemory, InProcess, InStore, PastRequest
-from tttembed_rag.tools.turn import Turn
 from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
@@ -328,6 +327,55 @@ class LearnedToolSearch:
         with self._remembering:
             self._vectors[query] = vector
         return vector
+
+
+class Turn:
+    """Searches and calls of one turn of an agent.
+
+    An agent that finds nothing searches again in other words. These searches are one request, known by its first
+    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
+    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
+    also where a later call of it fails.
+
+    Args:
+        search: The search.
+
+        task: The task key of its requests; None is the caller's `context`.
+    """
+
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
+        self._search = search
+        self._task = task
+        self._request = ""
+        self._listed: set[str] = set()
+        self._worked: set[str] = set()
+
+    def search(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
+        """Names of the best tools for *query*, best first."""
+        return self.note(query, self._search(query, k, task=self._task, among=among))
+
+    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
+        """The same, without holding up the event loop."""
+        return self.note(query, await self._search.asearch(query, k, task=self._task, among=among))
+
+    def note(self, query: str, names: list[str]) -> list[str]:
+        """Note that *names* were listed for *query*, and give them back."""
+        if not self._request or (self._worked and query != self._request):
+            self._request, self._listed, self._worked = query, set(), set()
+        self._listed.update(names)
+        return names
+
+    def listed(self, tool: str) -> bool:
+        """Whether the searches of the present request listed a tool."""
+        return tool in self._listed
+
+    def used(self, tool: str, succeeded: bool = True) -> None:
+        """Keep that *tool* was called, and whether it worked."""
+        if tool not in self._listed or tool in self._worked:
+            return
+        if succeeded:
+            self._worked.add(tool)
+        self._search.used(self._request, tool, succeeded, task=self._task)
 
 
 def _embedder(embed: Any) -> Embedder:

@@ -1,4 +1,4 @@
-"""One turn of an agent: what it searched, in which words, and which of the tools it called."""
+"""The turns of many agents at once, as a framework's hooks see them."""
 
 from __future__ import annotations
 
@@ -8,68 +8,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.serving.context import context, current_tenant, said
-
-if TYPE_CHECKING:
-    from tttembed_rag.tools.search import LearnedToolSearch
+from tttembed_rag.tools.search import LearnedToolSearch, Turn
 
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
 # Seconds within which a call without a session belongs to the last search that listed its tool.
 _FRESH = 600.0
-
-
-class Turn:
-    """Searches and calls of one turn of an agent.
-
-    An agent that finds nothing searches again in other words. These searches are one request, known by its first
-    words, until a tool has worked; a search in other words after that begins another request. A call of a tool that
-    the searches of the request did not list says nothing. A tool that has worked for a request stays a success there,
-    also where a later call of it fails.
-
-    Args:
-        search: The search.
-
-        task: The task key of its requests; None is the caller's `context`.
-    """
-
-    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
-        self._search = search
-        self._task = task
-        self._request = ""
-        self._listed: set[str] = set()
-        self._worked: set[str] = set()
-
-    def search(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
-        """Names of the best tools for *query*, best first."""
-        return self.note(query, self._search(query, k, task=self._task, among=among))
-
-    async def asearch(self, query: str, k: int = 5, *, among: Collection[str] | None = None) -> list[str]:
-        """The same, without holding up the event loop."""
-        return self.note(query, await self._search.asearch(query, k, task=self._task, among=among))
-
-    def note(self, query: str, names: list[str]) -> list[str]:
-        """Note that *names* were listed for *query*, and give them back."""
-        if not self._request or (self._worked and query != self._request):
-            self._request, self._listed, self._worked = query, set(), set()
-        self._listed.update(names)
-        return names
-
-    def listed(self, tool: str) -> bool:
-        """Whether the searches of the present request listed a tool."""
-        return tool in self._listed
-
-    def used(self, tool: str, succeeded: bool = True) -> None:
-        """Keep that *tool* was called, and whether it worked."""
-        if tool not in self._listed or tool in self._worked:
-            return
-        if succeeded:
-            self._worked.add(tool)
-        self._search.used(self._request, tool, succeeded, task=self._task)
 
 
 class Turns:
