@@ -12,8 +12,9 @@ from tttembed_rag.errors import (
     VectorError,
 )
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Certificate, Evidence, Offset
+from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import context, current_task

@@ -204,5 +204,5 @@ def served():
 def spec(batch_server, monkeypatch):
     """The judge behind the server; a worker looks at its batches in every round."""
     monkeypatch.setenv("BATCH_KEY", "secret")
-    monkeypatch.setattr(exchange, "_LOOK_SHARE", 0.0)
+    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
     return f"openai:tiny?url={batch_server.url}&key=BATCH_KEY"

@@ -132,7 +132,7 @@ class GeminiHandler(BaseHTTPRequestHandler):
 def gemini(monkeypatch, running):
     """A running server."""
     monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.setattr(exchange, "_LOOK_SHARE", 0.0)
+    monkeypatch.setattr(exchange, "_POLL_SHARE", 0.0)
     return running(GeminiServer())
 
 

@@ -17,8 +17,9 @@ from tttembed_rag.fitting.recipe import _SETTINGS, Recipe
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.solver import Problem, Solution
 from tttembed_rag.fitting.spreading import spread
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Scope
+from tttembed_rag.offsets.values import Certificate, Offset, Scope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

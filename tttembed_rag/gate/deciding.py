@@ -57,8 +57,9 @@ from tttembed_rag.gate.thresholds import (
     Question,
 )
 from tttembed_rag.gate.voices import strongest
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Evidence, Offset, Scope, check_scope
+from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.gpu import Device
 

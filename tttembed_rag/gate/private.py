@@ -9,7 +9,8 @@ import numpy as np
 from tttembed_rag.fitting.scopes import private_offsets
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.thresholds import ALONE, AUDITED, LEVEL, PUBLISHED, Question
-from tttembed_rag.offsets.values import Evidence, Offset
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.checks import FloatArray
 
 

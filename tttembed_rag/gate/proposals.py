@@ -13,7 +13,8 @@ from tttembed_rag.fitting.scopes import local_offset, scope_weights, shared_offs
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import LOOSER, RIDGE_STEP, TYPICAL_FALL
-from tttembed_rag.offsets.values import Evidence, Offset, Scope
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias, TypeVar, get_args
 import numpy as np
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
+from tttembed_rag.offsets.evidence import Evidence, Verdict
 from tttembed_rag.offsets.kernel import KernelMap
-from tttembed_rag.offsets.values import Certificate, Evidence, Offset, Verdict
+from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
 ItemT = TypeVar("ItemT")

@@ -28,8 +28,9 @@ from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
 from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP
+from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import AnyScope, Evidence, Offset
+from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.parquet import parts
 from tttembed_rag.scale.engines import Each, check_engine, opened_engine

@@ -20,7 +20,8 @@ from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.private import private_around
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.gate.voices import heard
-from tttembed_rag.offsets.values import Evidence, Offset
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import IntArray

@@ -1,4 +1,4 @@
-"""The steps of a batch, from when it is written down to when it is struck off.
+"""The steps of a batch, from when it is written down to when it is struck off, and how often it is polled.
 
 A process may be killed between any two of them:
 
@@ -31,8 +31,8 @@ from tttembed_rag.system.terminal import printable
 
 _log = logging.getLogger(__name__)
 
-# Seconds between looks at a batch: a share of its age, up to the longest.
-_LOOK_SHARE, _LONGEST_LOOK = 0.1, 60.0
+# Seconds between polls of a batch: a share of its age, up to the longest.
+_POLL_SHARE, _POLL_SECONDS = 0.1, 60.0
 
 
 class NeverMadeError(RefusedError):
@@ -86,7 +86,7 @@ class Exchange:
 
     def pause(self, batch: OpenBatch) -> float:
         """Seconds that should pass between two looks at *batch*: the older it is, the longer, up to a minute."""
-        return min(_LONGEST_LOOK, _LOOK_SHARE * max(0.0, self._books.now() - batch.at))
+        return min(_POLL_SECONDS, _POLL_SHARE * max(0.0, self._books.now() - batch.at))
 
     def look(self, batch: OpenBatch) -> ServiceBatch | None:
         """The batch at its service once it has ended; None before, and where it was never made and is struck off.

@@ -1,0 +1,75 @@
+"""What held-out rewards say an offset does, and the one line that people read of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
+# Withheld documents that are named in a line.
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What held-out rewards say an offset does.
+
+    Attributes:
+        n: Rewarded queries the gain was measured on.
+
+        gain: Change of nDCG@10 that is expected of queries which were not rewarded, from how much the loss of held-out
+            rewarded queries falls; None where it was not measured.
+
+        interval: 90 % interval of that change; None where it was not measured.
+
+        verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
+
+        reason: The verdict in words a person understands.
+
+        needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
+            gain holds; None where that is unknown or nothing is open.
+
+        code: Stable name of the question that decided, such as ``TTT-G06``; empty where no gate was asked.
+
+        withheld: Documents that were taken as unjudged: they would have risen into the lists of many queries, whatever
+            was asked (``TTT-G10``).
+
+        risen: Documents that rise into the lists of many queries.
+
+        sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
+
+        trust: The factor in [0, 1] on what is served: how far the trusted labels of an audit confirm the judge's order;
+            1 without an audit. It is part of *alpha*, or of the vectors of a local or private offset.
+    """
+
+    n: int
+    gain: float | None
+    interval: tuple[float, float] | None
+    verdict: Verdict
+    reason: str
+    needed: int | None = None
+    code: str = ""
+    withheld: tuple[str, ...] = ()
+    risen: tuple[str, ...] = ()
+    sources: int = 0
+    trust: float = 1.0
+
+    def __str__(self) -> str:
+        held_out = ""
+        if self.gain is not None and self.interval is not None:
+            low, high = self.interval
+            held_out = f"held-out gain {self.gain:+.3f} [{low:+.3f}, {high:+.3f}], "
+        more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
+        code = f" [{self.code}]" if self.code else ""
+        from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
+        without = f"; without the rewards of {_few(self.withheld)} [TTT-G10]" if self.withheld else ""
+        risen = f"; into many lists rises {_few(self.risen)}" if self.risen else ""
+        trust = f"{self.trust:.2f}"
+        shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
+        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{risen}{without}{code}"
+
+
+def _few(names: tuple[str, ...]) -> str:
+    """The first of *names*, and how many more there are."""
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
