@@ -5,6 +5,7 @@ import pickle
 
 from tttembed_rag.serving import FailureLog
 from tttembed_rag.testing import FakeClock
+from tttembed_rag.vectors.asked import vectors_from
 
 
 def fail(failures, *arguments):
@@ -22,6 +23,22 @@ def test_the_first_failure_is_one_line(caplog):
     [record] = caplog.records
     assert record.getMessage() == "'q': not judged: TimeoutError: the judge is away"
     assert (record.levelno, record.exc_info) == (logging.ERROR, None)
+
+
+def test_words_of_a_model_are_not_logged(caplog):
+    """They may repeat a text: an error has its kind and its place, one of ours what it says without them."""
+
+    def embed(text):
+        raise ValueError(text)
+
+    for error in (lambda: embed("a question"), lambda: vectors_from("embed", embed, "a question")):
+        try:
+            error()
+        except Exception:  # noqa: BLE001 - both kinds
+            FailureLog(logging.getLogger("it")).exception("not embedded")
+
+    assert "a question" not in caplog.text
+    assert caplog.text.count(f"ValueError ({__file__}:") == 2
 
 
 def test_later_ones_are_counted(caplog):

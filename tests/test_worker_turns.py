@@ -111,8 +111,11 @@ class TestRefusedQueries:
 
         assert [store.counts(tenant).rewards for tenant in ("first", "second")] == [30 * 4, 30 * 4]
 
-    def test_they_are_set_aside_and_the_reason_is_told(self, store, rng):
-        """Neither a later round nor another worker asks before the time, none backs off, nothing is declined."""
+    def test_they_are_set_aside_and_the_reason_is_told(self, store, rng, caplog):
+        """Neither a later round nor another worker asks before the time, none backs off, nothing is declined.
+
+        The words of the judge, which may repeat a query, are in the store alone.
+        """
         store.observe(served(rng, 20, word="refused"))
         judge = Choosy(refuses("refused"))
         worker = Worker(store, judge)
@@ -123,7 +126,8 @@ class TestRefusedQueries:
         Worker(store, judge).round()
 
         assert said[0][0][0] == "not judged"
-        assert "pairs without an answer are asked about again later: choosy@1: ValueError: too long" in said[0][0][1]
+        assert "pairs without an answer are asked about again later: choosy@1: ValueError:" in said[0][0][1]
+        assert "too long" not in said[0][0][1] + caplog.text
         assert [action for action, _ in said[1]] == ["learned nothing"]
         assert (early, judge.about("refused")) == (20, 40)
         assert waits(store) == 20 * 4
@@ -175,7 +179,7 @@ class TestRefusedQueries:
         Worker(store, judge).round()
 
         assert (before.rewards, before.waiting) == (0, 30)
-        assert "413 Request Entity Too Large" in rounds[0].steps[0].detail
+        assert rounds[0].steps[0].detail.endswith("expected an answer, got 413")
         assert store.counts("").rewards == 30
 
     def test_one_failure_is_not_enough(self, store, rng):
@@ -248,7 +252,7 @@ class TestRefusedQueries:
 
         assert store.counts("").rewards == 20 * 4
         assert [why for _, why, _ in store.judge_queue.failures()] == [
-            "choosy@1: CancelledError: ",
+            "choosy@1: CancelledError:",
             "choosy@1: SystemExit: 3",
         ]
 

@@ -18,6 +18,7 @@ TTTEmbedError
 
 from __future__ import annotations
 
+import traceback
 from importlib import import_module
 from types import ModuleType
 
@@ -36,12 +37,23 @@ __all__ = [
     "Superseded",
     "TTTEmbedError",
     "VectorError",
+    "raised",
     "require",
 ]
 
 
 class TTTEmbedError(Exception):
-    """Root of every exception this package raises on purpose."""
+    """Root of every exception this package raises on purpose.
+
+    Args:
+        brief: What went wrong; logs have this and no more.
+
+        said: What a model or a service said itself, which may repeat a text of a user.
+    """
+
+    def __init__(self, brief: str = "", said: str = "") -> None:
+        super().__init__(f"{brief} {said}" if said else brief)
+        self.brief, self.said = brief, said
 
 
 class InputError(TTTEmbedError, ValueError):
@@ -94,6 +106,12 @@ class Superseded(StoreError):  # noqa: N818 (the same)
 
 class MissingExtraError(TTTEmbedError, ImportError):
     """An optional library is not installed; the message carries the install command."""
+
+
+def raised(error: BaseException) -> str:
+    """The kind of an *error* and the line of code that raised it, without its words, which may repeat a text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return type(error).__name__ + (f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else "")
 
 
 def check_text(name: str, value: object) -> None:

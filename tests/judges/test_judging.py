@@ -392,7 +392,7 @@ class TestFailure:
 
         def answer(_path, body, _n):
             if body["query"] == "query 1":
-                return 400, {}, {"message": "no"}
+                return 400, {}, {"message": f"no {body['query']} here"}
             return 200, {}, {"results": [{"index": i, "relevance_score": 0.5} for i in range(len(body["documents"]))]}
 
         judge, cache = HttpJudge(serve(answer).url, "cohere"), ScoreCache.open(None)
@@ -401,15 +401,17 @@ class TestFailure:
         assert {"q0", "q2", "q3"} == set(verdicts.rewards)
         assert verdicts.unjudged == 5
         assert "got 400" in caplog.text
+        assert "no query 1 here" not in caplog.text
         assert forecast(Plan(served()), judge, cache).cached == 15
 
     def test_three_failures_in_a_row_end_it(self, serve):
-        """A service that fails on and on is left alone, with its words as the reason."""
+        """A service that fails on and on is left alone for its status; its words stand beside each pair."""
         server = serve(lambda *_: (401, {}, {"message": "bad key"}))
         verdicts = judge_all(Plan(served(50)), HttpJudge(server.url, "cohere"), ScoreCache.open(None), concurrency=1)
 
         assert len(server.asked) == 3
-        assert "bad key" in verdicts.stopped
+        assert "got 401" in verdicts.stopped
+        assert "bad key" in str(next(iter(verdicts.failed.values())))
         assert verdicts.rewards == {}
 
     def test_scores_off_the_scale_are_never_kept(self):

@@ -261,5 +261,6 @@ def _report(
     if verdicts is not None:
         line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
         raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""
+        line += f"\nnot judged: {next(iter(verdicts.failed.values()))}" if verdicts.failed else ""
         line += f"\nstopped: {verdicts.stopped}; {raised}run again to continue" if verdicts.stopped else ""
     click.echo(line)

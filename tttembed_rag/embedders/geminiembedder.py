@@ -96,7 +96,7 @@ class GeminiEmbedder:
         try:
             client = client_of(model, base_url=base_url, timeout=timeout, patience=patience)
         except JudgeError as exc:
-            raise EmbedderError(str(exc)) from exc
+            raise EmbedderError(exc.brief, exc.said) from exc
         return cls(client, model, dimensions=dimensions, query_prefix=query_prefix, patience=patience)
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
@@ -127,7 +127,7 @@ class GeminiEmbedder:
                 width.checked(self._ask(partial(self._answer, group, config))) for group in requests(prefixed, _AT_ONCE)
             ]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
-            raise EmbedderError(str(exc)) from exc
+            raise EmbedderError(exc.brief, exc.said) from exc
         return np.concatenate(parts) if parts else unit_vectors(self._model, [], 0)
 
     def _answer(self, texts: Sequence[str], config: Any) -> FloatArray:

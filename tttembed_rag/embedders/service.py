@@ -169,7 +169,7 @@ class EmbeddingService:
                 for group in requests(prefixed, self._protocol.at_once)
             ]
         except JudgeError as exc:  # a request that was refused, or a service that stayed busy
-            raise EmbedderError(str(exc)) from exc
+            raise EmbedderError(exc.brief, exc.said) from exc
         return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], 0)
 
     def _answer(self, said: dict[str, Any], texts: list[str]) -> Any:

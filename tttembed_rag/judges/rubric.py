@@ -166,8 +166,8 @@ class RubricJudge:
             except TTTEmbedError:
                 raise
             except Exception as exc:  # the client of a model may raise anything
-                reason = f"{type(exc).__name__}: {exc}".partition("\n")[0]
-                raise JudgeError(f"{self._model}: expected an answer, got {reason}") from exc
+                brief = f"{self._model}: expected an answer, got {type(exc).__name__}:"
+                raise JudgeError(brief, f"{exc}".partition("\n")[0]) from exc
         answer = answers[0]
         if answer is not None and not isinstance(answer, str):
             raise JudgeError(f"{self._model}: expected an answer as text, got {type(answer).__name__}")

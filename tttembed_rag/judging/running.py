@@ -218,15 +218,15 @@ class Run:
 
     def _fail(self, call: JudgeCall, error: JudgeError) -> None:
         """Note a call that failed; several in a row put the judge in doubt."""
-        _log.warning("not judged: %s", error)
+        _log.warning("not judged: %s", error.brief)
         self._failed |= dict.fromkeys(call.charge.pairs, error)
         self._failures += 1
         if self._failures < _FAILURES or self._probing or self._stopped or self._capped:
             return
         if self._chances and not isinstance(error, LateError):
-            self._doubt(str(error))
+            self._doubt(error.brief)
         else:
-            self._stopped = str(error)
+            self._stopped = error.brief
 
     def _doubt(self, why: str) -> None:
         """Ask for the probe of the judge again, and for nothing else before its answer."""

@@ -164,14 +164,14 @@ class Endpoint:
     def _once(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], expected: str) -> ResultT:
         status, headers, answer = self._posted(body)
         said = shown(answer)
-        reason = f"{self.name}: expected an answer, got {status} {said}"
+        brief = f"{self.name}: expected an answer, got {status}"
         if status == _TOO_LARGE:
-            raise TooLargeError(reason)
-        check_status(status, headers, reason)
+            raise TooLargeError(brief, said)
+        check_status(status, headers, brief, said)
         try:
             return read(json.loads(answer))
         except UNREADABLE as exc:
-            raise JudgeError(f"{self.name}: expected {expected}, got {said}") from exc
+            raise JudgeError(f"{self.name}: expected {expected}, got {status}", said) from exc
 
     def _posted(self, body: Mapping[str, Any]) -> tuple[int, Any, bytearray]:
         """Status and headers of an answer, and the answer, which is whole, not too long, and in time."""

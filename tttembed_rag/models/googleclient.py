@@ -54,9 +54,9 @@ def failures_of(model: str) -> Iterator[None]:
     try:
         yield
     except errors.APIError as exc:
-        reason = f"{model}: expected an answer, got {exc.code} {exc.message}"
-        check_status(exc.code, _headers(exc), reason)
-        raise JudgeError(reason) from exc
+        brief, said = f"{model}: expected an answer, got {exc.code}", str(exc.message)
+        check_status(exc.code, _headers(exc), brief, said)
+        raise JudgeError(brief, said) from exc
     except JudgeError:
         raise
     except Exception as exc:
@@ -64,7 +64,7 @@ def failures_of(model: str) -> Iterator[None]:
             raise BusyError(f"{model}: expected an answer, got {type(exc).__name__}: {exc}") from exc
         # google-genai reads an answer of another shape with errors of all kinds, of pydantic and of json among them.
         said = " ".join(str(exc).split())
-        raise JudgeError(f"{model}: expected an answer of Gemini, got {type(exc).__name__}: {said:.200}") from exc
+        raise JudgeError(f"{model}: expected an answer of Gemini, got {type(exc).__name__}:", said[:200]) from exc
 
 
 def _headers(exc: Any) -> dict[str, str]:

@@ -67,11 +67,13 @@ def ask(name: str, call: Callable[[], Any], read: Callable[[Any], ResultT], *, e
         JudgeError: The service refused, stayed busy, or answered something else.
     """
     with failures_of(name, expected):
-        answer = call().http_response.content
+        response = call().http_response
         try:
-            return read(json.loads(answer))
+            return read(json.loads(response.content))
         except UNREADABLE as exc:
-            raise JudgeError(f"{name}: expected {expected}, got {shown(answer)}") from exc
+            raise JudgeError(
+                f"{name}: expected {expected}, got {response.status_code}", shown(response.content)
+            ) from exc
 
 
 @contextmanager
@@ -87,10 +89,10 @@ def failures_of(name: str, expected: str) -> Iterator[None]:
     try:
         yield
     except openai.APIStatusError as exc:
-        reason = f"{name}: expected an answer, got {exc.status_code} {shown(exc.response.content)}"
-        check_status(exc.status_code, exc.response.headers, reason)
-        raise JudgeError(reason) from exc
+        brief, said = f"{name}: expected an answer, got {exc.status_code}", shown(exc.response.content)
+        check_status(exc.status_code, exc.response.headers, brief, said)
+        raise JudgeError(brief, said) from exc
     except openai.APIConnectionError as exc:
         raise BusyError(f"{name}: expected an answer, got {type(exc.__cause__ or exc).__name__}: {exc}") from exc
     except (openai.OpenAIError, *UNREADABLE) as exc:
-        raise JudgeError(f"{name}: expected {expected}, got {type(exc).__name__}: {exc}") from exc
+        raise JudgeError(f"{name}: expected {expected}, got {type(exc).__name__}:", str(exc)) from exc

@@ -21,13 +21,15 @@ class BusyError(JudgeError):
     """A service that could not answer now.
 
     Args:
-        reason: Its words.
+        brief: Which service, and its status.
+
+        said: Its words.
 
         retry_after: Seconds it asked to wait; None if it did not say.
     """
 
-    def __init__(self, reason: str, retry_after: float | None = None) -> None:
-        super().__init__(reason)
+    def __init__(self, brief: str, said: str = "", retry_after: float | None = None) -> None:
+        super().__init__(brief, said)
         self.retry_after = retry_after
 
 
@@ -85,14 +87,14 @@ class Patience:
         return retrying
 
 
-def check_status(status: int, headers: Mapping[str, str], reason: str) -> None:
+def check_status(status: int, headers: Mapping[str, str], brief: str, said: str) -> None:
     """Return for success; raise `BusyError` for a status that passes, and for others `RefusedError` or `JudgeError`."""
     if status in _PASSING:
-        raise BusyError(reason, _retry_after(headers))
+        raise BusyError(brief, said, _retry_after(headers))
     if 400 <= status < 500:
-        raise RefusedError(reason)
+        raise RefusedError(brief, said)
     if not 200 <= status < 300:
-        raise JudgeError(reason)
+        raise JudgeError(brief, said)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:

@@ -8,13 +8,16 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
+from tttembed_rag.errors import TTTEmbedError, raised
+
 __all__ = ["FailureLog"]
 
 
 class FailureLog:
     """Logs the error that is being handled in one line, at most once in so many seconds, then with how many there were.
 
-    The traceback of every error is logged at level DEBUG.
+    Of errors that models raise it has the kind and the place, without their words, which may repeat a text of a user;
+    the traceback of every error is logged at level DEBUG.
 
     Args:
         logger: Where the lines go.
@@ -41,8 +44,8 @@ class FailureLog:
     def exception(self, message: str, *arguments: object) -> None:
         """Log *message* with the error that is being handled; to be called where it was caught."""
         error = sys.exception()
-        words = f"{error}".partition("\n")[0]
-        reason = type(error).__name__ + (f": {words}" if words else "")
+        words = error.brief if isinstance(error, TTTEmbedError) else f"{error}" if isinstance(error, OSError) else ""
+        reason = f"{type(error).__name__}: {words}".partition("\n")[0] if words or error is None else raised(error)
         self._logger.debug(message, *arguments, exc_info=error)
         now = self._clock()
         with self._lock:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tttembed_rag.errors import EmbedderError, TTTEmbedError, VectorError
+from tttembed_rag.errors import EmbedderError, TTTEmbedError, VectorError, raised
 from tttembed_rag.vectors.checks import FloatArray, as_floats
 
 
@@ -31,7 +30,8 @@ def vectors_from(name: str, function: Callable[[Any], Any], given: str | list[st
     except TTTEmbedError:
         raise
     except Exception as exc:
-        raise EmbedderError(f"{name}: expected {asked}, got {_described(exc)}") from exc
+        said = str(exc).strip().partition("\n")[0]
+        raise EmbedderError(f"{name}: expected {asked}, got {raised(exc)}:", said) from exc
     if inspect.iscoroutine(came):
         came.close()
         raise EmbedderError(f"{name}: expected {asked}, got a coroutine (an async function is not awaited here)")
@@ -45,11 +45,3 @@ def vectors_from(name: str, function: Callable[[Any], Any], given: str | list[st
     if vectors.shape[:-1] != (() if count is None else (count,)) or not vectors.size:
         raise EmbedderError(f"{name}: expected {asked}, got shape {vectors.shape}")
     return vectors
-
-
-def _described(error: Exception) -> str:
-    """An error in one line, with the line of code that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else ""
-    first = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first}{place}"

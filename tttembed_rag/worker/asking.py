@@ -50,7 +50,7 @@ class Asked:
 
         refused: Pairs that the judge failed at although it is well: set aside, or declined.
 
-        why: The reason of one of them.
+        why: The reason of one of them, without words of the judge, which the store has.
 
         stopped: Why no more is asked now; empty if more may be asked.
 
@@ -181,7 +181,7 @@ class Asking:
                 self._set_aside(tenant, asked, verdicts.stopped)
             return Asked(stopped=verdicts.stopped, broken=True)
         reasons = {query: str(why) for (query, _), why in verdicts.failed.items()}
-        why = next(iter(reasons.values()))
+        why = next(iter(verdicts.failed.values())).brief
         refused = Asked(refused=len(verdicts.failed), why=why, stopped=verdicts.stopped)
         lasting = self._queue.failed(self.fingerprint, reasons, tenant=tenant)
         keys = self._declinable([pair for pair in verdicts.failed if pair[0] in lasting], asked)

@@ -160,7 +160,7 @@ class BatchAsking:
         except (BusyError, LateError):
             raise
         except JudgeError as exc:
-            return Asked(refused=batch.pairs, why=str(exc))
+            return Asked(refused=batch.pairs, why=exc.brief)
 
     def _read(
         self,
@@ -179,10 +179,10 @@ class BatchAsking:
         collected = collect(contents, batch, self._lines, answers, asked)
         scored = self._write(waiting, answers, tenant)
         left = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
-        why = next(iter(collected.failures), found.why or "not in its results")
+        why = f"batch {found.state}"
         if left:
-            why = f"batch {found.state}: {why}"
-            self._queue.failed(self.fingerprint, {one.query_id: why for one in left}, tenant=tenant)
+            said = f"{why}: {next(iter(collected.failures), found.why or 'not in its results')}"
+            self._queue.failed(self.fingerprint, {one.query_id: said for one in left}, tenant=tenant)
         exchange.close(batch, found, lost=collected.lost)
         missing = sum(len(one.candidates) for one in left)
         spent = Spend(

@@ -57,7 +57,7 @@ class Wary:
         except JudgeError:
             raise
         except (Exception, asyncio.CancelledError, SystemExit) as exc:
-            raise JudgeError(f"{self.fingerprint}: {type(exc).__name__}: {exc}") from exc
+            raise JudgeError(f"{self.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
 
     def _sensible(self, answer: Sequence[float | None], documents: int) -> Scores:
         """The scores of an answer, checked once; None where there is none and where it is nonsense."""
