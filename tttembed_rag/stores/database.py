@@ -102,14 +102,14 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._synchronous = synchronous
         if self.is_sqlite:
-            self.engine = create_engine(self.url, connect_args={"timeout": busy_seconds, "check_same_thread": False})
+            waits = {"timeout": busy_seconds, "check_same_thread": False}
+            self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
         else:
             require("psycopg", "postgres")
-            self.engine = create_engine(
-                self.url, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
-            )
+            waits = {"connect_timeout": _CONNECT_SECONDS}
+            self.engine = create_engine(self.url, hide_parameters=True, pool_pre_ping=True, connect_args=waits)
             event.listen(self.engine, "connect", partial(_limit, idle_seconds))
         event.listen(self.engine, "handle_error", _reopen)
         _survive_fork(self.engine)
