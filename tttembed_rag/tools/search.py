@@ -14,7 +14,7 @@ from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -36,6 +36,7 @@ from tttembed_rag.vectors.checks import FloatArray
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
     from tttembed_rag.stores import Store
+    from tttembed_rag.worker.holding import Holding
 
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.
@@ -225,9 +226,16 @@ class LearnedToolSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant, index = current_tenant(), self._index
-        live = self._memory.live.current
-        version = self._memory.version(tenant)
+        tenant = current_tenant()
+        try:
+            with self._memory.alone(tenant) as holding:
+                return self._learned(tenant, grown, holding)
+        except LeaseLost as exc:
+            return Lesson.of(0, self._memory.live.current, str(exc))
+
+    def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
+        """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
+        index, live, version = self._index, self._memory.live.current, self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
@@ -237,17 +245,17 @@ class LearnedToolSearch:
             return Lesson.of(
                 len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
             )
-        verdicts = None if self._judge is None else self._judge.verdicts(requests, index, tenant)
+        verdicts = self._judge.verdicts(requests, index, tenant, holding) if self._judge and holding else None
         offsets = learn(requests, index, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
-            self._memory.see(digests, tenant)
+            self._memory.see(digests, tenant, holding)
             return Lesson.of(len(requests), live, reason)
         note = f"weight of BM25 {lesson.weight:g}; {reason}"
-        if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
+        if not self._memory.publish(offsets, tenant, holding, note=note, rewarded=len(requests), instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
-        self._memory.see(digests, tenant)
+        self._memory.see(digests, tenant, holding)
         return lesson
 
     async def alearn(self, *, grown: float = 0.0) -> Lesson:
