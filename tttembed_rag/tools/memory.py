@@ -118,16 +118,7 @@ class InProcess:
         """How often something was published to a tenant."""
         return self._versions.get(tenant, 0)
 
-    def publish(
-        self,
-        offsets: Offsets,
-        tenant: str,
-        holding: Holding | None,  # noqa: ARG002 - a store needs it
-        *,
-        note: str,  # noqa: ARG002 - likewise
-        rewarded: int,  # noqa: ARG002 - likewise
-        instead_of: int,
-    ) -> bool:
+    def publish(self, offsets: Offsets, tenant: str, *, instead_of: int, **_for_a_store: object) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
         with self._lock:
             if self.version(tenant) != instead_of:
@@ -228,7 +219,7 @@ class InStore:
         return 0 if live is None else live.number
 
     def publish(
-        self, offsets: Offsets, tenant: str, holding: Holding | None, *, note: str, rewarded: int, instead_of: int
+        self, offsets: Offsets, tenant: str, *, holding: Holding | None, note: str, rewarded: int, instead_of: int
     ) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:

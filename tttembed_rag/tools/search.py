@@ -263,8 +263,9 @@ class LearnedToolSearch:
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
             self._memory.see(digests, tenant, holding)
             return Lesson.of(len(requests), live, reason)
-        note = f"weight of BM25 {lesson.weight:g}; {reason}"
-        if not self._memory.publish(offsets, tenant, holding, note=note, rewarded=len(requests), instead_of=version):
+        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
+        publish = self._memory.publish
+        if not publish(offsets, tenant, holding=holding, note=note, rewarded=rewarded, instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
         self._memory.see(digests, tenant, holding)
         return lesson
