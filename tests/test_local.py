@@ -241,8 +241,10 @@ class TestServing:
             ({"weights": np.full((1, 2), np.inf)}, "weights: expected norms of at most 100"),
             ({"weights": np.full((1, 2), 1e3)}, "weights: expected norms of at most 100"),
             ({"landmarks": np.zeros((1, 2))}, "zero vector"),
-            ({"landmarks": np.eye(3)[:1]}, r"landmarks: expected shape \(1, 2\)"),
-            ({"names": ()}, r"landmarks: expected shape \(0, 2\)"),
+            ({"landmarks": np.eye(3)[:1]}, r"landmarks: expected floating-point numbers of shape \(1, 2\)"),
+            ({"names": ()}, r"landmarks: expected floating-point numbers of shape \(0, 2\)"),
+            ({"landmarks": np.eye(2, dtype=bool)[:1]}, "landmarks: expected floating-point numbers .* got bool"),
+            ({"weights": np.eye(2, dtype=np.int8)[1:]}, "weights: expected floating-point numbers .* got int8"),
         ],
     )
     def test_a_bad_map_is_refused(self, damage, reason):

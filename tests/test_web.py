@@ -7,11 +7,18 @@ under, or served from, a tenant that the query is not of.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from contextvars import copy_context
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -21,11 +28,13 @@ from tttembed_rag import Evidence, Offset, Offsets, context
 from tttembed_rag.capture import REQUIRED, StoreLog
 from tttembed_rag.serving import Steering, current_tenant, follow
 from tttembed_rag.serving.context import _blocks, current_query_id, said
+from tttembed_rag.stores import open_store
 
 starlette = pytest.importorskip("starlette", reason="starlette is not installed")
 uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 pytestmark = pytest.mark.slow
 
+REPO = Path(__file__).resolve().parents[1]
 BASE = [1.0, 2.0, 3.0, 4.0]
 TENANTS = ["acme", "bob", "carol"]
 
@@ -616,3 +625,27 @@ class TestGenerators:
             return current_tenant() if not depth else inner(depth - 1)
 
         assert (inner(3), current_tenant()) == ("acme", "")
+
+
+def test_every_answered_request_is_written_by_a_server_that_is_told_to_end(tmp_path):
+    """The server of docs/how-to/production.md under uvicorn, behind a store that is busy while SIGTERM comes."""
+    pytest.importorskip("fastapi", reason="FastAPI is not installed")
+    page = (REPO / "docs" / "how-to" / "production.md").read_text(encoding="utf-8")
+    code = re.search(r'^```py title="app.py"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "app.py").write_text(code, encoding="utf-8")
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--port", "0"]
+    environment = os.environ | {"PYTHONPATH": str(REPO)}
+    server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    with server, closing(sqlite3.connect(tmp_path / "ttt.db", isolation_level=None)) as other:
+        url = next(found[0] for line in server.stderr if (found := re.search(r"http://[\d.:]+", line)))
+        other.execute("BEGIN IMMEDIATE")
+        with httpx.Client(base_url=url) as client:
+            for number in range(300):
+                client.get("/search", params={"question": f"question {number}"}).raise_for_status()
+        server.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        other.rollback()
+        server.communicate(timeout=30)
+
+    with open_store(f"sqlite:///{tmp_path}/ttt.db") as store:
+        assert store.counts().queries == 300

@@ -159,6 +159,20 @@ def test_a_tenant_comes_from_its_key_alone(proxied, tools):
     assert versions == ["file", "base", "base", "file"]
 
 
+def test_two_tenants_in_one_request_are_none(proxied, tools):
+    """A gateway that appends the tenant to what its client sent is not overruled by its client."""
+    live = LiveOffsets()
+    live.for_tenant("acme").publish(tools.offsets_of())
+    client = proxied(live)
+
+    versions = [
+        ask(client, [*QUERY.items(), ("x-ttt-tenant", "acme"), ("x-ttt-tenant", second)]).headers["x-ttt-version"]
+        for second in ("bob", "", "acme")
+    ]
+
+    assert versions == ["base", "base", "file"]
+
+
 def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
     """A known key is replaced by the service's; an unknown one is sent on, for the service to refuse."""
     client = proxied(callers=Callers({"k1": Caller("acme")}), upstream_key="secret")

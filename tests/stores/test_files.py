@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sqlalchemy import make_url, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag import Offsets
@@ -191,6 +192,16 @@ def test_passwords_are_not_shown(url: str) -> None:
 
     assert "secret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_errors_hold_no_value_of_a_statement(store_url: str) -> None:
+    """A traceback goes to logs and to trackers of errors, where no `forget` reaches texts, ids and vectors."""
+    asked, database = text("SELECT id FROM nothing WHERE text = :text"), Database(store_url)
+    with pytest.raises(SQLAlchemyError, match="nothing") as caught, database.engine.connect() as connection:
+        connection.execute(asked, {"text": "a question"})
+    database.close()
+
+    assert "a question" not in str(caught.value)
 
 
 def test_a_store_with_texts_does_not_become_one_without(sqlite_url: str) -> None:

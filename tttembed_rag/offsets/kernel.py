@@ -66,8 +66,9 @@ class KernelMap:
         """Refuse a map that is not one of this *width*; *where* names it in errors."""
         rows = len(self.names)
         for name, part in (("landmarks", self.landmarks), ("weights", self.weights)):
-            if part.shape != (rows, width):
-                raise VectorError(f"{name}: expected shape ({rows}, {width}) in {where}, got {part.shape}")
+            if part.shape != (rows, width) or part.dtype.kind != "f":
+                expected = f"expected floating-point numbers of shape ({rows}, {width})"
+                raise VectorError(f"{name}: {expected} in {where}, got {part.dtype} of shape {part.shape}")
         if not rows or not _is_bandwidth(self.bandwidth):
             expected = f"expected a number of at least {_LEAST_BANDWIDTH:g} and a landmark"
             raise InputError(f"bandwidth: {expected} in {where}, got {self.bandwidth!r}")

@@ -5,8 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tttembed_rag.errors import InputError
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
 
 __all__ = ["Caller", "Callers"]
 
@@ -35,8 +39,9 @@ class Callers:
     """Finds the caller of a request.
 
     With *keys*, the tenant is that of the request's key and nothing else, so that no caller can name another's; a key
-    that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant. The task
-    is that of the header ``X-TTT-Task``, else that of the key, else *task*.
+    that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant; two that
+    differ, as where a gateway appends its own to a caller's, name none. The task is that of the header ``X-TTT-Task``,
+    else that of the key, else *task*.
 
     Args:
         keys: API key to the caller that uses it.
@@ -50,17 +55,18 @@ class Callers:
         self._keys = {_digest(key): replace(caller, known=True) for key, caller in (keys or {}).items()}
         self._task = task
 
-    def find(self, headers: Mapping[str, str]) -> Caller:
-        """The caller that sent *headers*, by their names in lower case."""
+    def find(self, headers: Headers) -> Caller:
+        """The caller that sent *headers*."""
         if self._keys:
             mapped = self._keys.get(_digest(_key(headers)), Caller())
         else:
-            mapped = Caller(headers.get("x-ttt-tenant", ""))
+            named = set(headers.getlist("x-ttt-tenant"))
+            mapped = Caller(named.pop() if len(named) == 1 else "")
         task = headers.get("x-ttt-task") or mapped.task or self._task
         return replace(mapped, task=task, query_id=headers.get("x-ttt-query-id", ""))
 
 
-def _key(headers: Mapping[str, str]) -> str:
+def _key(headers: Headers) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return token.strip()

@@ -127,6 +127,11 @@ def _unlearned(
     learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
     if not (gone or names is None or _has_expired(connection, learners)):
         return 0
+    return unlearn(connection, salt, learners)
+
+
+def unlearn(connection: Connection, salt: bytes, learners: AbstractSet[str]) -> int:
+    """Delete what was learned for *learners*, and stop what is being learned; gives how many versions."""
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
     leasing.revoke(connection, salt, learners)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())

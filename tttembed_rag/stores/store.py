@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select, text
 from tttembed_rag.errors import InputError, StoreError
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import Served
-from tttembed_rag.stores import forgetting, leasing, rows, schema
+from tttembed_rag.stores import forgetting, rows, schema
 from tttembed_rag.stores.database import Database, TextIds
 from tttembed_rag.stores.history import History
 from tttembed_rag.stores.leasing import Leases
@@ -327,17 +327,18 @@ class Store(AbstractContextManager["Store"]):
     def share(self, tenant: str, allowed: bool, *, by: str) -> None:
         """Allow the shared scope to learn from *tenant*, or end that; nothing flows up until it is allowed.
 
-        What a worker is learning while sharing ends is not published.
+        Where sharing ends, every shared version goes, and what is being learned is not published.
         """
         checked_name("tenant", tenant)
         checked_name("by", by)
         values = {"shares": True, "shared_once": True} if allowed else {"shares": False}
-        with self._database.write("publishing") as connection:
+        with self._database.write("forgetting") as connection:
             ids = rows.ids_of(connection, schema.tenants, [tenant, ""])
             mark_due(connection, [ids[""]])
-            connection.execute(schema.tenants.update().where(schema.tenants.c.name == tenant).values(**values))
-            if not allowed:
-                leasing.revoke(connection, self._salt, [""])
+            t = schema.tenants
+            changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(**values)
+            if connection.execute(changed).rowcount and not allowed:
+                forgetting.unlearn(connection, self._salt, {""})
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Forgetting

@@ -63,6 +63,22 @@ class PublishingTests:
             store.registry.publish(Offsets([], width=8), by="a worker", lease=lease)
         assert store.leases.take("", "the next", 60.0) is not None
 
+    def test_what_was_learned_from_a_tenant_goes_where_it_ends_sharing(self, store: Store) -> None:
+        """Its vectors are in every shared version; who never shared, and who ended it already, takes nothing away."""
+        store.observe(traffic(4, tenant="a"), judge=JUDGE)
+        store.share("a", True, by="owner")
+        store.registry.publish(learned(store), by="me")
+        own = store.registry.publish(learned(store, "a"), by="me", tenant="a")
+
+        store.share("a", False, by="owner")
+
+        assert store.registry.versions() == []
+        assert (None, own) == (store.registry.version(), store.registry.version(tenant="a"))
+        other = store.registry.publish(Offsets([], width=8), by="me")
+        for tenant in ("a", "never shared"):
+            store.share(tenant, False, by="owner")
+        assert other == store.registry.version()
+
     # Versions
 
     def test_what_is_published_is_served(self, store: Store) -> None:
