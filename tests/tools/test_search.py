@@ -434,6 +434,27 @@ def test_calls_before_any_search_say_nothing(search):
     assert search._memory.requests("", 64) == []
 
 
+def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
+    """A turn that goes on brings nothing back; a request that is searched anew is another one."""
+    with (
+        open_store(f"sqlite:///{tmp_path}/tools.db") as store,
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search,
+    ):
+        turn, kept = search.turn(), []
+        turn.search(request("redmail"))
+        store.forget(tenant="", query_id=request("redmail"), by="ann")
+        for ask in (None, "in other words", request("redmail")):
+            if ask:
+                turn.search(ask)
+            turn.used("zeta_redmail", False)
+            kept.append([one.query for one in search._memory.requests("", 64)])
+        turn.used("zeta_redmail")  # a later outcome of the same tool and search counts
+        outcomes = [dict(one.outcomes) for one in search._memory.requests("", 64)]
+
+    assert kept == [[], [], [request("redmail")]]
+    assert [list(one.values()) for one in outcomes] == [[1.0]]
+
+
 # Explaining
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -79,7 +78,7 @@ class InProcess:
         self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
-    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:  # noqa: ARG002 - a store keeps them
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps them
         """Keep the outcome of one call of a tool with a *card* and its *vector* (d,)."""
         key = (request.task, request.query, request.source)
         with self._lock:
@@ -119,16 +118,7 @@ class InProcess:
         """How often something was published to a tenant."""
         return self._versions.get(tenant, 0)
 
-    def publish(
-        self,
-        offsets: Offsets,
-        tenant: str,
-        holding: Holding | None,  # noqa: ARG002 - a store needs it
-        *,
-        note: str,  # noqa: ARG002 - likewise
-        rewarded: int,  # noqa: ARG002 - likewise
-        instead_of: int,
-    ) -> bool:
+    def publish(self, offsets: Offsets, tenant: str, *, instead_of: int, **_for_a_store: object) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
         with self._lock:
             if self.version(tenant) != instead_of:
@@ -164,11 +154,14 @@ class InStore:
         self._log = StoreLog(self.store, TOOL_CALLS, embedder=embedder)
         self.live = follow(self.store, embedder=embedder)
 
-    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:
-        """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:
+        """Keep the outcome of one call of a request that was searched *at* a Unix second; it is written a moment later.
+
+        Without a tenant, `StoreLog` decides.
+        """
         known = owned(Known(request.vector, vector[None], doc_ids=[card.key]))
-        rewards, now = tuple(request.outcomes.values()), time.time()
-        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, now, known, "", request.source))
+        rewards = tuple(request.outcomes.values())
+        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -226,7 +219,7 @@ class InStore:
         return 0 if live is None else live.number
 
     def publish(
-        self, offsets: Offsets, tenant: str, holding: Holding | None, *, note: str, rewarded: int, instead_of: int
+        self, offsets: Offsets, tenant: str, *, holding: Holding | None, note: str, rewarded: int, instead_of: int
     ) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -170,7 +171,14 @@ class LearnedToolSearch:
     # Learning
 
     def used(
-        self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+        self,
+        query: str,
+        tool: str,
+        succeeded: bool = True,
+        *,
+        task: str | None = None,
+        source: str | None = None,
+        at: float | None = None,
     ) -> None:
         """Keep that *tool* was called for a request, and whether it worked.
 
@@ -189,6 +197,9 @@ class LearnedToolSearch:
             source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
                 source of the caller's `context`, and empty is trusted.
 
+            at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
+                now.
+
         Raises:
             InputError: There is no such tool, or the request is empty.
         """
@@ -205,7 +216,7 @@ class LearnedToolSearch:
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
         task, source = current_task() if task is None else task, said("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said("tenant"))
+        self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
@@ -252,8 +263,9 @@ class LearnedToolSearch:
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
             self._memory.see(digests, tenant, holding)
             return Lesson.of(len(requests), live, reason)
-        note = f"weight of BM25 {lesson.weight:g}; {reason}"
-        if not self._memory.publish(offsets, tenant, holding, note=note, rewarded=len(requests), instead_of=version):
+        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
+        publish = self._memory.publish
+        if not publish(offsets, tenant, holding=holding, note=note, rewarded=rewarded, instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
         self._memory.see(digests, tenant, holding)
         return lesson
@@ -354,7 +366,7 @@ class Turn:
     def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
         self._search = search
         self._task = task
-        self._request = ""
+        self._request, self._at = "", 0.0  # its first words, and when they were searched last
         self._listed: set[str] = set()
         self._worked: set[str] = set()
 
@@ -370,6 +382,8 @@ class Turn:
         """Note that *names* were listed for *query*, and give them back."""
         if not self._request or (self._worked and query != self._request):
             self._request, self._listed, self._worked = query, set(), set()
+        if query == self._request:
+            self._at = time.time()
         self._listed.update(names)
         return names
 
@@ -383,7 +397,7 @@ class Turn:
             return
         if succeeded:
             self._worked.add(tool)
-        self._search.used(self._request, tool, succeeded, task=self._task)
+        self._search.used(self._request, tool, succeeded, task=self._task, at=self._at)
 
 
 def _embedder(embed: Any) -> Embedder:
