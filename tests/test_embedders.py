@@ -324,6 +324,13 @@ class TestCache:
         with closing(VectorCache.open(tmp_path / "known.sqlite")) as opened:
             yield opened
 
+    def test_its_files_are_their_owners_alone(self, cache, tmp_path):
+        """The vectors of users' queries, also in the file that SQLite writes beside it."""
+        CachedEmbedder(embedder(), cache).embed_queries(["a"])
+
+        modes = {path.name: oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()}
+        assert modes == dict.fromkeys(["known.sqlite", "known.sqlite-shm", "known.sqlite-wal"], "0o600")
+
     def test_gives_what_the_embedder_gives(self, cache):
         """Fresh and known vectors are the embedder's own, in the order asked for."""
         CachedEmbedder(embedder(), cache).embed_documents(TEXTS[2:])

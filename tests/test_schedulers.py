@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tttembed_rag.capture import StoreLog
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import open_store
 from tttembed_rag.worker import Worker
@@ -127,6 +128,18 @@ def test_celery(sqlite_url, tmp_path, fill):
 
     assert "{'learn': 2}" in said
     assert versions(sqlite_url) == 1
+
+
+def test_a_process_of_celery_closes_its_log(sqlite_url, tmp_path, monkeypatch):
+    """The signal that Celery sends where a process of its pool ends writes what a task noted."""
+    signals = pytest.importorskip("celery.signals", reason="celery is not installed")
+    monkeypatch.setattr(signals.worker_process_shutdown, "receivers", [])
+    log = StoreLog(sqlite_url)
+    exec(block('py title="celery_searches.py"'), {"log": log})  # noqa: S102 - the page's own line
+    log.observe("question", ["document"])
+    signals.worker_process_shutdown.send(sender=None)
+
+    assert log.counts.written == 1
 
 
 def test_procrastinate(postgres_url, tmp_path, fill):

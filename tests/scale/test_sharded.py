@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -285,6 +286,24 @@ def test_other_engines_are_refused(folder, engine):
     """The line says what there is."""
     with pytest.raises(InputError, match="engine: expected "):
         fit_sharded(folder(3), scope="global", gate=False, engine=engine)
+
+
+def test_a_shard_that_is_replaced_between_two_rounds_is_refused(tmp_path, made):
+    """Where each round reads it again, as in a pool of processes; a fit of a mixture would be nobody's."""
+    made(60).to_parquet(tmp_path / "set", shards=3)
+    made(60, seed=1).to_parquet(tmp_path / "other", shards=3)
+    rounds = []
+
+    def spread(ask, shards):
+        rounds.append(ask)
+        if len(rounds) == 3:
+            (tmp_path / "other/queries/part-00001.parquet").replace(tmp_path / "set/queries/part-00001.parquet")
+        return [ask(pickle.loads(pickle.dumps(shard))) for shard in shards]  # noqa: S301 - our own bytes
+
+    with pytest.raises(
+        DataError, match=r"part-00001\.parquet: expected the file that the fit began with, found another$"
+    ):
+        fit_sharded(tmp_path / "set", scope="global", gate=False, engine=spread)
 
 
 @pytest.mark.parametrize(

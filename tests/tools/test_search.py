@@ -18,6 +18,7 @@ from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.stores import open_store
+from tttembed_rag.stores.work.states import TOOLS
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch, Turns
 from tttembed_rag.tools.index import WEIGHT, best, fused, words
@@ -433,6 +434,27 @@ def test_calls_before_any_search_say_nothing(search):
     assert search._memory.requests("", 64) == []
 
 
+def test_an_outcome_of_a_forgotten_request_is_not_kept(tmp_path):
+    """A turn that goes on brings nothing back; a request that is searched anew is another one."""
+    with (
+        open_store(f"sqlite:///{tmp_path}/tools.db") as store,
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search,
+    ):
+        turn, kept = search.turn(), []
+        turn.search(request("redmail"))
+        store.forget(tenant="", query_id=request("redmail"), by="ann")
+        for ask in (None, "in other words", request("redmail")):
+            if ask:
+                turn.search(ask)
+            turn.used("zeta_redmail", False)
+            kept.append([one.query for one in search._memory.requests("", 64)])
+        turn.used("zeta_redmail")  # a later outcome of the same tool and search counts
+        outcomes = [dict(one.outcomes) for one in search._memory.requests("", 64)]
+
+    assert kept == [[], [], [request("redmail")]]
+    assert [list(one.values()) for one in outcomes] == [[1.0]]
+
+
 # Explaining
 
 
@@ -505,8 +527,8 @@ def test_two_processes_lose_no_outcome(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
-    """Where another process published while this one was fitting, that stays."""
+def test_one_process_learns_for_a_tenant_at_a_time(tmp_path, monkeypatch):
+    """While one is fitting, the other one gives way, and says so."""
     with open_store(f"sqlite:///{tmp_path}/tools.db") as store:
         search, other = (LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) for _ in range(2))
         teach(search, LEARNED)
@@ -514,15 +536,38 @@ def test_the_later_of_two_learners_gives_way(tmp_path, monkeypatch):
 
         def slow(*given):
             monkeypatch.setattr("tttembed_rag.tools.search.learn", fitted)
-            assert other.learn().published
+            assert other.learn().reason == "another process learns for the tenant now"
             return fitted(*given)
 
         monkeypatch.setattr("tttembed_rag.tools.search.learn", slow)
 
-        assert search.learn().reason == "another process published meanwhile"
+        assert search.learn().published
+        assert other.learn().reason == "no request is new"
         assert len(store.registry.versions()) == 1
         search.close()
         other.close()
+
+
+def test_what_is_forgotten_while_it_is_learned_from_is_not_served(tmp_path, monkeypatch):
+    """Nothing of it is published, and nothing is kept of what was learned from."""
+    with (
+        open_store(f"sqlite:///{tmp_path}/tools.db") as store,
+        LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search,
+        tttembed_rag.context(tenant="acme"),
+    ):
+        teach(search, LEARNED)
+
+        def overtaken(*given):
+            store.forget(tenant="acme", by="ann")
+            return learn(*given)
+
+        monkeypatch.setattr("tttembed_rag.tools.search.learn", overtaken)
+        lesson = search.learn()
+
+        assert not lesson.published
+        assert "nothing was changed" in lesson.reason
+        assert store.registry.versions(tenant="acme") == []
+        assert store.states.get(TOOLS, tenant="acme") is None
 
 
 @pytest.mark.slow

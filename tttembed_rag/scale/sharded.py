@@ -68,7 +68,8 @@ def fit_sharded(
 
     Args:
         folder: A folder of `Rewards.to_parquet`, or of another engine; each file of ``queries/`` is a shard, with all
-            rows of its queries. Every process that holds a shard, and this one, read it under this path.
+            rows of its queries. Every process that holds a shard, and this one, read it under this path; copies on
+            several machines keep the time of the last change.
 
         engine: ``local``; ``ray``, the cluster that this process is connected to, or one that is found or started;
             ``ray://HOST:PORT``; or a function like `map`, such as that of any `concurrent.futures.Executor`. Threads
@@ -95,7 +96,8 @@ def fit_sharded(
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
 
     Raises:
-        DataError: There is no rewarded query, a file is damaged, or rows of one query are in several files.
+        DataError: There is no rewarded query, a file is damaged or replaced meanwhile, or rows of one query are in
+            several files.
     """
     check_engine(engine)
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)

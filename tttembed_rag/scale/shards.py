@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tttembed_rag.errors import DataError
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.recipe import Recipe
@@ -68,12 +70,20 @@ class Census(NamedTuple):
 class Shard:
     """The rewards of one file of queries; pickled as its path, and read when first asked.
 
-    Every answer follows from the file and the question alone, so a shard that is read again answers the same. The
-    parameters are those of `Rewards.from_parquet`.
+    Every answer follows from the file and the question alone, so a shard that is read again answers the same. A file
+    that was replaced since it was *seen*, by its size and the time of its last change, is refused. The other parameters
+    are those of `Rewards.from_parquet`.
     """
 
-    def __init__(self, folder: str, part: str, scale: Scale | str = "probability", scratch: bool = False) -> None:
-        self._given = folder, part, scale, scratch
+    def __init__(
+        self,
+        folder: str,
+        part: str,
+        scale: Scale | str = "probability",
+        scratch: bool = False,
+        seen: tuple[int, int] | None = None,
+    ) -> None:
+        self._given = folder, part, scale, scratch, seen or _seen(folder, part)
         # What was worked out last, and for what.
         self._learned: tuple[Any, dict[int, tuple[Rewards, Float64]]] = (None, {})
         self._problems: tuple[Any, dict[int, SharedProblem]] = (None, {})
@@ -135,8 +145,13 @@ class Shard:
 
     @cached_property
     def _rewards(self) -> Rewards:
-        folder, part, scale, scratch = self._given
-        return Rewards.from_parquet(folder, part=part, scale=scale, scratch=scratch).bounded(MOST_CANDIDATES)
+        folder, part, scale, scratch, seen = self._given
+        rewards = Rewards.from_parquet(folder, part=part, scale=scale, scratch=scratch)
+        if _seen(folder, part) != seen:
+            raise DataError(
+                f"{Path(folder, 'queries', part)}: expected the file that the fit began with, found another"
+            )
+        return rewards.bounded(MOST_CANDIDATES)
 
     @cached_property
     def _names(self) -> NDArray[np.uint64]:
@@ -184,3 +199,8 @@ class Shard:
             weights = voices * np.array([shares[row][name] for name in tasks.tolist()])[task]
             loss = plan.recipe.loss(Grid.of(rewards))
             yield row, SharedProblem.of(rewards, loss, weights[None], 0.0, plan.recipe.device)
+
+
+def _seen(folder: str, part: str) -> tuple[int, int]:
+    found = Path(folder, "queries", part).stat()
+    return found.st_size, found.st_mtime_ns

@@ -9,7 +9,7 @@ import sqlite3
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from tttembed_rag.errors import InputError, StoreError, StoreTooSlow, StoreUnavailable, require
 from tttembed_rag.stores.schema import HEAD, metadata
+from tttembed_rag.system.files import make_private
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "spending", "forgetting", "publishing", "migrating"]
@@ -117,8 +118,7 @@ class Database:
         """Make the file of a SQLite database that is not there yet, which holds users' texts, for its owner alone."""
         file = self.url.database or ""
         if self.is_sqlite and not file.startswith("file:"):
-            with suppress(OSError):  # connecting will say what is wrong, if anything is
-                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            make_private(file)
 
     def exists(self) -> bool:
         """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tttembed_rag.errors import DataError
+from tttembed_rag.system.files import make_private
 
 # Keys in one statement.
 _AT_ONCE = 500
@@ -18,7 +19,7 @@ class KeyedRows:
     """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
 
     Args:
-        path: The file, made if absent; None keeps the table in memory.
+        path: The file, made for its owner alone if absent; None keeps the table in memory.
 
         table: The table's name.
 
@@ -36,6 +37,8 @@ class KeyedRows:
         schema = (
             f"CREATE TABLE IF NOT EXISTS {table} ({columns[0]} PRIMARY KEY, {', '.join(columns[1:])}) WITHOUT ROWID"
         )
+        if path is not None:
+            make_private(path)
         with self._checked():
             self._connection = sqlite3.connect(path or ":memory:", timeout=60.0, isolation_level=None)
             try:

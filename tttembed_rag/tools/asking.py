@@ -1,20 +1,18 @@
 """A judge that fills a sample of what agents leave unjudged: tools that were listed for a request and not called.
 
 It is asked while something is learned, never within a request, and within the budget of a day. Its answers are kept by
-the store as long as the requests are; no pair is paid for twice.
+the store as long as the requests are; no pair of a tenant is paid for twice.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from tttembed_rag.errors import StoreUnavailable
+from tttembed_rag.errors import LeaseLost, StoreUnavailable
 from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
@@ -25,6 +23,7 @@ from tttembed_rag.tools.memory import LAST, PastRequest
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
+    from tttembed_rag.worker.holding import Holding
 
 _log = logging.getLogger(__name__)
 # Pairs of a request and a tool that are asked about in a day, where nothing else was said.
@@ -33,8 +32,6 @@ DAILY = Budget(pairs=200)
 _FIRST = 3
 # Calls of the judge at once, and the seconds after which one is left behind.
 _AT_ONCE, _SECONDS = 8, 60.0
-# The lease of the one process that asks.
-_LEASE = "tools"
 
 
 class ToolJudge:
@@ -61,7 +58,9 @@ class ToolJudge:
         self._judge = judge
         self._asking = Asking(store, judge, budget=budget, price=price, concurrency=_AT_ONCE, seconds=_SECONDS)
 
-    def verdicts(self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str) -> list[Mapping[str, float]]:
+    def verdicts(
+        self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str, holding: Holding
+    ) -> list[Mapping[str, float]]:
         """For each request, rewards in [0, 1] of some tools that nobody called, by the keys of their cards.
 
         Where the judge fails, that is logged, and its earlier answers count alone.
@@ -73,11 +72,14 @@ class ToolJudge:
 
             tenant: The tenant.
 
+            holding: The right to learn for it.
+
         Raises:
+            LeaseLost: Another process has it, or the tenant was forgotten.
             StoreUnavailable: The store is away.
         """
         sample = self._sample(requests, index, tenant)
-        self._ask(list(sample.values()))
+        self._ask(list(sample.values()), holding)
         pairs = {
             place: {key: self._pair(one.query, text) for key, text in one.candidates} for place, one in sample.items()
         }
@@ -108,23 +110,18 @@ class ToolJudge:
                 sample[place] = replace(waiting, candidates=[(card.key, card.text) for card in cards])
         return sample
 
-    def _ask(self, sample: Sequence[Observation]) -> None:
-        """Ask about what was not answered yet, as far as the day's budget goes; not while another process asks."""
-        from tttembed_rag.worker.holding import Holding
-
+    def _ask(self, sample: Sequence[Observation], holding: Holding) -> None:
+        """Ask about what was not answered yet, as far as the day's budget goes."""
         keys = {self._pair(one.query, text) for one in sample for _, text in one.candidates}
         if len(self._queue.answers().get(list(keys))) == len(keys):
             return
-        if (holding := Holding.take(self._store, _LEASE, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS)) is None:
-            return
-        with holding:
-            try:
-                account = self._asking.account(sample, holding)
-                self._asking.ask(sample, account, Event(), depths=range(1, _FIRST + 1))
-            except StoreUnavailable:
-                raise
-            except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; calls alone are learned from
-                _log.exception("tools that nobody called stay unjudged")
+        try:
+            account = self._asking.account(sample, holding)
+            self._asking.ask(sample, account, Event(), depths=range(1, _FIRST + 1))
+        except (LeaseLost, StoreUnavailable):
+            raise
+        except Exception:  # noqa: BLE001 - a judge of the caller's may raise anything; calls alone are learned from
+            _log.exception("tools that nobody called stay unjudged")
 
     def _pair(self, query: str, text: str) -> bytes:
         return pair_key(self._judge.fingerprint, query, text)

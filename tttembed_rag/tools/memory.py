@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
+import socket
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
+from uuid import uuid4
 from zlib import crc32
 
 from tttembed_rag.capture.log import Known
 from tttembed_rag.capture.preparing import Call, owned
 from tttembed_rag.capture.storelog import StoreLog
-from tttembed_rag.errors import InputError, Superseded
+from tttembed_rag.errors import InputError, LeaseLost, Superseded
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards.observations import TOOL_CALLS
 from tttembed_rag.serving.following import follow
@@ -24,9 +26,12 @@ from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
+    from tttembed_rag.worker.holding import Holding
 
 # Requests learned from, the last ones; tools of one request that are read.
 LAST, _DEPTH = 2000, 200
+# Seconds that others wait for a process that was killed while it learned.
+_SECONDS = 60.0
 # Digests that are kept of requests that were learned from: searches with other catalogues may share the store.
 _SEEN = 4 * LAST
 
@@ -73,7 +78,7 @@ class InProcess:
         self._seen: dict[str, set[int]] = {}
         self._lock = Lock()
 
-    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:  # noqa: ARG002 - a store keeps them
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:  # noqa: ARG002 - a store keeps them
         """Keep the outcome of one call of a tool with a *card* and its *vector* (d,)."""
         key = (request.task, request.query, request.source)
         with self._lock:
@@ -101,7 +106,11 @@ class InProcess:
         """Digests of the requests that were learned from, or in vain."""
         return self._seen.get(tenant, set())
 
-    def see(self, digests: Collection[int], tenant: str) -> None:
+    def alone(self, tenant: str) -> AbstractContextManager[Holding | None]:  # noqa: ARG002 - a store has other learners
+        """Nothing: no other process learns from it, and nothing is forgotten."""
+        return nullcontext()
+
+    def see(self, digests: Collection[int], tenant: str, holding: Holding | None) -> None:  # noqa: ARG002 - likewise
         """Add the digests of requests that were learned from now."""
         self._seen[tenant] = self.seen(tenant).union(digests)
 
@@ -109,7 +118,7 @@ class InProcess:
         """How often something was published to a tenant."""
         return self._versions.get(tenant, 0)
 
-    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:  # noqa: ARG002 - a store keeps them
+    def publish(self, offsets: Offsets, tenant: str, *, instead_of: int, **_for_a_store: object) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is served meanwhile."""
         with self._lock:
             if self.version(tenant) != instead_of:
@@ -145,11 +154,14 @@ class InStore:
         self._log = StoreLog(self.store, TOOL_CALLS, embedder=embedder)
         self.live = follow(self.store, embedder=embedder)
 
-    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None) -> None:
-        """Keep the outcome of one call; it is written a moment later. Without a tenant, `StoreLog` decides."""
+    def note(self, request: PastRequest, card: Card, vector: FloatArray, tenant: str | None, at: float) -> None:
+        """Keep the outcome of one call of a request that was searched *at* a Unix second; it is written a moment later.
+
+        Without a tenant, `StoreLog` decides.
+        """
         known = owned(Known(request.vector, vector[None], doc_ids=[card.key]))
-        rewards, now = tuple(request.outcomes.values()), time.time()
-        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, now, known, "", request.source))
+        rewards = tuple(request.outcomes.values())
+        self._log.put(Call(request.query, (card.text,), rewards, request.task, tenant, at, known, "", request.source))
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first.
@@ -180,19 +192,35 @@ class InStore:
 
         return dict.fromkeys(json.loads(self.store.states.get(TOOLS, tenant=tenant) or "[]"))
 
-    def see(self, digests: Collection[int], tenant: str) -> None:
+    def alone(self, tenant: str) -> Holding:
+        """The right to learn for a tenant, until the block is left; forgetting ends it.
+
+        Raises:
+            LeaseLost: Another process has it.
+        """
+        from tttembed_rag.worker.holding import Holding
+
+        holding = Holding.take(self.store, tenant, f"{socket.gethostname()}:{uuid4().hex}", _SECONDS)
+        if holding is None:
+            raise LeaseLost("another process learns for the tenant now")
+        return holding
+
+    def see(self, digests: Collection[int], tenant: str, holding: Holding | None) -> None:
         """Add the digests of requests that were learned from now; the first of many are forgotten."""
         from tttembed_rag.stores.work.states import TOOLS
 
         earlier = [one for one in self.seen(tenant) if one not in set(digests)]
-        self.store.states.set(TOOLS, json.dumps([*earlier, *digests][-_SEEN:]), tenant=tenant)
+        kept = json.dumps([*earlier, *digests][-_SEEN:])
+        self.store.states.set(TOOLS, kept, tenant=tenant, lease=None if holding is None else holding.lease)
 
     def version(self, tenant: str) -> int:
         """The number of the live version of a tenant, 0 for none."""
         live = self.store.registry.version("live", tenant=tenant)
         return 0 if live is None else live.number
 
-    def publish(self, offsets: Offsets, tenant: str, *, note: str, rewarded: int, instead_of: int) -> bool:
+    def publish(
+        self, offsets: Offsets, tenant: str, *, holding: Holding | None, note: str, rewarded: int, instead_of: int
+    ) -> bool:
         """Serve *offsets* to a tenant; False where another version than *instead_of* is live meanwhile."""
         try:
             self.store.registry.publish(
@@ -202,6 +230,7 @@ class InStore:
                 note=note,
                 embedder=self._embedder,
                 rewarded=rewarded,
+                lease=None if holding is None else holding.lease,
                 instead_of=instead_of,
             )
         except Superseded:

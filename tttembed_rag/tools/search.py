@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -14,7 +15,7 @@ from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
-from tttembed_rag.errors import InputError
+from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -36,6 +37,7 @@ from tttembed_rag.vectors.checks import FloatArray
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
     from tttembed_rag.stores import Store
+    from tttembed_rag.worker.holding import Holding
 
 _log = logging.getLogger(__name__)
 # Vectors of the last requests, which outcomes are kept with.
@@ -169,7 +171,14 @@ class LearnedToolSearch:
     # Learning
 
     def used(
-        self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
+        self,
+        query: str,
+        tool: str,
+        succeeded: bool = True,
+        *,
+        task: str | None = None,
+        source: str | None = None,
+        at: float | None = None,
     ) -> None:
         """Keep that *tool* was called for a request, and whether it worked.
 
@@ -188,6 +197,9 @@ class LearnedToolSearch:
             source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
                 source of the caller's `context`, and empty is trusted.
 
+            at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
+                now.
+
         Raises:
             InputError: There is no such tool, or the request is empty.
         """
@@ -204,7 +216,7 @@ class LearnedToolSearch:
         card, worth = index.cards[row], SUCCEEDED if succeeded else FAILED
         task, source = current_task() if task is None else task, said("source") or "" if source is None else source
         request = PastRequest("", query, vector, task or DEFAULT_TASK, {card.key: worth}, source)
-        self._memory.note(request, card, index.vectors[row], said("tenant"))
+        self._memory.note(request, card, index.vectors[row], said("tenant"), time.time() if at is None else at)
 
     async def aused(
         self, query: str, tool: str, succeeded: bool = True, *, task: str | None = None, source: str | None = None
@@ -225,9 +237,16 @@ class LearnedToolSearch:
         Raises:
             StoreUnavailable: The store is away; what was served stays.
         """
-        tenant, index = current_tenant(), self._index
-        live = self._memory.live.current
-        version = self._memory.version(tenant)
+        tenant = current_tenant()
+        try:
+            with self._memory.alone(tenant) as holding:
+                return self._learned(tenant, grown, holding)
+        except LeaseLost as exc:
+            return Lesson.of(0, self._memory.live.current, str(exc))
+
+    def _learned(self, tenant: str, grown: float, holding: Holding | None) -> Lesson:
+        """The same for *tenant*, while nobody else learns for it, and unless it is forgotten meanwhile."""
+        index, live, version = self._index, self._memory.live.current, self._memory.version(tenant)
         requests = usable(self._memory.requests(tenant, index.vectors.shape[1]), index)
         digests, seen = [one.digest for one in requests], self._memory.seen(tenant)
         new = sum(one not in seen for one in digests)
@@ -237,17 +256,18 @@ class LearnedToolSearch:
             return Lesson.of(
                 len(requests), live, "no request is new" if not new else f"{new} requests are new, too few"
             )
-        verdicts = None if self._judge is None else self._judge.verdicts(requests, index, tenant)
+        verdicts = self._judge.verdicts(requests, index, tenant, holding) if self._judge and holding else None
         offsets = learn(requests, index, verdicts)
         reason = "; ".join([f"{one.key} {one.evidence}" for one in offsets.values() if one.scope != "query"][:3])
         lesson = Lesson.of(len(requests), offsets, reason, published=True)
         if not version and not lesson.moves and lesson.weight == WEIGHT:  # what others share stays
-            self._memory.see(digests, tenant)
+            self._memory.see(digests, tenant, holding)
             return Lesson.of(len(requests), live, reason)
-        note = f"weight of BM25 {lesson.weight:g}; {reason}"
-        if not self._memory.publish(offsets, tenant, note=note, rewarded=len(requests), instead_of=version):
+        note, rewarded = f"weight of BM25 {lesson.weight:g}; {reason}", len(requests)
+        publish = self._memory.publish
+        if not publish(offsets, tenant, holding=holding, note=note, rewarded=rewarded, instead_of=version):
             return Lesson.of(len(requests), live, "another process published meanwhile")
-        self._memory.see(digests, tenant)
+        self._memory.see(digests, tenant, holding)
         return lesson
 
     async def alearn(self, *, grown: float = 0.0) -> Lesson:
@@ -346,7 +366,7 @@ class Turn:
     def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
         self._search = search
         self._task = task
-        self._request = ""
+        self._request, self._at = "", 0.0  # its first words, and when they were searched last
         self._listed: set[str] = set()
         self._worked: set[str] = set()
 
@@ -362,6 +382,8 @@ class Turn:
         """Note that *names* were listed for *query*, and give them back."""
         if not self._request or (self._worked and query != self._request):
             self._request, self._listed, self._worked = query, set(), set()
+        if query == self._request:
+            self._at = time.time()
         self._listed.update(names)
         return names
 
@@ -375,7 +397,7 @@ class Turn:
             return
         if succeeded:
             self._worked.add(tool)
-        self._search.used(self._request, tool, succeeded, task=self._task)
+        self._search.used(self._request, tool, succeeded, task=self._task, at=self._at)
 
 
 def _embedder(embed: Any) -> Embedder:

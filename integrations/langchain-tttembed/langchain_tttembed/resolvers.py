@@ -12,7 +12,6 @@ from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.vectorstores import VectorStore
-from tttembed_hosts.stored import from_chroma, from_qdrant
 
 __all__ = ["ids_of", "stored_vectors"]
 
@@ -45,12 +44,16 @@ def _faiss(store: Any, ids: list[str]) -> dict[str, Any]:
     return {key: store.index.reconstruct(row) for key, row in rows}
 
 
-def _chroma(store: Any, ids: list[str]) -> Mapping[str, Any]:
-    return from_chroma(store)(ids)
+def _chroma(store: Any, ids: list[str]) -> dict[str, Any]:
+    found = store.get(ids=ids, include=["embeddings"])
+    return dict(zip(found["ids"], found["embeddings"], strict=True))
 
 
-def _qdrant(store: Any, ids: list[str]) -> Mapping[str, Any]:
-    return from_qdrant(store.client, store.collection_name, vector=store.vector_name)(ids)
+def _qdrant(store: Any, ids: list[str]) -> dict[str, Any]:
+    points = [int(key) if key.isdecimal() else key for key in ids]
+    records = store.client.retrieve(store.collection_name, ids=points, with_payload=False, with_vectors=True)
+    name = store.vector_name
+    return {str(one.id): one.vector[name] if isinstance(one.vector, dict) else one.vector for one in records}
 
 
 def _pgvector(store: Any, ids: list[str]) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def _pgvector(store: Any, ids: list[str]) -> dict[str, Any]:
         return dict(session.query(rows.id, rows.embedding).filter(rows.id.in_(ids)).all())
 
 
-_FETCH: dict[str, Callable[[Any, list[str]], Mapping[str, Any]]] = {
+_FETCH: dict[str, Callable[[Any, list[str]], dict[str, Any]]] = {
     "InMemoryVectorStore": _in_memory,
     "FAISS": _faiss,
     "Chroma": _chroma,
