@@ -110,7 +110,9 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
         done = Worker(store, judge, min_new=1).round()
 
     alone = ["these are calls of tools: `tttembed tools learn` learns from them"]
-    assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, alone]
+    # What is published under the tenant's lease is nothing that a worker must look at.
+    after = alone if rewarded else ["nothing is new"]
+    assert [[step.detail for step in one.steps] for one in (*before_learning, *done)] == [alone, after]
     assert judge.asked == []
     assert [one.by for one in store.registry.versions()] == ["tools"]
     assert store.judge_queue.spent().pairs == 0
