@@ -189,7 +189,7 @@ class TestVotes:
                 "def embed(a, b): ...",
                 "python:mine:embed: expected vectors (8, d) for a list of 8 texts, got TypeError: ",
             ),
-            ("def embed(texts): raise ValueError('no key')", "mine.py:1): no key"),
+            ("def embed(texts): raise ValueError('no key')", "got ValueError (HERE/mine.py:1): no key"),
             ("def embed(texts): return ['a' for _ in texts]", "(8, d) for a list of 8 texts, got dtype <U1"),
             ("def embed(texts): return [1.0, 2.0]", "(8, d) for a list of 8 texts, got shape (2,)"),
             ("def embed(texts): return [[1.0, 2.0]]", "(8, d) for a list of 8 texts, got shape (1, 2)"),
@@ -223,7 +223,7 @@ class TestVotes:
 
         assert result.exit_code == 2
         assert isinstance(result.exception, SystemExit)
-        assert reason in result.output.splitlines()[-1]
+        assert reason.replace("HERE", str(here)) in result.output.splitlines()[-1]
 
     def test_a_file_that_is_not_there(self, here: Path) -> None:
         """Is named."""
