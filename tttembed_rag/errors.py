@@ -37,6 +37,7 @@ __all__ = [
     "Superseded",
     "TTTEmbedError",
     "VectorError",
+    "in_brief",
     "raised",
     "require",
 ]
@@ -112,6 +113,12 @@ def raised(error: BaseException) -> str:
     """The kind of an *error* and the line of code that raised it, without its words, which may repeat a text."""
     frames = traceback.extract_tb(error.__traceback__)
     return type(error).__name__ + (f" ({frames[-1].filename}:{frames[-1].lineno})" if len(frames) > 1 else "")
+
+
+def in_brief(error: BaseException) -> str:
+    """What logs have of an *error*: its kind and first line; of one that is not ours, where it was raised instead."""
+    words = error.brief if isinstance(error, TTTEmbedError) else f"{error}" if isinstance(error, OSError) else ""
+    return f"{type(error).__name__}: {words}".partition("\n")[0] if words else raised(error)
 
 
 def check_text(name: str, value: object) -> None:

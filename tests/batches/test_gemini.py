@@ -197,12 +197,13 @@ def test_a_batch_that_was_made_behind_an_error_is_found(gemini, worker, store, s
 
 
 def test_a_refused_batch_is_struck_off(gemini, worker, store, served):
-    """Nothing was made, nothing is spent, and the line says what the service said."""
+    """Nothing was made, nothing is spent; the line has the status, and the store what the service said."""
     store.observe(served(4))
     gemini.fault = lambda _, path: 400 if path.endswith(":batchGenerateContent") else None
     said = judged(worker())
 
-    assert "tiny: expected an answer, got 400 no" in said[0][1]
+    assert said[0][1].endswith("tiny: expected an answer, got 400")
+    assert [why for _, why, _ in store.judge_queue.failures()] == ["tiny: expected an answer, got 400 no"]
     assert store.open_batches.of("") == []
     assert store.judge_queue.spent().pairs == 2
 

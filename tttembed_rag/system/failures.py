@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from threading import Lock
 
-from tttembed_rag.errors import TTTEmbedError, raised
+from tttembed_rag.errors import in_brief
 
 __all__ = ["FailureLog"]
 
@@ -44,8 +44,6 @@ class FailureLog:
     def exception(self, message: str, *arguments: object) -> None:
         """Log *message* with the error that is being handled; to be called where it was caught."""
         error = sys.exception()
-        words = error.brief if isinstance(error, TTTEmbedError) else f"{error}" if isinstance(error, OSError) else ""
-        reason = f"{type(error).__name__}: {words}".partition("\n")[0] if words or error is None else raised(error)
         self._logger.debug(message, *arguments, exc_info=error)
         now = self._clock()
         with self._lock:
@@ -54,4 +52,4 @@ class FailureLog:
             self._lines[message] = (last, more + 1) if quiet else (now, 0)
         if not quiet:
             counted = f" ({more} more like it in the last {now - last:.0f} s)" if more else ""
-            self._logger.error(f"{message}: %s%s", *arguments, reason, counted)  # noqa: G004 - the caller's own format
+            self._logger.error(f"{message}: %s%s", *arguments, "" if error is None else in_brief(error), counted)  # noqa: G004 - the caller's own format

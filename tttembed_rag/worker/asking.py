@@ -138,7 +138,7 @@ class Asking:
         account = self.account(observations, holding)
         try:
             verdicts = self.ask(observations, account, stop)
-        except JudgeError as exc:  # it fails its probe
+        except JudgeError as exc:  # it fails its probe, which holds no text of a user
             return Asked(stopped=str(exc), broken=True, spent=account.paid)
         scored = self._queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
         came = Asked(scored, stopped=verdicts.stopped, broken=verdicts.broken)

@@ -137,7 +137,7 @@ class BatchAsking:
         except StoreError:
             raise
         except TTTEmbedError as exc:
-            told += Asked(stopped=str(exc), broken=True)
+            told += Asked(stopped=exc.brief, broken=True)
         return told
 
     # Reading

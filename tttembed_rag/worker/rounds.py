@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from threading import Event
 from uuid import uuid4
 
-from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded
+from tttembed_rag.errors import InputError, LeaseLost, StoreTooSlow, StoreUnavailable, Superseded, in_brief
 from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.batching.service import BatchService
 from tttembed_rag.judging.calls import TimeLimit
@@ -226,8 +226,7 @@ class Worker:
             try:
                 probe = self._probing.call(ask, stop)
             except Exception as exc:  # noqa: BLE001 (an embedding client may raise anything; the reason is told)
-                reason = f"{type(exc).__name__}: {exc}"
-                yield Step("not probed", f"{reason}; nothing is learned until the embedding model answers")
+                yield Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers")
                 return
         self._look_anew(probe)
         for tenant in self._ours(self._store.due.tenants(self._habits.judge)):
@@ -288,15 +287,16 @@ class Worker:
         return trouble is not None and trouble.backoff.left > 0
 
     def _troubled(self, doing: str, tenant: str, error: Exception) -> Step:
-        """Leave a tenant out for a while; the log has a new error with where it came from, once."""
-        reason = f"{type(error).__name__}: {error}"
+        """Leave a tenant out for a while; the log has a new error once, and its traceback at level DEBUG."""
+        reason = in_brief(error)
         trouble = self._troubles.setdefault(
             (doing, tenant), _Trouble(Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock))
         )
         wait = trouble.backoff.wait()
         if trouble.reason != reason:
             trouble.reason = reason
-            _log.error("tenant %r is left out of %s for %.0f s", tenant, doing, wait, exc_info=error)
+            _log.error("tenant %r is left out of %s for %.0f s: %s", tenant, doing, wait, reason)
+            _log.debug("tenant %r", tenant, exc_info=error)
         return Step("failed", f"{reason}; looked at again in {wait:.0f} s, the other tenants go on", tenant)
 
     def _judged(self, left_out: set[str], stop: Event) -> Generator[Step, None, bool]:

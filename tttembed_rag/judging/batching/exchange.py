@@ -81,7 +81,7 @@ class Exchange:
             made = self._service.create(file, batch.key)
         except RefusedError as exc:
             self.close(batch)
-            raise NeverMadeError(str(exc)) from exc
+            raise NeverMadeError(exc.brief, exc.said) from exc
         return self._books.note(replace(batch, number=made.number))
 
     def pause(self, batch: OpenBatch) -> float:
