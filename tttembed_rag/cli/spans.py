@@ -66,7 +66,8 @@ def import_(
     if scores_of is not None and not of_spans:
         raise click.UsageError("--scores-of: expected spans, got a log of served queries")
     left_out, written, hidden = 0, 0, not sys.stderr.isatty()
-    served = [] if of_spans else _served_log(Path(log), tenant or "")
+    owner = tenant or ""
+    served = [] if of_spans else _served_log(Path(log), owner)
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
             known = len(store.tenants()) - 1
@@ -77,7 +78,7 @@ def import_(
             from tttembed_rag.capture.spans import Reader
 
             reader = Reader(scores_of, None, cut_at)
-            served = _served_spans(log, reader, limit, store, tenant or "", None if scale is None else Scale.parse(scale))
+            served = _served_spans(log, reader, limit, store, owner, None if scale is None else Scale.parse(scale))
             left_out = reader.counts.left_out
         with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
             for part in in_parts(served, _AT_ONCE):
