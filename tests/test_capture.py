@@ -248,6 +248,14 @@ class TestJudgingLater:
         with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
             RewardLog("somebody", scale="rubric:0,5").score_waiting(judge)
 
+    @pytest.mark.parametrize("ask", [RewardLog.of, RewardLog("votes").score_waiting])
+    def test_what_is_no_judge_is_told_what_it_lacks(self, ask):
+        """A function that scores is none: the message names the four names of a judge, as elsewhere."""
+        with pytest.raises(
+            InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
+        ):
+            ask(len)
+
     def test_nothing_waiting_is_no_work(self, judge):
         """An idle log asks nothing."""
         assert RewardLog.of(judge).score_waiting(judge).progress.pairs == 0

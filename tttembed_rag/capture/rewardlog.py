@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import DataError, InputError, RewardError
-from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
@@ -80,7 +80,7 @@ class RewardLog(Log):
     @classmethod
     def of(cls, judge: Judge, *, capacity: int = 10_000, tenant: str = "") -> RewardLog:
         """An empty log for the scores of *judge*."""
-        return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
+        return cls(checked_judge(judge).fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
 
     def __len__(self) -> int:
         """Served queries."""
@@ -125,7 +125,7 @@ class RewardLog(Log):
         Raises:
             RewardError: This log is for another judge.
         """
-        if judge.fingerprint != self.judge:
+        if checked_judge(judge).fingerprint != self.judge:
             raise RewardError(f"judge: expected {self.judge}, whose rewards are in this log, got {judge.fingerprint}")
         with self._lock:
             # Ids are plain words, texts are anything.
