@@ -154,7 +154,7 @@ class TestRefusedQueries:
 
     def test_a_fault_of_the_operator_declines_nothing(self, store, rng, serve):
         """A proxy with a limit that only the examination keeps to: once it is mended, everything is judged."""
-        limit = [900]
+        limit = [850]
 
         def answer(_, body, __):
             if len(json.dumps(body)) > limit[0]:
@@ -167,7 +167,7 @@ class TestRefusedQueries:
 
         judge = HttpJudge(serve(answer).url, "cohere", patience=Patience(attempts=1, first_wait=0.001))
         for number in range(30):
-            shown = [Candidate("d", rng.normal(size=8), f"text {number} " + "long " * 200)]
+            shown = [Candidate("d", rng.normal(size=8), f"text {number} " + "long " * 180)]
             store.observe([Served(f"q{number}", rng.normal(size=8), shown, f"question {number}")])
         rounds = []
         for _ in range(2):
