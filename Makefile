@@ -53,10 +53,15 @@ check: .venv/hosts
 	$(BIN)/mypy $(HOSTS)/tttembed_hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
-docs: .venv/dev
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
-	$(BIN)/python docs/generate.py
-	$(BIN)/zensical build --clean --strict
+# The site needs nothing of the package; the folder of its pages holds two files that are none.
+docs: build/docs
+	build/docs/bin/zensical build --clean --strict
+	rm build/site/generate.py build/site/requirements.txt
+
+build/docs: docs/requirements.txt constraints.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
+	touch $@
 
 bench: .venv/dev
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement benchmarks/requirements.txt
