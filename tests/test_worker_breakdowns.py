@@ -248,7 +248,7 @@ class TestKilled:
         assert 0 < paid < 320 + 48
         assert store.judges()[0][1] == 320
         assert store.judge_queue.spent().pairs == 320 + 48 + 8  # what may have been spent by its last call stays counted
-        assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
+        assert len(asked) <= 24 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
     def test_while_it_learns(self, world, store, sqlite_url):
