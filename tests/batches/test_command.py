@@ -92,7 +92,7 @@ def run(tmp_path, spec):
 
 
 def test_the_command_goes_the_whole_way(log, spec, batch_server, tmp_path):
-    """Forecast, examination, requests, results: rewards stand where `judge` writes them, and a second run asks nothing."""
+    """Forecast, examination, requests, results: rewards stand in their file, and a second run asks nothing."""
     command = ("judge", log, "--judge", spec, "--batch", "--price", "input=2,output=12", "--budget", "usd=1")
     ahead = tttembed(*command, "--dry-run")
     asked = len(batch_server.single), dict(batch_server.files)

@@ -343,7 +343,7 @@ class TestMoney:
 
     @pytest.mark.parametrize("budget", [Budget(pairs=11), Budget(usd=0.06), Budget(tokens=12_000)])
     def test_a_cap_holds_at_every_instant(self, bench, served, budget):
-        """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, not even the judge how it is."""
+        """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, the judge neither."""
         bench.store.observe(served(1, first=100))
         bench.rounds(3)  # the examination is paid for
         gone = bench.store.judge_queue.spent()
