@@ -135,9 +135,7 @@ class TestBrokenJudges:
 
     def test_it_is_asked_again_later(self, world, store, reranker):
         """The next worker judges what is left, and pays for nothing twice."""
-        host, asked = reranker(
-            lambda scores, n: 503 if 28 <= n < 32 else scores
-        )  # the first question of its examination too
+        host, asked = reranker(lambda scores, n: 503 if 28 <= n < 32 else scores)  # when it is examined again too
         store.observe(world.served(range(40)))
         first = actions(Worker(store, http_judge(host), concurrency=1).round())
         second = actions(Worker(store, http_judge(host), concurrency=1).round())
@@ -249,9 +247,7 @@ class TestKilled:
         assert again.returncode == 0, again.stderr
         assert 0 < paid < 320 + 48
         assert store.judges()[0][1] == 320
-        assert (
-            store.judge_queue.spent().pairs == 320 + 48 + 8
-        )  # what may have been spent by its last call stays counted
+        assert store.judge_queue.spent().pairs == 320 + 48 + 8  # what its last call may have spent stays counted
         assert len(asked) <= 24 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
