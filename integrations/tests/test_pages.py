@@ -74,7 +74,13 @@ def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
             made[line] = tmp_path_factory.mktemp("environment")
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", made[line]], check=True)
             pip = [sys.executable, "-m", "pip", "--python", made[line] / "bin" / "python", "install"]
-            options = ["--quiet", "--constraint", REPO / "constraints.txt", *shlex.split(line, comments=True)]
+            options = [
+                "--quiet",
+                "--no-compile",
+                "--constraint",
+                REPO / "constraints.txt",
+                *shlex.split(line, comments=True),
+            ]
             links = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}"
             subprocess.run([*pip, *options], env=os.environ | {"PIP_FIND_LINKS": links}, check=True)
         return made[line] / "bin"
