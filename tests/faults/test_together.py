@@ -200,7 +200,7 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
 
 
 class Freezing:
-    """A judge that stops its process, between all transactions, when it is asked for the fifth time after its examination.
+    """A judge that stops its process, between transactions, when it is asked for the fifth time after its examination.
 
     Args:
         store: The store of its worker.
