@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
 	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests \
-	'tests/test_documentation.py::test_guides_run[tools.md]'
+	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all

@@ -1,6 +1,6 @@
 """What the README and the pages in docs/ show is run: their Python, and their command lines.
 
-A block of the README stands for itself; a guide is one story, whose blocks run in order in one folder.
+A page is one story, whose blocks run in order in one folder.
 Commands may name folders that only exist at the reader's: each is made from random vectors where
 the command expects it, below a temporary folder, so that the line runs as it is printed.
 """
@@ -35,10 +35,9 @@ REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
 README = REPO / "README.md"
 DATA = REPO.parent / "shared" / "data"
-GUIDES = sorted((REPO / "docs").rglob("*.md"))
-# Of a guide, its path below docs/.
-NAMES = [str(guide.relative_to(REPO / "docs")) for guide in GUIDES]
-# What the blocks of a guide import and `make test` does not install; `make test-hosts` does, and runs that guide.
+PAGES = [README, *sorted((REPO / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(REPO)) for page in PAGES]
+# What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
 HOSTED = {"tools.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
 
@@ -95,10 +94,6 @@ def run_command(line: str) -> None:
 
 VOTES = (("guide", 1), ("forum thread", -1), ("manual", -1))
 SHELLS = ("console", "sh", "bash", "shell")
-PYTHON = [(first, code) for first, language, code in blocks(TEXT) if language == "python"]
-COMMANDS = [
-    command for first, language, code in blocks(TEXT) if language in SHELLS for command in commands(first, code)
-]
 
 
 def write_folder(folder: Path, vectors: str, judge: str) -> None:
@@ -157,82 +152,41 @@ def provide(parameters: dict[str, Any]) -> None:
         write_offsets(file)
 
 
-def test_the_readme_has_python() -> None:
-    """The README shows how the library is called."""
-    assert PYTHON
-
-
-def test_the_readme_has_commands() -> None:
-    """The README shows how the command is called."""
-    assert COMMANDS
-
-
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block[0]}")
-def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of the README runs by itself, in an empty folder, without a warning."""
-    monkeypatch.chdir(tmp_path)
-
-    run_python(*block, tmp_path)
-
-
-def test_the_first_example_shows_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the README says that its example prints is what it prints."""
-    monkeypatch.chdir(tmp_path)
-    run_python(*PYTHON[0], tmp_path)
-
-    assert capsys.readouterr().out.splitlines() == ["manual on taxes", "guide with examples on taxes"]
-    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
-
-
-@pytest.mark.parametrize("tutorial", ["langchain", "llama-index"])
-def test_tutorials_show_a_difference(
-    tutorial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first document of a query that nobody judged is another one once the offsets are published."""
-    monkeypatch.chdir(tmp_path)
+def run_page(page: Path, folder: Path, shells: tuple[str, ...] = SHELLS) -> None:
+    """Runs the blocks of a page, Python and the commands of *shells*, one after another in *folder*."""
     names: dict[str, Any] = {}
-    for first, _, code in blocks((REPO / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")):
-        names = {key: value for key, value in run_python(first, code, tmp_path, names).items() if key[:2] != "__"}
-
-    printed = capsys.readouterr().out.splitlines()
-    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
-def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the README runs as printed."""
-    # Folders beside the checkout are made beside this one, still below the temporary folder.
-    checkout = tmp_path / "beside" / "checkout"
-    checkout.mkdir(parents=True)
-    monkeypatch.chdir(checkout)
-
-    run_command(command[1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
-def test_guides_run(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a guide, Python and commands, run one after another in one folder."""
-    if needed := HOSTED.get(guide.name):
-        pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
-    monkeypatch.chdir(tmp_path)
-
-    names: dict[str, Any] = {}
-    for first, language, code in blocks(guide.read_text(encoding="utf-8")):
+    for first, language, code in blocks(page.read_text(encoding="utf-8")):
         if language == "python":
-            names = {
-                name: value
-                for name, value in run_python(first, code, tmp_path, names).items()
-                if not name.startswith("__")
-            }
-        for _, line in commands(first, code) if language in SHELLS else ():
+            names = {key: value for key, value in run_python(first, code, folder, names).items() if key[:2] != "__"}
+        for _, line in commands(first, code) if language in shells else ():
             run_command(line)
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/langchain.md", "docs/tutorials/llama-index.md"])
+def test_first_examples_show_a_difference(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first document of a query that nobody judged is another one once the offsets are published."""
+    monkeypatch.chdir(tmp_path)
+    run_page(REPO / page, tmp_path, shells=())
+
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
+    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page shows runs as printed, without a warning."""
+    if needed := HOSTED.get(page.name):
+        pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_options_exist(document: Path) -> None:
     """Every option that the prose shows in code is one of the command's."""
     known = {
@@ -254,7 +208,7 @@ def test_options_exist(document: Path) -> None:
     assert shown - known == set()
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_commands_in_the_prose_exist(document: Path) -> None:
     """Every `tttembed NAME` that the prose shows in code is a command, below a group too."""
     text = document.read_text(encoding="utf-8")
@@ -378,7 +332,7 @@ def test_the_readme_is_read_in_one_sitting() -> None:
     assert len(TEXT.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_links_lead_somewhere(document: Path) -> None:
     """Every relative link of a page is to a file that is there."""
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", document.read_text(encoding="utf-8"))
@@ -391,4 +345,5 @@ def test_every_page_is_in_the_site() -> None:
     site = tomllib.loads((REPO / "zensical.toml").read_text(encoding="utf-8"))
     named = set(re.findall(r"[\w/.-]+\.md", json.dumps(site["project"]["nav"])))
 
-    assert {name for name in NAMES if not name.startswith("verdicts/TTT-")} == named
+    shown = {name.removeprefix("docs/") for name in NAMES if not name.startswith("docs/verdicts/TTT-")}
+    assert shown - {"README.md"} == named

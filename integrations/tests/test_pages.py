@@ -18,13 +18,14 @@ from subprocess import PIPE
 
 import pytest
 
-from tests.test_documentation import GUIDES, README, SHELLS, blocks, commands, ready
+from tests.test_documentation import PAGES as SITE
+from tests.test_documentation import SHELLS, blocks, commands, ready
 
 REPO = Path(__file__).resolve().parents[2]
 LLAMA_INDEX = "integrations/llama-index-embeddings-tttembed"
 PAGES = [
     str(page.relative_to(REPO))
-    for page in (README, *GUIDES, *sorted(REPO.glob("integrations/*/README.md")))
+    for page in (*SITE, *sorted(REPO.glob("integrations/*/README.md")))
     if any(language in ("python", *SHELLS) for _, language, _ in blocks(page.read_text(encoding="utf-8")))
 ]
 # What a page calls yours.
