@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from math import comb
 
 import pytest
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges import check_judge
-from tttembed_rag.judges.examination import answers, questions
+from tttembed_rag.judges.examination import answers, examination_keys, has_passed, questions
+from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.testing import FakeJudge, word_overlap
 
@@ -47,7 +49,8 @@ def test_a_judge_that_goes_by_place_is_refused(first):
 
 
 def test_hardly_any_judge_passes_by_chance():
-    """Fewer than one in 1,000; seen on 5,000 judges that guess."""
+    """Fewer than one in 1,000, by the binomial test and on 5,000 judges that guess."""
+    assert sum(comb(24, right) for right in range(20, 25)) / 2**24 < 0.001
     passed = 0
     for seed in range(5000):
         guess = random.Random(seed)
@@ -63,6 +66,14 @@ def test_hardly_any_judge_passes_by_chance():
 def test_a_judge_with_four_errors_passes():
     """An English reranker need not know every language."""
     check_judge(FakeJudge(lambda query, text: word_overlap(query, text) * (list(answers()).index(query) < 20)))
+
+
+def test_answers_about_equal_texts_are_no_examination():
+    """A judge that was asked about the same texts as served ones has not passed."""
+    kept = {pair_key("fake", query, text): Paid(0.5) for query, texts in questions() for text in texts}
+    examined = dict.fromkeys(examination_keys("fake"), Paid(0.5))
+
+    assert [has_passed("fake", lambda _, known=known: known) for known in (kept, examined)] == [False, True]
 
 
 def test_each_document_is_right_once_and_wrong_once():

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from math import comb
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.contract import Judge, Scores, checked_rewards, forecast_of
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
 
-# A judge that guesses has as many questions right with a lower probability.
-_LEVEL = 0.001
+# Questions that must be right: a judge that guesses has as many of 24 right with p < .001, by the binomial test.
+_NEEDED = 20
 
 
 @cache
@@ -38,8 +37,12 @@ def answers() -> Mapping[str, str]:
 
 
 def examination_keys(judge: str, asked: Sequence[tuple[str, Sequence[str]]] | None = None) -> list[bytes]:
-    """The addresses of the pairs of the examination of the judge with that fingerprint, or of the questions *asked*."""
-    return [pair_key(judge, query, text) for query, texts in asked or questions() for text in texts]
+    """The addresses of the pairs of the examination of the judge with that fingerprint, or of the questions *asked*.
+
+    No other pair has such an address, whatever its texts.
+    """
+    of = f"examination of {judge}"
+    return [pair_key(of, query, text) for query, texts in asked or questions() for text in texts]
 
 
 def has_passed(judge: str, answers: Callable[[Sequence[bytes]], Mapping[bytes, object]]) -> bool:
@@ -77,7 +80,7 @@ def check_answers(judge: Judge, scores: Scores) -> None:
     rewards = checked_rewards(judge, scores).reshape(-1, 2)
     rewards[1::2] = rewards[1::2, ::-1]  # the right one first
     right, of = rewards[:, 0] > rewards[:, 1], len(rewards)  # NaN is never right
-    if right.sum() >= _needed(of):
+    if right.sum() >= min(_NEEDED, of):
         return
     wrong = int(right.argmin())
     reversed_ = (rewards[:, 0] < rewards[:, 1]).sum()
@@ -87,9 +90,3 @@ def check_answers(judge: Judge, scores: Scores) -> None:
         f"{rewards[wrong, 0]:.3f}, a plainly wrong one {rewards[wrong, 1]:.3f} (is it a reranker, does its server "
         "apply the model's prompt template, and is more better on its scale?)"
     )
-
-
-def _needed(questions: int) -> int:
-    """Questions that must be right: by a one-sided exact binomial test, and all where they are too few for one."""
-    tails = (sum(comb(questions, k) for k in range(right, questions + 1)) for right in range(questions + 1))
-    return next((right for right, tail in enumerate(tails) if tail < _LEVEL * 2**questions), questions)
