@@ -160,9 +160,7 @@ class StoreLog(Log):
             pairs=self._pairs,
         )
         self.trusted = trusted
-        self._writer = Writer(
-            store, self.judge, preparation, capacity=capacity, max_bytes=max_bytes, trusted=lambda: self.trusted
-        )
+        self._writer = Writer(store, self, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
     def note(self, call: Logged) -> None:
