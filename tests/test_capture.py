@@ -51,6 +51,16 @@ class TestRecording:
         assert rewards.query_vectors.tolist() == [vector("q")]
         assert rewards.doc_vectors[rewards.candidates].tolist() == vectors(["a", "c"])
 
+    @pytest.mark.parametrize("trusted", [True, False, None])
+    def test_whether_the_judge_is_vouched_for_is_kept(self, trusted, tmp_path):
+        """Rewards say it, and so does a log that was saved."""
+        log = RewardLog("judge", trusted=trusted)
+        log.record("q", ["a"], [1.0])
+        log.save(tmp_path / "log")
+
+        assert RewardLog.load(tmp_path / "log").trusted is trusted
+        assert log.rewards(vector, vectors).take(np.array([0])).trusted is trusted
+
     def test_a_pair_is_kept_once(self):
         """Seen twice, judged twice: one pair, the last verdict."""
         log = RewardLog("judge")

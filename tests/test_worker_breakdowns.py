@@ -143,6 +143,7 @@ class TestBrokenJudges:
         assert (first[0], second) == ("not judged", ["judged", "published"])
         assert store.judges()[0][1] == 320
         assert store.judge_queue.spent().pairs == 320 + 48
+        assert store.rewards(store.judges()[0][0]).trusted  # it passed its examination
         assert len(asked) == 24 + 40 + 3 + 1
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from threading import Condition
 from typing import Protocol
 from weakref import WeakSet
@@ -56,6 +56,10 @@ class ObservingStore(Protocol):
         """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
         ...
 
+    def trust(self, judge: str, trusted: bool | None) -> None:
+        """Say whether *judge* is vouched for."""
+        ...
+
     @property
     def text_id(self) -> TextId:
         """Gives the id of a text, the same to everybody who asks this store."""
@@ -78,15 +82,26 @@ class Writer:
 
         max_bytes: Bytes of calls that may wait.
 
+        trusted: Gives whether the judge is vouched for; the store is told before something is written.
+
     Attributes:
         outage: What the store answered last.
     """
 
     def __init__(
-        self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int, max_bytes: int
+        self,
+        store: ObservingStore | str,
+        judge: str,
+        preparation: Preparation,
+        *,
+        capacity: int,
+        max_bytes: int,
+        trusted: Callable[[], bool | None],
     ) -> None:
         self._reached: Reached[ObservingStore] = Reached(store, _opened)
         self._judge = judge
+        self._trusted = trusted
+        self._told: bool | None = None
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
         # Calls, and bytes of calls, that are written at once.
@@ -246,6 +261,9 @@ class Writer:
     def _write(self, store: ObservingStore, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
         try:
+            if (trusted := self._trusted()) is not self._told:
+                store.trust(self._judge, trusted)
+                self._told = trusted
             written = store.observe(served, judge=self._judge)
         except StoreUnavailable:
             raise

@@ -88,6 +88,8 @@ judges = Table(
     Column("name", String(MAX_NAME), nullable=False, unique=True),
     # Whether it has asked for work: pairs that it has not answered are counted from then on.
     Column("asks", Boolean, nullable=False, server_default=text("false")),
+    # Whether somebody vouches for it, or nobody may; null where nobody said so.
+    Column("trusted", Boolean),
     sqlite_autoincrement=True,
 )
 

@@ -181,6 +181,19 @@ class LearningTests:
         assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
         assert Spend() == store.judge_queue.spent(datetime.now(UTC).date() - timedelta(days=2))
 
+    def test_who_vouches_for_a_judge(self, store: Store) -> None:
+        """What was said comes first, and a no stays until it is taken back; then its examination."""
+        store.observe(traffic(1), judge=JUDGE)
+        told = [store.trusted(JUDGE)]
+        for said in (True, False, True, None):
+            store.trust(JUDGE, said)
+            told.append(store.trusted(JUDGE))
+        store.judge_queue.answers().put(JUDGE, dict.fromkeys(examination_keys(JUDGE), Paid(0.5)))
+
+        assert told == [None, True, False, False, None]
+        assert store.rewards(JUDGE).trusted
+        assert store.trusted("nobody") is None
+
     def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(self, store: Store) -> None:
         """But for the examination of a judge: what is kept can be forgotten with its query."""
         examined, other = examination_keys(JUDGE)[1], pair_key(JUDGE, "query", "document")
