@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
@@ -11,6 +12,7 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.rows import fact
 
+_log = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "migrations"
 _SALT = "salt"
 # The fact that names the oldest schema whose programs may use the store. A script that only adds tables and columns
@@ -38,8 +40,12 @@ def migrate(database: Database, *, create: bool = True) -> None:
         if _is_ready(connection, database.name, create=create):
             return
     with database.write("migrating") as connection:
-        if not _is_ready(connection, database.name, create=create):  # no other process was faster
-            _upgrade(connection)
+        if _is_ready(connection, database.name, create=create):  # another process was faster
+            return
+        is_new = not inspect(connection).has_table(schema.facts.name)
+        _upgrade(connection)
+    if is_new:
+        _log.warning("%s: no store was there, made one", database.name)
 
 
 def salt_of(connection: Connection) -> bytes:
