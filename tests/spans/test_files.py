@@ -193,6 +193,7 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
     verdicts = store.history.verdicts("", judge="m", query_ids=[ids[0]])
     assert (code, said.startswith("1 queries of")) == (0, True)
     assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
+    assert store.trusted("m")
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from threading import Condition
 from typing import Protocol
 from weakref import WeakSet
 
+from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.preparing import Call, Preparation
 from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
@@ -56,6 +57,10 @@ class ObservingStore(Protocol):
         """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
         ...
 
+    def trust(self, judge: str, trusted: bool | None) -> None:
+        """Say whether *judge* is vouched for."""
+        ...
+
     @property
     def text_id(self) -> TextId:
         """Gives the id of a text, the same to everybody who asks this store."""
@@ -70,7 +75,7 @@ class Writer:
     Args:
         store: An open store, or its URL.
 
-        judge: Fingerprint of the judge that gave the recorded scores.
+        log: Names the judge that gave the recorded scores, and says whether it is vouched for.
 
         preparation: Makes served queries of calls.
 
@@ -83,10 +88,12 @@ class Writer:
     """
 
     def __init__(
-        self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int, max_bytes: int
+        self, store: ObservingStore | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
     ) -> None:
         self._reached: Reached[ObservingStore] = Reached(store, _opened)
-        self._judge = judge
+        self._log = log
+        # Whether the judge is vouched for, as the store was told.
+        self._told: bool | None = None
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
         # Calls, and bytes of calls, that are written at once.
@@ -250,7 +257,10 @@ class Writer:
     def _write(self, store: ObservingStore, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
         try:
-            written = store.observe(served, judge=self._judge)
+            if self._log.trusted is not self._told:
+                store.trust(self._log.judge, self._log.trusted)
+                self._told = self._log.trusted
+            written = store.observe(served, judge=self._log.judge)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good

@@ -84,6 +84,8 @@ def import_(
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe(part, judge=scores_of or "")
                 bar.update(len(part))
+        if scores_of is not None:
+            store.trust(scores_of, True)
         if embed is not None:
             fill(store, embed, embedder, only_without_any=True)
         lacking = store.vectors.lacking()
