@@ -124,7 +124,7 @@ class Database:
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
             if self._file is not None:
-                event.listen(self.engine, "checkout", self._check_file)
+                event.listen(self.engine, "checkout", partial(self._check_file, self._file))
         else:
             require("psycopg", "postgres")
             waits = {"connect_timeout": _CONNECT_SECONDS}
@@ -186,10 +186,10 @@ class Database:
         if self.salt and fact(connection, _SALT) != self.salt.hex():
             raise StoreReplaced(f"{self.name}: expected the store that was opened, found another one")
 
-    def _check_file(self, _: Any, entry: ConnectionPoolEntry, __: Any) -> None:
+    def _check_file(self, path: Path, _: Any, entry: ConnectionPoolEntry, __: Any) -> None:
         """Use no connection to a file that was removed or replaced: SQLite itself goes on with what nobody finds."""
         try:
-            file = os.stat(self._file)
+            file = path.stat()
         except FileNotFoundError:
             raise StoreReplaced(f"{self.name}: expected the store that was opened, found no file") from None
         if (file.st_dev, file.st_ino) != entry.info.setdefault("file", (file.st_dev, file.st_ino)):
