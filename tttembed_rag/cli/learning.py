@@ -188,8 +188,9 @@ class RewardSource:
             click.UsageError: An option was given that says nothing of this source.
         """
         found = self._read()
-        trusted = found.rewards.trusted if self.trusted is None else self.trusted
-        return found._replace(rewards=replace(found.rewards, trusted=trusted))
+        if self.trusted is None:
+            return found
+        return found._replace(rewards=replace(found.rewards, trusted=self.trusted))
 
     def _read(self) -> Found:
         if isinstance(self.source, str):

@@ -29,11 +29,6 @@ __all__ = [
 ]
 
 
-# The option that vouches for a judge.
-_VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]"
-whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
-
-
 class PathOrURL(click.ParamType[Path | str]):
     """A file or folder, as a path; or the URL of a store, as it is."""
 
@@ -95,6 +90,15 @@ def on_record(command: CommandT) -> CommandT:
 def signed(command: CommandT) -> CommandT:
     """The option that says who acts."""
     return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
+
+
+def whether_trusted(command: CommandT) -> CommandT:
+    """The option that vouches for the judge."""
+    return click.option(
+        "--trusted/--untrusted",
+        default=None,
+        help="Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]",
+    )(command)
 
 
 def judged(command: CommandT) -> CommandT:
