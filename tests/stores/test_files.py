@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -252,6 +253,25 @@ def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url: str,
         live.close()
 
     assert (written, version, kept, ids) == ((True, 0), True, ["after"], 1)
+
+
+def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same store: nothing that was prepared for it is lost."""
+    observe, away = Store.observe, [StoreReplaced("found no file")]
+
+    def observed(store: Store, *arguments: Any, **options: Any) -> int:
+        if away:
+            raise away.pop()
+        return observe(store, *arguments, **options)
+
+    monkeypatch.setattr(Store, "observe", observed)
+    with StoreLog(sqlite_url, JUDGE) as log:
+        log.observe("waits", ["a"])
+        written = log.flush(20), log.counts.written, log.counts.failed
+
+    assert (away, written) == ([], (True, 1, 0))
 
 
 def test_a_copy_of_before_is_read_anew(sqlite_url: str, tmp_path: Path) -> None:

@@ -187,6 +187,8 @@ class Writer:
         # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
         self._at_once = _BATCH
+        # What made the ids in it.
+        self._text_id: TextId | None = None
         # Seconds until it is tried again; more than at first where the last try failed.
         self._retry: float = _RETRY
         self._ending = False
@@ -196,6 +198,10 @@ class Writer:
         self._report()
         try:
             store = self._reached.store()
+            if self._batch and store.text_id != self._text_id:
+                _log.error("%d served queries have ids of a store that is there no more", len(self._batch))
+                self._settle(failed=len(self._batch))
+                self._batch = []
             if not self._batch:
                 self._batch = self._prepared(store)
             more = bool(self._queue)
@@ -210,10 +216,6 @@ class Writer:
             self.outage.failed(error)
             if isinstance(error, StoreReplaced):
                 self._reached.close()
-                if self._batch:
-                    _log.error("%d served queries were not written: they had ids of the store before", len(self._batch))
-                    self._settle(failed=len(self._batch))
-                    self._batch = []
             if self._retry > _RETRY:  # the store may be well, and the transaction too large for it
                 self._at_once = max(1, self._at_once // 2)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
@@ -237,7 +239,8 @@ class Writer:
                 )
             self._settle(without_tenant=lost)
             calls = [call for call in calls if call.tenant is not None]
-        served, sampled_out, malformed = self._preparation.prepare(calls, store.text_id)
+        self._text_id = store.text_id
+        served, sampled_out, malformed = self._preparation.prepare(calls, self._text_id)
         self._settle(sampled_out=sampled_out, failed=malformed)
         return served
 
