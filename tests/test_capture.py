@@ -51,6 +51,16 @@ class TestRecording:
         assert rewards.query_vectors.tolist() == [vector("q")]
         assert rewards.doc_vectors[rewards.candidates].tolist() == vectors(["a", "c"])
 
+    @pytest.mark.parametrize("trusted", [True, False, None])
+    def test_whether_the_judge_is_vouched_for_is_kept(self, trusted, tmp_path):
+        """Rewards say it, and so does a log that was saved."""
+        log = RewardLog("judge", trusted=trusted)
+        log.record("q", ["a"], [1.0])
+        log.save(tmp_path / "log")
+
+        assert RewardLog.load(tmp_path / "log").trusted is trusted
+        assert log.rewards(vector, vectors).take(np.array([0])).trusted is trusted
+
     def test_a_pair_is_kept_once(self):
         """Seen twice, judged twice: one pair, the last verdict."""
         log = RewardLog("judge")
@@ -247,6 +257,14 @@ class TestJudgingLater:
         """Rewards of two judges do not mix."""
         with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
             RewardLog("somebody", scale="rubric:0,5").score_waiting(judge)
+
+    @pytest.mark.parametrize("ask", [RewardLog.of, RewardLog("votes").score_waiting])
+    def test_what_is_no_judge_is_told_what_it_lacks(self, ask):
+        """A function that scores is none: the message names the four names of a judge, as elsewhere."""
+        with pytest.raises(
+            InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
+        ):
+            ask(len)
 
     def test_nothing_waiting_is_no_work(self, judge):
         """An idle log asks nothing."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -36,16 +38,18 @@ def test_threads_and_scratch_files_change_no_bit(folder, vectors):
     assert vectors(offsets) == vectors(alone)
 
 
-def test_scratch_query_vectors_lie_in_a_file(folder):
-    """They are mapped, and the file has no name."""
-    expected = Rewards.from_parquet(folder(3), part="part-00001.parquet")  # what pyarrow opens once is open by now
-    before = set(Path("/proc/self/fd").iterdir())
+def test_scratch_query_vectors_lie_in_a_file(folder, tmp_path, monkeypatch):
+    """They are mapped from a file without a name, of which one descriptor stays open."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     part = Rewards.from_parquet(folder(3), part="part-00001.parquet", scratch=True)
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if f"{tmp_path}/" in line]
+    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
 
     assert isinstance(part.query_vectors.base, np.memmap)
-    assert part.query_vectors.base.filename is None
-    assert np.array_equal(part.query_vectors, expected.query_vectors)
-    assert len(set(Path("/proc/self/fd").iterdir()) - before) <= 1
+    assert len(mapped) == 1
+    assert mapped[0].endswith("(deleted)")
+    assert sum(f"{tmp_path}/" in name for name in opened) == 1
+    assert np.array_equal(part.query_vectors, Rewards.from_parquet(folder(3), part="part-00001.parquet").query_vectors)
 
 
 @pytest.mark.slow
