@@ -56,9 +56,12 @@ def test_strategies_print_their_rows(voters, part):
     strategies, ground = voters
     rows = list(strategies.PARTS[part](lambda: [("small", ground)]))
 
-    assert len({tuple(row[name] for name in strategies.GROUPS[part]) for row in rows}) == {
-        "takeover": 10,
-        "second": 4,
-        "veto": 4,
-    }[part]
+    assert (
+        len({tuple(row[name] for name in strategies.GROUPS[part]) for row in rows})
+        == {
+            "takeover": 10,
+            "second": 4,
+            "veto": 4,
+        }[part]
+    )
     assert all(0 <= row.get("first three", 0) <= 1 for row in rows)
