@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.preparing import Call, Preparation
-from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.system import telemetry
@@ -190,8 +190,6 @@ class Writer:
         # Seconds until it is tried again; more than at first where the last try failed.
         self._retry: float = _RETRY
         self._ending = False
-        # Whether the store is known to have tenants; they are never forgotten as such.
-        self._has_tenants = False
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
@@ -210,6 +208,12 @@ class Writer:
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
         except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
             self.outage.failed(error)
+            if isinstance(error, StoreReplaced):
+                self._reached.close()
+                if self._batch:
+                    _log.error("%d served queries were not written: they had ids of the store before", len(self._batch))
+                    self._settle(failed=len(self._batch))
+                    self._batch = []
             if self._retry > _RETRY:  # the store may be well, and the transaction too large for it
                 self._at_once = max(1, self._at_once // 2)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
@@ -222,10 +226,10 @@ class Writer:
         """The served queries of the next calls in the queue."""
         if not self._queue:
             return []
-        self._has_tenants = self._has_tenants or store.has_tenants()
+        has_tenants = store.has_tenants()
         calls = self._taken()
-        self._has_tenants = self._has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
-        if self._has_tenants and (lost := sum(call.tenant is None for call in calls)):
+        has_tenants = has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
+        if has_tenants and (lost := sum(call.tenant is None for call in calls)):
             if not self._counts["without_tenant"]:
                 _log.warning(
                     "queries without a tenant are left out, as the store has tenants: name one by "

@@ -25,7 +25,6 @@ __all__ = [
     "opened",
     "signed",
     "user",
-    "whether_trusted",
 ]
 
 
@@ -90,15 +89,6 @@ def on_record(command: CommandT) -> CommandT:
 def signed(command: CommandT) -> CommandT:
     """The option that says who acts."""
     return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
-
-
-def whether_trusted(command: CommandT) -> CommandT:
-    """The option that vouches for the judge."""
-    return click.option(
-        "--trusted/--untrusted",
-        default=None,
-        help="Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]",
-    )(command)
 
 
 def judged(command: CommandT) -> CommandT:

@@ -14,7 +14,6 @@ from tttembed_rag.stores.rows import fact
 
 _log = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "migrations"
-_SALT = "salt"
 # The fact that names the oldest schema whose programs may use the store. A script that only adds tables and columns
 # leaves it as it is, so that processes of the release before may still start; any other names its own revision.
 _OLDEST = "oldest_schema"
@@ -46,14 +45,6 @@ def migrate(database: Database, *, create: bool = True) -> None:
         _upgrade(connection)
     if is_new:
         _log.warning("%s: no store was there, made one", database.name)
-
-
-def salt_of(connection: Connection) -> bytes:
-    """The key of a store's hashes: ids made of texts cannot be guessed without it."""
-    salt = fact(connection, _SALT)
-    if salt is None:
-        raise StoreError("store: expected the salt of its hashes, found none")
-    return bytes.fromhex(salt)
 
 
 def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:

@@ -25,7 +25,7 @@ from tttembed_rag.stores.log.due import Due, mark_due
 from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_rag.stores.log.reading import Selection
 from tttembed_rag.stores.log.vectors import StoredVectors
-from tttembed_rag.stores.migrating import migrate, salt_of
+from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.versions import aliases
 from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
@@ -71,7 +71,8 @@ class Store(AbstractContextManager["Store"]):
     """Observations, rewards and published offsets in one database; from any thread and process.
 
     Every call is one transaction: once it has returned, its change is there to stay. A call that raises
-    `StoreUnavailable` changed nothing that it reports, and may be made again.
+    `StoreUnavailable` changed nothing that it reports, and may be made again; after `StoreReplaced`, which says that
+    another store is there now, by whoever opens that.
 
     Args:
         database: A database with the tables of this package.
@@ -105,9 +106,8 @@ class Store(AbstractContextManager["Store"]):
     """
 
     def __init__(self, database: Database, *, texts: bool = True) -> None:
-        self._database = database
-        with database.read() as connection:
-            self._salt = salt_of(connection)
+        database.recognise()
+        self._database, self._salt = database, database.salt
         self.name = database.name
         self.texts = texts
         self.text_id = TextIds(self._salt)
