@@ -374,7 +374,7 @@ class TestTaskAndRewards:
         rewards = [wrapped.rewards(log) for _ in range(2)][1]
 
         assert rewards.query_vectors.tolist() == [QUERY.tolist()]
-        assert rewards.doc_vectors.tolist() == [document(text).tolist() for text in texts(nodes)]
+        assert rewards.doc_vectors.tolist() == [np.float32(document(text)).tolist() for text in texts(nodes)]
         assert (vectors.embedded, vectors.remembered) == (6, 6)
 
 
