@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile
 # Tests that need what `make test` does not install; there, they are skipped.
 HOSTED := $(HOSTS)/tests integrations/langchain-tttembed/tests/test_stores.py tests/scale \
 	tests/test_parquet.py tests/spans/test_files.py tests/tools/test_catalog.py integrations/tests \
-	'tests/test_documentation.py::test_guides_run[tools.md]'
+	'tests/test_documentation.py::test_pages_run[docs/tools.md]'
 export OMP_WAIT_POLICY := PASSIVE
 
 .PHONY: demo docs test test-hosts test-quick check faults faults-processes faults-server faults-rest bench bench-all
@@ -53,10 +53,15 @@ check: .venv/hosts
 	$(BIN)/mypy $(HOSTS)/tttembed_hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
-docs: .venv/dev
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
-	$(BIN)/python docs/generate.py
-	$(BIN)/zensical build --clean --strict
+# The site needs nothing of the package; the folder of its pages holds two files that are none.
+docs: build/docs
+	build/docs/bin/zensical build --clean --strict
+	rm build/site/generate.py build/site/requirements.txt
+
+build/docs: docs/requirements.txt constraints.txt
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement docs/requirements.txt
+	touch $@
 
 bench: .venv/dev
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --requirement benchmarks/requirements.txt

@@ -219,7 +219,7 @@ def local(seconds: float, stores: dict[str, str]) -> Iterator[Row]:  # noqa: ARG
     vectors = DRAW.normal(size=(1000, width)).astype(np.float32)
     landmarks = (vectors[:count] / np.linalg.norm(vectors[:count], axis=1, keepdims=True)).astype(np.float32)
     weights = (DRAW.normal(size=(count, width)) / 300).astype(np.float32)
-    learned = KernelMap(landmarks, weights, 0.9, tuple(map(str, range(count))))
+    learned = KernelMap(landmarks, weights, 0.9)
     constant = Offset("task", VECTORS[0, :width].astype(np.float32), 0.9, count, EVIDENCE, task="a")
     near = Offset("local", np.zeros(width, np.float32), 0.9, count, EVIDENCE, task="a", map=learned)
     of_constant, of_local = (Offsets([offset], width=width) for offset in (constant, near))

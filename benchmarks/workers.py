@@ -22,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.stores import Candidate, Served, open_store
 
 DEPTH = 10
@@ -57,8 +58,10 @@ class SlowJudge(BaseHTTPRequestHandler):
         """Answer a request of Cohere's rerank protocol."""
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         came = time.perf_counter()
-        time.sleep(self.seconds)
-        scores = [0.1 if "chain" in text else 0.9 for text in asked["documents"]]
+        examined = answers().get(asked["query"])
+        if examined is None:
+            time.sleep(self.seconds)
+        scores = [0.9 if examined in (None, text) else 0.1 for text in asked["documents"]]
         results = [{"index": place, "relevance_score": score} for place, score in enumerate(scores)]
         body = json.dumps({"results": results}).encode()
         self.send_response(200)
@@ -66,7 +69,8 @@ class SlowJudge(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-        self.calls.append((came, time.perf_counter()))
+        if examined is None:
+            self.calls.append((came, time.perf_counter()))
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
@@ -97,7 +101,7 @@ def measured(url: str, judge: str, options: argparse.Namespace, workers: int) ->
             process.wait()
         took = max(end for _, end in SlowJudge.calls) - min(begin for begin, _ in SlowJudge.calls)
         paid = store.judge_queue.spent().pairs - before
-    if paid not in (pairs, pairs + 2):  # the probe of the judge is paid for once
+    if paid not in (pairs, pairs + 48):  # the examination of the judge is paid for once
         raise SystemExit(f"expected {pairs} verdicts paid for, got {paid}")
     return took
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from importlib import import_module
 from pathlib import Path
@@ -149,9 +150,18 @@ def api() -> str:
         "",
     ]
     for package in public_packages():
-        names = ", ".join(import_module(package).__all__)
-        parts += [f"## {package}", "", f"::: {package}", "    options:", f"      members: [{names}]", ""]
+        module = import_module(package)
+        parts += [f"## {package}", "", "| name | what it is |", "|---|---|"]
+        parts += [f"| `{name}` | {first_sentence(getattr(module, name))} |" for name in module.__all__]
+        names = ", ".join(module.__all__)
+        parts += ["", f"::: {package}", "    options:", f"      members: [{names}]", ""]
     return "\n".join(parts)
+
+
+def first_sentence(value: object) -> str:
+    """What the docstring of a class or a function says first."""
+    said = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else None
+    return " ".join((said or "A constant, or a name of a type.").partition("\n\n")[0].split()).replace("|", "\\|")
 
 
 def public_packages() -> list[str]:

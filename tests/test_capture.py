@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tttembed_rag import DataError, InputError, RewardError, context, fit
 from tttembed_rag.capture import Known, RewardLog, TextVectors
@@ -49,7 +50,17 @@ class TestRecording:
         assert rewards.tasks.tolist() == ["billing"]
         assert rewards.judge == "judge"
         assert rewards.query_vectors.tolist() == [vector("q")]
-        assert rewards.doc_vectors[rewards.candidates].tolist() == vectors(["a", "c"])
+        assert_array_equal(rewards.doc_vectors[rewards.candidates], np.float32(vectors(["a", "c"])))
+
+    @pytest.mark.parametrize("trusted", [True, False, None])
+    def test_whether_the_judge_is_vouched_for_is_kept(self, trusted, tmp_path):
+        """Rewards say it, and so does a log that was saved."""
+        log = RewardLog("judge", trusted=trusted)
+        log.record("q", ["a"], [1.0])
+        log.save(tmp_path / "log")
+
+        assert RewardLog.load(tmp_path / "log").trusted is trusted
+        assert log.rewards(vector, vectors).take(np.array([0])).trusted is trusted
 
     def test_a_pair_is_kept_once(self):
         """Seen twice, judged twice: one pair, the last verdict."""
@@ -248,6 +259,14 @@ class TestJudgingLater:
         with pytest.raises(RewardError, match=r"^judge: expected somebody, whose rewards are in this log, got rubric:"):
             RewardLog("somebody", scale="rubric:0,5").score_waiting(judge)
 
+    @pytest.mark.parametrize("ask", [RewardLog.of, RewardLog("votes").score_waiting])
+    def test_what_is_no_judge_is_told_what_it_lacks(self, ask):
+        """A function that scores is none: the message names the four names of a judge, as elsewhere."""
+        with pytest.raises(
+            InputError, match=r"^judge: expected an object with score, ascore, scale and fingerprint, got"
+        ):
+            ask(len)
+
     def test_nothing_waiting_is_no_work(self, judge):
         """An idle log asks nothing."""
         assert RewardLog.of(judge).score_waiting(judge).progress.pairs == 0
@@ -269,7 +288,7 @@ class TestTextVectors:
 
         found = source.of(["stored", "a", "b", "a"], embed)
 
-        assert found.tolist() == [[0.5] * 8, vector("a"), vector("b"), vector("a")]
+        assert_array_equal(found, np.float32([[0.5] * 8, vector("a"), vector("b"), vector("a")]))
         assert asked == [["a"], ["b"]]
         assert (source.supplied, source.remembered, source.embedded) == (1, 1, 2)
 
@@ -279,11 +298,12 @@ class TestTextVectors:
         async def embed(texts):
             return vectors(texts)
 
-        assert asyncio.run(TextVectors().aof(["a", "b"], embed)).tolist() == vectors(["a", "b"])
+        found = asyncio.run(TextVectors().aof(["a", "b"], embed))
+        assert_array_equal(found, TextVectors().of(["a", "b"], vectors))
 
     def test_the_least_used_is_forgotten(self):
-        """Memory is bounded by capacity."""
-        source = TextVectors(capacity=2)
+        """Memory is bounded in bytes: here to two vectors of 8 numbers in single precision."""
+        source = TextVectors(max_bytes=64)
         for texts in (["a", "b"], ["a"], ["c"], ["a"], ["b"]):
             source.of(texts, vectors)
 
@@ -296,12 +316,12 @@ class TestTextVectors:
 
     def test_it_pickles_empty(self):
         """Another process starts with the same source and nothing remembered."""
-        source = TextVectors(capacity=1)
+        source = TextVectors(max_bytes=32)
         source.of(["a"], vectors)
 
         copy = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
 
-        assert copy.of(["a"], vectors).tolist() == [vector("a")]
+        assert_array_equal(copy.of(["a"], vectors), np.float32([vector("a")]))
         assert (copy.remembered, copy.embedded) == (0, 1)
 
 

@@ -1,6 +1,6 @@
 """What the README and the pages in docs/ show is run: their Python, and their command lines.
 
-A block of the README stands for itself; a guide is one story, whose blocks run in order in one folder.
+A page is one story, whose blocks run in order in one folder.
 Commands may name folders that only exist at the reader's: each is made from random vectors where
 the command expects it, below a temporary folder, so that the line runs as it is printed.
 """
@@ -35,10 +35,9 @@ REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
 README = REPO / "README.md"
 DATA = REPO.parent / "shared" / "data"
-GUIDES = sorted((REPO / "docs").rglob("*.md"))
-# Of a guide, its path below docs/.
-NAMES = [str(guide.relative_to(REPO / "docs")) for guide in GUIDES]
-# What the blocks of a guide import and `make test` does not install; `make test-hosts` does, and runs that guide.
+PAGES = [README, *sorted((REPO / "docs").rglob("*.md"))]
+NAMES = [str(page.relative_to(REPO)) for page in PAGES]
+# What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
 HOSTED = {"tools.md": "mcp"}
 TEXT = README.read_text(encoding="utf-8")
 
@@ -74,26 +73,27 @@ def run_python(first: int, code: str, folder: Path, names: dict[str, Any] | None
     return runpy.run_path(str(script), init_globals=names, run_name="__main__")
 
 
-def run_command(line: str) -> None:
-    """Runs a command as printed; a server, and the demo on its whole corpus, are only parsed."""
+def ready(line: str) -> list[str]:
+    """The arguments of a command as printed, its files made; none where it is only parsed: a server, the whole demo."""
     words = shlex.split(line, comments=True)
     arguments = list(takewhile(lambda word: word not in ("|", ">", ">>", "&&"), words))
     name, parameters = parsed(arguments)
     if name in ("serve", "demo"):
-        return
+        return []
     provide(parameters)
+    return arguments
 
-    result = CliRunner().invoke(main, arguments, prog_name="tttembed")
 
-    assert result.exit_code == 0, result.output
+def run_command(line: str) -> None:
+    """Runs a command as printed, where it is one that ends."""
+    if arguments := ready(line):
+        result = CliRunner().invoke(main, arguments, prog_name="tttembed")
+
+        assert result.exit_code == 0, result.output
 
 
 VOTES = (("guide", 1), ("forum thread", -1), ("manual", -1))
 SHELLS = ("console", "sh", "bash", "shell")
-PYTHON = [(first, code) for first, language, code in blocks(TEXT) if language == "python"]
-COMMANDS = [
-    command for first, language, code in blocks(TEXT) if language in SHELLS for command in commands(first, code)
-]
 
 
 def write_folder(folder: Path, vectors: str, judge: str) -> None:
@@ -152,82 +152,41 @@ def provide(parameters: dict[str, Any]) -> None:
         write_offsets(file)
 
 
-def test_the_readme_has_python() -> None:
-    """The README shows how the library is called."""
-    assert PYTHON
-
-
-def test_the_readme_has_commands() -> None:
-    """The README shows how the command is called."""
-    assert COMMANDS
-
-
-@pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"line {block[0]}")
-def test_python_runs(block: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every Python block of the README runs by itself, in an empty folder, without a warning."""
-    monkeypatch.chdir(tmp_path)
-
-    run_python(*block, tmp_path)
-
-
-def test_the_first_example_shows_a_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the README says that its example prints is what it prints."""
-    monkeypatch.chdir(tmp_path)
-    run_python(*PYTHON[0], tmp_path)
-
-    assert capsys.readouterr().out.splitlines() == ["manual on taxes", "guide with examples on taxes"]
-    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
-
-
-@pytest.mark.parametrize("tutorial", ["langchain", "llama-index"])
-def test_tutorials_show_a_difference(
-    tutorial: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first document of a query that nobody judged is another one once the offsets are published."""
-    monkeypatch.chdir(tmp_path)
+def run_page(page: Path, folder: Path, shells: tuple[str, ...] = SHELLS) -> None:
+    """Runs the blocks of a page, Python and the commands of *shells*, one after another in *folder*."""
     names: dict[str, Any] = {}
-    for first, _, code in blocks((REPO / "docs" / "tutorials" / f"{tutorial}.md").read_text(encoding="utf-8")):
-        names = {key: value for key, value in run_python(first, code, tmp_path, names).items() if key[:2] != "__"}
-
-    printed = capsys.readouterr().out.splitlines()
-    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: f"line {command[0]}")
-def test_commands_run(command: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the README runs as printed."""
-    # Folders beside the checkout are made beside this one, still below the temporary folder.
-    checkout = tmp_path / "beside" / "checkout"
-    checkout.mkdir(parents=True)
-    monkeypatch.chdir(checkout)
-
-    run_command(command[1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guide", GUIDES, ids=NAMES)
-def test_guides_run(guide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a guide, Python and commands, run one after another in one folder."""
-    if needed := HOSTED.get(guide.name):
-        pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
-    monkeypatch.chdir(tmp_path)
-
-    names: dict[str, Any] = {}
-    for first, language, code in blocks(guide.read_text(encoding="utf-8")):
+    for first, language, code in blocks(page.read_text(encoding="utf-8")):
         if language == "python":
-            names = {
-                name: value
-                for name, value in run_python(first, code, tmp_path, names).items()
-                if not name.startswith("__")
-            }
-        for _, line in commands(first, code) if language in SHELLS else ():
+            names = {key: value for key, value in run_python(first, code, folder, names).items() if key[:2] != "__"}
+        for _, line in commands(first, code) if language in shells else ():
             run_command(line)
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorials/langchain.md", "docs/tutorials/llama-index.md"])
+def test_first_examples_show_a_difference(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first document of a query that nobody judged is another one once the offsets are published."""
+    monkeypatch.chdir(tmp_path)
+    run_page(REPO / page, tmp_path, shells=())
+
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
+    assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_pages_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page shows runs as printed, without a warning."""
+    if needed := HOSTED.get(page.name):
+        pytest.importorskip(needed, reason=f"{needed} is not installed: make test-hosts")
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page, tmp_path)
+
+
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_options_exist(document: Path) -> None:
     """Every option that the prose shows in code is one of the command's."""
     known = {
@@ -249,7 +208,7 @@ def test_options_exist(document: Path) -> None:
     assert shown - known == set()
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_commands_in_the_prose_exist(document: Path) -> None:
     """Every `tttembed NAME` that the prose shows in code is a command, below a group too."""
     text = document.read_text(encoding="utf-8")
@@ -302,36 +261,40 @@ def percent(value: float) -> str:
 def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     """`python benchmarks/harm.py --json benchmarks/results/harm.json` takes hours; what it wrote is in the tree."""
     parts = json.loads((RESULTS / "harm.json").read_text(encoding="utf-8"))
-    first, second, pooled = (parts[name] for name in ("development", "confirmation", "pooled"))
+    names = {"four collections": "development", "five others": "confirmation", "nine, pooled": "pooled"}
+    first, second, pooled = (parts[name] for name in names.values())
     single = first["cells"] + second["cells"]
     lost, lost_pooled = (
         round(sum(part["cells"] * part["below -.01"]["auto"] for part in some)) for some in ((first, second), (pooled,))
     )
-    worst = digits(min(part["worst"]["auto"] for part in (first, second)))
-    ungated = [part["below -.01"]["task"] for part in parts.values()]
-    harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
-    steepest = digits(min(part["worst"]["task"] for part in parts.values()), "+.2f")
-    plain, auto = ([digits(part["mean"][rule]) for part in (first, second, pooled)] for rule in ("task", "auto"))
-    kept = [percent(part["of a reranker"][count]) for part in (first, second) for count in ("64", "200")]
+    rows = []
+    for title, name in names.items():
+        part = parts[name]
+        plain, auto = (
+            f"{digits(part['mean'][rule])} | {percent(part['below -.01'][rule])} | {digits(part['worst'][rule])}"
+            for rule in ("task", "auto")
+        )
+        kept = " | ".join(percent(part["of a reranker"][count]) for count in ("64", "200"))
+        rows += [f"| {title} | {part['cells']} | plain | {plain} | | |", f"| | | `auto` | {auto} | {kept} |"]
     lies = [
         (part[f"{kind} tasks"], part[f"{kind} published"]) for part in parts.values() for kind in ("blind", "unasked")
     ]
     said = [
-        f"down by more than .01 in {harmed} cells (worst {steepest})",
-        f"in {lost} of {single} single-task cells (worst {worst})",
-        f"in {lost_pooled} of {pooled['cells']} where nine tasks are pooled (worst {digits(pooled['worst']['auto'])}",
-        f"made on {plain[0]} and {auto[0]}, on the five others {plain[1]} and {auto[1]}, pooled {plain[2]} and",
-        f"pooled {plain[2]} and {auto[2]}",
-        f"{kept[0]} at 64 judged queries and {kept[1]} at 200 on the first four, {kept[2]} and {kept[3]} on the others",
+        " ".join(rows),
+        f"in {lost} of {single} single-task cells and in {lost_pooled} of {pooled['cells']} pooled ones",
         f"change in {percent(first['covered'])}, {percent(second['covered'])} and {percent(pooled['covered'])} of",
         f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
     ]
 
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
     assert {published for _, published in lies} == {0.0}
+    ungated = [part["below -.01"]["task"] for part in parts.values()]
+    harmed = f"{100 * min(ungated):.0f} to {percent(max(ungated))} of"
+    worst = digits(min(part["worst"]["auto"] for part in (first, second)))
     readme = (
-        f"more than .01 in {harmed} settings, published ones in {lost} of {single} with one task (worst {worst}) and "
-        f"{lost_pooled} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}):"
+        f"By more than .01 in {lost} of {single} settings with one task (worst {worst}) and in {lost_pooled} of "
+        f"{pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Offsets that are served unasked do so "
+        f"in {harmed} settings:"
     )
     assert readme in " ".join(TEXT.split())
 
@@ -369,7 +332,7 @@ def test_the_readme_is_read_in_one_sitting() -> None:
     assert len(TEXT.splitlines()) <= 100
 
 
-@pytest.mark.parametrize("document", [README, *GUIDES], ids=["README", *NAMES])
+@pytest.mark.parametrize("document", PAGES, ids=NAMES)
 def test_links_lead_somewhere(document: Path) -> None:
     """Every relative link of a page is to a file that is there."""
     targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", document.read_text(encoding="utf-8"))
@@ -382,4 +345,5 @@ def test_every_page_is_in_the_site() -> None:
     site = tomllib.loads((REPO / "zensical.toml").read_text(encoding="utf-8"))
     named = set(re.findall(r"[\w/.-]+\.md", json.dumps(site["project"]["nav"])))
 
-    assert {name for name in NAMES if not name.startswith("verdicts/TTT-")} == named
+    shown = {name.removeprefix("docs/") for name in NAMES if not name.startswith("docs/verdicts/TTT-")}
+    assert shown - {"README.md"} == named

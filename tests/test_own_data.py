@@ -46,9 +46,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current folder with a judge of the user's own in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge_of_test.py").write_text(
+        "from tttembed_rag.judges.examination import answers\n"
         "from tttembed_rag.testing import FakeJudge\n"
         "def score(query, text):\n"
-        "    good = 'official' in text and text.split()[0] in query.split() or 'Paris' in text\n"
+        "    good = 'official' in text and text.split()[0] in query.split() or text == answers().get(query)\n"
         "    return 0.9 if good else 0.1\n"
         "judge = FakeJudge(score)\n",
         encoding="utf-8",

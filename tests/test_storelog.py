@@ -58,6 +58,17 @@ class TestWriting:
         assert rewards.tasks.tolist() == ["billing"]
         assert np.allclose(rewards.query_vectors, [vector("q")], rtol=1e-6)
 
+    def test_whether_the_judge_is_vouched_for_is_kept_in_the_store(self, store, log):
+        """Also where that is said between two calls; a log that says nothing changes nothing."""
+        log.record("q", ["a"], [1.0])
+        log.flush()
+        before = store.rewards("judge").trusted
+        log.declare()
+        log.record("q", ["b"], [1.0])
+        log.flush()
+
+        assert (before, store.rewards("judge").trusted) == (None, True)
+
     def test_the_callers_context_names_the_source(self, store, log):
         """A call that names none is the source of the context; an empty one is the judge."""
         with context(source="ann"):

@@ -29,10 +29,8 @@ class TestJudge:
         assert FakeJudge().score("Wash WOOL?", ["wool: how to wash it", "wool", "rust", ""]) == [1.0, 0.5, 0.0, 0.0]
 
     def test_passes_for_a_reranker(self):
-        """It tells the good pair of the check from the bad one."""
-        good, bad = check_judge(FakeJudge())
-
-        assert good > 0.8 > bad == 0.0
+        """It passes the examination of judges."""
+        check_judge(FakeJudge())
 
     async def test_notes_what_it_was_asked(self):
         """Pairs and calls are counted, sync and async."""

@@ -204,7 +204,7 @@ async def test_a_failure_after_the_first_search_costs_its_order_alone(case, fail
 
     assert Library(case, failing).found() == await Library(case, failing).afound() == once
     assert [(one.name, one.message, str(one.exc_info[1])) for one in caplog.records] == [
-        ("library", "'q': served as first found", failing)
+        ("library", "a query is served as first found", failing)
     ] * 2
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.workers import actions, http_judge, model, publishing, shuffled
 from tttembed_rag import InputError, Scale
 from tttembed_rag.judges import RubricJudge
-from tttembed_rag.judges.contract import PROBE_QUERY
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.testing import FakeJudge
@@ -147,7 +147,7 @@ class TestOneRound:
 
         assert actions(done)[0] == "judged"
         assert (len(kept), len(forgotten)) == (8, 0)
-        assert store.judge_queue.spent().pairs == 6 * 8 + 2
+        assert store.judge_queue.spent().pairs == 6 * 8 + 48
         assert store.counts().rewards == 5 * 8
 
     @pytest.mark.parametrize("what", ["rolled back", "published"])
@@ -237,25 +237,25 @@ class TestBudget:
     """What a day may cost."""
 
     def test_pairs_are_capped_over_restarts(self, world, store, reranker):
-        """Whoever starts again today has what is left of the day, and the probe counts too."""
+        """Whoever starts again today has what is left of the day, and the examination counts too."""
         host, asked = reranker()
         store.observe(world.served(range(40)))
-        said = [Worker(store, http_judge(host), budget=Budget(pairs=50)).round()[0].steps[0].detail for _ in range(3)]
+        said = [Worker(store, http_judge(host), budget=Budget(pairs=100)).round()[0].steps[0].detail for _ in range(3)]
 
-        assert store.judge_queue.spent().pairs == 50
-        assert sum(len(body["documents"]) for _, _, body in asked) == 50
-        assert said[0] == "48 pairs scored; budget: 50 pairs of today are spent"
-        assert said[1:] == ["0 pairs scored; budget: 50 pairs of today are spent"] * 2
+        assert store.judge_queue.spent().pairs == 100
+        assert sum(len(body["documents"]) for _, _, body in asked) == 100
+        assert said[0] == "52 pairs scored; budget: 100 pairs of today are spent"
+        assert said[1:] == ["0 pairs scored; budget: 100 pairs of today are spent"] * 2
 
     def test_money_is_capped_over_restarts(self, world, store, reranker):
-        """At a cent a request, 25 cents buy 25 requests (one for the probe), however often it is started."""
+        """At a cent a request, 40 cents buy 40 requests (24 for the examination), however often it is started."""
         host, asked = reranker()
         store.observe(world.served(range(40)))
         for _ in range(3):
-            Worker(store, http_judge(host), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
+            Worker(store, http_judge(host), budget=Budget(usd=0.4), price=Price(request=0.01)).round()
 
-        assert len(asked) == 25
-        assert store.judge_queue.spent().usd == pytest.approx(0.25)
+        assert len(asked) == 40
+        assert store.judge_queue.spent().usd == pytest.approx(0.4)
 
     def test_a_cap_on_money_needs_a_price(self, store, reranker):
         """Without a price nobody knows what is spent."""
@@ -264,18 +264,18 @@ class TestBudget:
 
     def test_garbage_that_was_paid_for_counts(self, world, store):
         """A model that bills for grades off its scale uses up its budget, and is left alone then."""
-        careful = RubricJudge(lambda prompt: f"Score: {5 if 'Paris' in prompt else 0}", model="careful")
+        careful = RubricJudge(lambda _: "Score: 5", model="careful")
 
         class Garbled:
             scale, fingerprint, score = careful.scale, "garbled@1", careful.score
             documents_per_call, forecast = careful.documents_per_call, careful.forecast
 
             async def ascore(self, query, documents):
-                scores = await careful.ascore(query, documents)
-                return scores if query == PROBE_QUERY else [99.0] * len(documents)
+                await careful.ascore(query, documents)
+                return [5.0 * (text == answers()[query]) if query in answers() else 99.0 for text in documents]
 
         store.observe(world.served(range(40)))
         for _ in range(9):
-            Worker(store, Garbled(), budget=Budget(usd=0.25), price=Price(request=0.01)).round()
+            Worker(store, Garbled(), budget=Budget(usd=0.73), price=Price(request=0.01)).round()
 
-        assert 0.2 < store.judge_queue.spent().usd < 0.2501
+        assert 0.68 < store.judge_queue.spent().usd < 0.7301

@@ -18,24 +18,30 @@ from tttembed_rag import Scale
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judges.contract import Blocking
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, calls
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 
 
+def careful(prompt):
+    """What a model says that knows the right documents of the examination."""
+    return f"Score: {5 * any(query in prompt and text in prompt for query, text in answers().items())}"
+
+
 class TestBrokenJudges:
     """A judge that breaks down ends in "not judged", never in a lost reward or a crash."""
 
     def broken(self, kind, reranker):
-        """A judge that breaks down in that way after four answers."""
+        """A judge that breaks down in that way after its examination and three answers."""
         host = reranker(
             {
-                "busy": lambda scores, n: scores if n < 5 else 429,
-                "error": lambda scores, n: scores if n < 5 else 500,
-                "garbage": lambda scores, n: scores if n < 5 else b"<html>",
-                "NaN": lambda scores, n: scores if n < 5 else [float("nan")] * len(scores),
-                "off the scale": lambda scores, n: scores if n < 5 else [17.0] * len(scores),
+                "busy": lambda scores, n: scores if n < 28 else 429,
+                "error": lambda scores, n: scores if n < 28 else 500,
+                "garbage": lambda scores, n: scores if n < 28 else b"<html>",
+                "NaN": lambda scores, n: scores if n < 28 else [float("nan")] * len(scores),
+                "off the scale": lambda scores, n: scores if n < 28 else [17.0] * len(scores),
             }.get(kind)
         )[0]
         if kind == "down":
@@ -58,7 +64,7 @@ class TestBrokenJudges:
     @pytest.mark.slow
     def test_nonsense_about_one_document_is_declined(self, world, store, reranker):
         """NaN for one of eight documents leaves seven verdicts, and the one is not asked about again."""
-        host, asked = reranker(lambda scores, n: scores if n == 1 else [*scores[:-1], float("nan")])
+        host, asked = reranker(lambda scores, n: scores if n <= 24 else [*scores[:-1], float("nan")])
         store.observe(world.served(range(40)))
         worker = Worker(store, http_judge(host))
         worker.round()
@@ -66,7 +72,7 @@ class TestBrokenJudges:
         worker.round()
 
         assert store.judges()[0][1] == 40 * 7
-        assert before == len(asked) == 41
+        assert before == len(asked) == 24 + 40
 
     def test_an_error_of_any_kind_is_told(self, world, store):
         """A judge of one's own that raises what it likes breaks nothing else."""
@@ -129,15 +135,16 @@ class TestBrokenJudges:
 
     def test_it_is_asked_again_later(self, world, store, reranker):
         """The next worker judges what is left, and pays for nothing twice."""
-        host, asked = reranker(lambda scores, n: 503 if 5 <= n < 9 else scores)  # the probe too
+        host, asked = reranker(lambda scores, n: 503 if 28 <= n < 32 else scores)  # when it is examined again too
         store.observe(world.served(range(40)))
         first = actions(Worker(store, http_judge(host), concurrency=1).round())
         second = actions(Worker(store, http_judge(host), concurrency=1).round())
 
         assert (first[0], second) == ("not judged", ["judged", "published"])
         assert store.judges()[0][1] == 320
-        assert store.judge_queue.spent().pairs == 320 + 2
-        assert len(asked) == 1 + 40 + 3 + 1
+        assert store.judge_queue.spent().pairs == 320 + 48
+        assert store.rewards(store.judges()[0][0]).trusted  # it passed its examination
+        assert len(asked) == 24 + 40 + 3 + 1
 
 
 class TestLease:
@@ -161,7 +168,7 @@ class TestLease:
         def complete(prompt):
             asked.set()
             answered.wait(20)
-            return f"Score: {5 if 'Paris' in prompt else 0}"
+            return careful(prompt)
 
         store.observe(world.served(range(6)))
         slow = RubricJudge(complete, model="slow")
@@ -205,7 +212,7 @@ class TestLease:
 
             async def ascore(self, query, documents):
                 asked.append(query)
-                if len(asked) == 5:
+                if len(asked) == 28:
                     with sqlite3.connect(store.name.removeprefix("sqlite:///")) as bare:
                         bare.execute("UPDATE leases SET owner = 'another', token = token + 1, expires = expires + 60")
                     bare.close()
@@ -215,8 +222,8 @@ class TestLease:
         (lost,) = Worker(store, Watched(), lease_seconds=0.3, concurrency=1).round()
 
         assert lost.actions == ("judged",)
-        assert len(asked) == 5
-        assert store.judge_queue.spent().pairs == 2 + 8 * (len(asked) - 1)  # the first one is the probe
+        assert len(asked) == 28
+        assert store.judge_queue.spent().pairs == 48 + 8 * (len(asked) - 24)  # first comes the examination
 
 
 @pytest.mark.slow
@@ -226,11 +233,11 @@ class TestKilled:
     def test_while_it_judges(self, world, store, sqlite_url, reranker):
         """The next worker asks about what was not answered, and no answer is paid for twice."""
         killed = threading.Event()
-        host, asked = reranker(lambda scores, n: (n > 24 and not killed.wait(20)) or scores)
+        host, asked = reranker(lambda scores, n: (n > 47 and not killed.wait(20)) or scores)
         store.observe(world.served(range(40)))
         arguments = (sqlite_url, "--judge", f"http+cohere://{host}", "--concurrency", 1, "--lease", 1, "--once")
         process = subprocess.Popen(command(*arguments), stdout=subprocess.PIPE)
-        eventually(lambda: len(asked) > 24)
+        eventually(lambda: len(asked) > 47)
         process.kill()
         process.communicate()
         killed.set()
@@ -239,10 +246,10 @@ class TestKilled:
         again = subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
         assert again.returncode == 0, again.stderr
-        assert 0 < paid < 322
+        assert 0 < paid < 320 + 48
         assert store.judges()[0][1] == 320
-        assert store.judge_queue.spent().pairs == 320 + 2 + 8  # what may have been spent by its last call stays counted
-        assert len(asked) <= 1 + 40 + 1  # what was on its way when the worker died is asked again
+        assert store.judge_queue.spent().pairs == 320 + 48 + 8  # what its last call may have spent stays counted
+        assert len(asked) <= 24 + 40 + 1  # what was on its way when the worker died is asked again
         assert "published" in again.stdout
 
     def test_while_it_learns(self, world, store, sqlite_url):
@@ -312,15 +319,15 @@ def test_told_to_end_it_finishes_the_step_and_no_more(world, store):
 
     def complete(prompt):
         asked.append(prompt)
-        if len(asked) == 20:  # behind the probe
+        if len(asked) == 66:  # behind the examination
             stop.set()
-        return f"Score: {5 if 'Paris' in prompt else 0}"
+        return careful(prompt)
 
     store.observe(world.served(range(40)))
     rounds = Worker(store, RubricJudge(complete, model="told to end")).round(stop=stop)
 
     assert actions(rounds) == ["judged"]
-    assert 18 <= store.judges()[0][1] == len(asked) - 2 < 16 * 8
+    assert 18 <= store.judges()[0][1] == len(asked) - 48 < 16 * 8
 
 
 def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monkeypatch):
@@ -330,11 +337,11 @@ def test_told_to_end_it_keeps_what_a_slow_judge_has_answered(world, store, monke
 
     def complete(prompt):
         asked.append(prompt)
-        if len(asked) == 10:
+        if len(asked) == 56:
             stop.set()
-        if len(asked) > 10:
+        if len(asked) > 56:
             free.wait(20)
-        return f"Score: {5 if 'Paris' in prompt else 0}"
+        return careful(prompt)
 
     store.observe(world.served(range(40)))
     begun = time.monotonic()
@@ -401,7 +408,7 @@ def test_the_same_on_postgresql(world, postgres_url, reranker):
 
         assert actions(rounds) == ["judged", "published"]
         assert world.best(range(40, 120), offsets) > world.best(range(40, 120)) + 0.05
-        assert store.judge_queue.spent().pairs == 322
+        assert store.judge_queue.spent().pairs == 320 + 48
 
 
 def test_a_database_that_is_gone_is_waited_for(world, server):

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tttembed_rag import Scale
 from tttembed_rag.errors import StoreTooSlow
 from tttembed_rag.judges import HttpJudge, Patience, Usage
-from tttembed_rag.judges.contract import PROBE_QUERY
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Price
 from tttembed_rag.models.usage import report_usage
 from tttembed_rag.stores import Candidate, Served, open_store
@@ -40,8 +40,7 @@ class Choosy:
 
     def score(self, query, documents):
         """The share of the query's words that a document has."""
-        words = set(query.lower().split())
-        return [len(words & set(text.lower().split())) / len(words) for text in documents]
+        return [word_overlap(query, text) for text in documents]
 
     async def ascore(self, query, documents):
         """The same, where nothing is wrong."""
@@ -154,8 +153,8 @@ class TestRefusedQueries:
         assert store.audit.lines()[0].action in ("ask again", "publish", "abstained")
 
     def test_a_fault_of_the_operator_declines_nothing(self, store, rng, serve):
-        """A proxy with a limit that only the probe keeps to: once it is mended, everything is judged."""
-        limit = [400]
+        """A proxy with a limit that only the examination keeps to: once it is mended, everything is judged."""
+        limit = [850]
 
         def answer(_, body, __):
             if len(json.dumps(body)) > limit[0]:
@@ -168,7 +167,7 @@ class TestRefusedQueries:
 
         judge = HttpJudge(serve(answer).url, "cohere", patience=Patience(attempts=1, first_wait=0.001))
         for number in range(30):
-            shown = [Candidate("d", rng.normal(size=8), f"text {number} " + "long " * 100)]
+            shown = [Candidate("d", rng.normal(size=8), f"text {number} " + "long " * 180)]
             store.observe([Served(f"q{number}", rng.normal(size=8), shown, f"question {number}")])
         rounds = []
         for _ in range(2):
@@ -201,7 +200,7 @@ class TestRefusedQueries:
 
         assert store.counts("").rewards == 56 * 4
         assert judge.asked[-1] == "fine text 39 "
-        assert len(judge.asked) == 1 + 56 + 1  # the probe comes first
+        assert len(judge.asked) == 24 + 56 + 1  # the examination comes first
         assert store.judge_queue.failures("") == []
 
     def test_a_judge_that_is_down_declines_nothing(self, store, rng):
@@ -222,7 +221,7 @@ class TestRefusedQueries:
         assert store.counts("").rewards == 40 * 4
 
     def test_a_judge_that_goes_down_declines_nothing_that_failed_before(self, store, rng):
-        """Where failures last, but the judge fails the probe too, they are no evidence against the query."""
+        """Where failures last, but the judge fails its examination too, they are no evidence against the query."""
         gone = []
 
         def fault(query):
@@ -236,7 +235,7 @@ class TestRefusedQueries:
         gone.append("from now on")
         rounds = Worker(store, Choosy(fault), concurrency=1).round()
 
-        assert "fails the probe" in rounds[0].steps[0].detail
+        assert "fails its examination" in rounds[0].steps[0].detail
         assert store.counts("").rewards == 5 * 4
         assert waits(store) == 4
 
@@ -256,7 +255,7 @@ class TestRefusedQueries:
             "choosy@1: SystemExit: 3",
         ]
 
-    def test_probes_and_refusals_stay_within_the_budget(self, store, rng):
+    def test_examinations_and_refusals_stay_within_the_budget(self, store, rng):
         """Neither pairs nor money are exceeded by what comes of failed calls."""
         store.observe(served(rng, 40, word="refused"))
         for _ in range(3):
@@ -356,7 +355,7 @@ class TestTurns:
         for tenant in "abc":
             store.observe(served(rng, 40, tenant=tenant))
         stop = Event()
-        judge = Choosy(lambda query: stop.set() if (judge.about("fine") % 16 == 0 and query != PROBE_QUERY) else None)
+        judge = Choosy(lambda query: stop.set() if (judge.about("fine") % 16 == 0 and query not in answers()) else None)
         worker = Worker(store, judge, concurrency=1)
         for _ in "abc":
             stop.clear()
@@ -383,14 +382,15 @@ class TestTurns:
         assert [waits(store, tenant) for tenant in ("acme", "zeta")] == [0, 0]
         assert all(one.steps[-1].action != "judged" for one in rounds)
 
-    def test_the_probe_is_paid_for_once_a_row(self, store, rng):
-        """Asking the probe again costs two pairs, for three failures or more; failed calls that were paid for count."""
+    def test_the_examination_is_paid_for_once_and_its_first_question_once_a_row(self, store, rng):
+        """That costs two pairs, for three failures or more; failed calls that were paid for count."""
         store.observe(served(rng, 16, word="refused"))
         judge = Choosy(refuses("refused"))
         Worker(store, judge, concurrency=1).round()
 
-        assert judge.asked.count(PROBE_QUERY) <= 6
-        assert store.judge_queue.spent().pairs == 2 * judge.asked.count(PROBE_QUERY) + 16 * 4
+        examined = sum(query in answers() for query in judge.asked)
+        assert examined <= 24 + 5
+        assert store.judge_queue.spent().pairs == 2 * examined + 16 * 4
 
 
 class TestLookingAnew:

@@ -32,6 +32,7 @@ __all__ = [
     "OffsetFileError",
     "RewardError",
     "StoreError",
+    "StoreReplaced",
     "StoreTooSlow",
     "StoreUnavailable",
     "Superseded",
@@ -90,6 +91,10 @@ class StoreError(TTTEmbedError, RuntimeError):
 
 class StoreUnavailable(StoreError):  # noqa: N818 (a state of the store, not a mistake)
     """The store cannot be used now (locked, full, out of reach); the same call may succeed later."""
+
+
+class StoreReplaced(StoreUnavailable):
+    """Where the store was that was opened is none or another one: it has to be opened anew."""
 
 
 class StoreTooSlow(StoreUnavailable):

@@ -1,6 +1,7 @@
 """What pages show runs where nothing is installed but what each page says to install; `make test-hosts` runs it.
 
-The tests of the pages themselves run in an environment that has everything, pytest among it.
+Each page's line of `pip install` is run as it stands, with wheels of this clone as the README builds them. The tests of
+the pages themselves run in an environment that has everything, pytest among it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
-from tests.test_documentation import SHELLS, blocks, commands, parsed, provide
+from tests.test_documentation import PAGES as SITE
+from tests.test_documentation import SHELLS, blocks, commands, ready
 
 REPO = Path(__file__).resolve().parents[2]
 LLAMA_INDEX = "integrations/llama-index-embeddings-tttembed"
 PAGES = [
-    "README.md",
-    *(f"docs/tutorials/{name}.md" for name in ("langchain", "llama-index", "own-data")),
-    *(
-        f"{folder}/README.md"
-        for folder in ("integrations/langchain-tttembed", LLAMA_INDEX, "integrations/tttembed-haystack")
-    ),
+    str(page.relative_to(REPO))
+    for page in (*SITE, *sorted(REPO.glob("integrations/*/README.md")))
+    if any(language in ("python", *SHELLS) for _, language, _ in blocks(page.read_text(encoding="utf-8")))
 ]
 # What a page calls yours.
 YOURS = {
@@ -44,16 +44,14 @@ nodes = [TextNode(text=text) for text in ("A refund takes five days.", "Invoices
 questions = [f"question {number}" for number in range(20)]
 """
 }
-# A page, step by step; its blocks of Python share their names.
+# The blocks of Python of a page, which share their names: one a line, each followed by an answer.
 RUN = """
-import importlib.util, json, subprocess, sys
+import importlib.util, json, sys
 assert importlib.util.find_spec("pytest") is None
 names = {"__name__": "__main__"}
-for is_python, code in json.load(sys.stdin):
-    if is_python:
-        exec(code, names)
-    else:
-        subprocess.run(code, shell=True, check=True)
+for line in sys.stdin:
+    exec(json.loads(line), names)
+    print("ran", flush=True)
 """
 
 
@@ -76,11 +74,16 @@ def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
         if line not in made:
             made[line] = tmp_path_factory.mktemp("environment")
             subprocess.run([sys.executable, "-m", "venv", "--without-pip", made[line]], check=True)
-            name, bracket, extras = line.strip("'").partition("[")
-            ours = [next(wheels.glob(f"{one.replace('-', '_')}-*.whl")) for one in ("tttembed-rag", name)]
-            options = ["--quiet", "--constraint", REPO / "constraints.txt", ours[0], f"{ours[1]}{bracket}{extras}"]
             pip = [sys.executable, "-m", "pip", "--python", made[line] / "bin" / "python", "install"]
-            subprocess.run([*pip, *options], check=True)
+            options = [
+                "--quiet",
+                "--no-compile",
+                "--constraint",
+                REPO / "constraints.txt",
+                *shlex.split(line),
+            ]
+            links = f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}"
+            subprocess.run([*pip, *options], env=os.environ | {"PIP_FIND_LINKS": links}, check=True)
         return made[line] / "bin"
 
     return environment
@@ -91,28 +94,35 @@ def installed(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 def test_a_page_runs_with_what_it_says_to_install(
     page: str, installed: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its Python and its commands, but those that load the small model, which needs torch."""
+    """Its Python and its commands, but servers, the demo, and what loads the small model, which needs torch.
+
+    A page without a line needs the package alone.
+    """
     text = (REPO / page).read_text(encoding="utf-8")
-    (line, *_) = re.findall(r"^    pip install (\S+)", text, flags=re.MULTILINE)
+    (line, *_) = [*re.findall(r"^    pip install ([^#\n]+[^#\s])", text, flags=re.MULTILINE), "tttembed-rag"]
     monkeypatch.chdir(tmp_path)
-    steps = [(True, YOURS.get(page, ""))]
-    for first, language, code in blocks(text):
-        if language == "python":
-            steps.append((True, code))
-        for _, shown in commands(first, code) if language in SHELLS and "minilm" not in code else ():
-            provide(parsed(shlex.split(shown, comments=True))[1])
-            steps.append((False, f"tttembed {shown}"))
     there = installed(line)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PATH"] = f"{there}{os.pathsep}{environment['PATH']}"
+    command = [there / "python", "-W", "error::DeprecationWarning:__main__", "-c", RUN]
+    said = tmp_path / "said.txt"
 
-    done = subprocess.run(
-        [there / "python", "-W", "error::DeprecationWarning:__main__", "-c", RUN],
-        input=json.dumps(steps),
-        env=environment,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    with (
+        said.open("w") as errors,
+        subprocess.Popen(command, env=environment, stdin=PIPE, stdout=PIPE, stderr=errors, text=True) as python,
+    ):
 
-    assert done.returncode == 0, done.stderr
+        def run(code: str) -> None:
+            print(json.dumps(code), file=python.stdin, flush=True)
+            assert "ran\n" in python.stdout, said.read_text()
+
+        run(YOURS.get(page, ""))
+        for first, language, code in blocks(text):
+            if language == "python":
+                run(code)
+            for _, shown in commands(first, code) if language in SHELLS and "embed minilm" not in code else ():
+                if arguments := ready(shown):
+                    done = subprocess.run(
+                        ["tttembed", *arguments], env=environment, check=False, capture_output=True, text=True
+                    )
+                    assert done.returncode == 0, done.stderr

@@ -92,7 +92,7 @@ def run(tmp_path, spec):
 
 
 def test_the_command_goes_the_whole_way(log, spec, batch_server, tmp_path):
-    """Forecast, probe, requests, results: rewards stand where `judge` writes them, and a second run asks nothing."""
+    """Forecast, examination, requests, results: rewards stand in their file, and a second run asks nothing."""
     command = ("judge", log, "--judge", spec, "--batch", "--price", "input=2,output=12", "--budget", "usd=1")
     ahead = tttembed(*command, "--dry-run")
     asked = len(batch_server.single), dict(batch_server.files)
@@ -105,10 +105,10 @@ def test_the_command_goes_the_whole_way(log, spec, batch_server, tmp_path):
     assert "sent: 12 pairs as the batch batch-0, at most $" in done.stderr
     said = json.loads(done.stdout)
     assert (said["pairs"], said["unjudged"], said["requests"]) == (12, 0, 12)
-    assert said["usd"] == pytest.approx(12 * HALF + 4 * HALF, abs=1e-6)
+    assert said["usd"] == pytest.approx(12 * HALF + 48 * 2 * HALF, abs=1e-6)
     assert len((tmp_path / "scores" / "tiny.tsv").read_text().splitlines()) == 13
     assert "judged: 12 of 12 pairs, 12 known before" in again.stdout
-    assert (len(batch_server.single), len(batch_server.batches), len(batch_server.paid)) == (2, 1, 12)
+    assert (len(batch_server.single), len(batch_server.batches), len(batch_server.paid)) == (48, 1, 12)
     assert batch_server.files == {}
 
 
@@ -219,10 +219,10 @@ def test_a_changed_plan_loses_nothing_that_was_paid_for(run, batch_server):
     assert sum(map(len, first.rewards.values())) == len(set(batch_server.paid)) - 1 == len(batch_server.paid) - 1 == 12
 
 
-def test_a_judge_that_fails_its_probe_is_sent_nothing(run, batch_server):
-    """Two single requests show it, and no file is uploaded."""
+def test_a_judge_that_fails_its_examination_is_sent_nothing(run, batch_server):
+    """Single requests show it, and no file is uploaded."""
     batch_server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
-    with pytest.raises(JudgeError, match="expected to tell a good from a bad document"):
+    with pytest.raises(JudgeError, match="expected to pass its examination"):
         run()
 
     assert (batch_server.uploads, run.open) == ([], [])

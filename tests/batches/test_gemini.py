@@ -169,7 +169,7 @@ def test_a_batch_is_sent_and_read_when_it_has_ended(gemini, worker, store, serve
     assert before == (0, 0)
     assert store.counts().rewards == len(gemini.paid) == len(set(gemini.paid)) == 24
     assert len(gemini.jobs) == 1
-    assert store.judge_queue.spent().usd == pytest.approx((2 + 24 * 0.5) * (100 * 2.0 + 10 * 12.0) / 1e6)
+    assert store.judge_queue.spent().usd == pytest.approx((48 + 24 * 0.5) * (100 * 2.0 + 10 * 12.0) / 1e6)
     assert (gemini.files, store.open_batches.of("")) == ({}, [])
 
 
@@ -204,7 +204,7 @@ def test_a_refused_batch_is_struck_off(gemini, worker, store, served):
 
     assert "tiny: expected an answer, got 400 no" in said[0][1]
     assert store.open_batches.of("") == []
-    assert store.judge_queue.spent().pairs == 2
+    assert store.judge_queue.spent().pairs == 48
 
 
 @pytest.mark.parametrize(("state", "told"), [("FAILED", "failed"), ("EXPIRED", "expired")])

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -31,6 +31,8 @@ from tttembed_rag.worker.holding import Holding
 PRICE = Price(input=2.0, output=12.0)
 # What one answer of the server costs in a batch: half of 100 tokens read and 10 written.
 HALF = 0.5 * (100 * 2.0 + 10 * 12.0) / 1e6
+# Pairs of the examination of a judge.
+EXAM = 48
 
 
 class Bench:
@@ -110,7 +112,7 @@ class TestSentAndRead:
     """What waits is sent in one round, and read in a later one."""
 
     def test_a_batch_is_sent_once_and_read_when_it_has_ended(self, bench, served):
-        """The probe is asked singly, all pairs in one batch at half the price, and no pair twice."""
+        """The examination is asked singly, all pairs in one batch at half the price, and no pair twice."""
         bench.store.observe(served(8))
         first, later = bench.round(), bench.rounds(4)
         single = sorted(bench.store.judge_queue.waiting(bench.judge.fingerprint))
@@ -118,9 +120,9 @@ class TestSentAndRead:
         assert first[0][1].startswith("0 pairs scored; 24 pairs sent as a batch, at most $")
         assert later == [("judged", "24 pairs scored")]
         assert (bench.rewards, single, bench.open) == (24, [], [])
-        assert (len(bench.server.single), len(bench.server.batches)) == (2, 1)
+        assert (len(bench.server.single), len(bench.server.batches)) == (EXAM, 1)
         assert sorted(bench.server.paid) == sorted(set(bench.server.paid))
-        assert spent(bench.store) == (26, round(24 * HALF + 2 * 2 * HALF, 9))
+        assert spent(bench.store) == (24 + EXAM, round((24 + 2 * EXAM) * HALF, 9))
 
     def test_the_rewards_are_those_of_single_answers(self, bench, served, tmp_path):
         """A store whose pairs were asked about one by one learns from the same numbers."""
@@ -151,7 +153,7 @@ class TestSentAndRead:
 
         assert sorted(bench.store.rewards(bench.judge.fingerprint).values.tolist()) == [0.0] * 4 + [0.4] * 4 + [1.0] * 4
         assert bench.open == []
-        assert spent(bench.store) == (14, round(12 * HALF + 4 * HALF, 9))
+        assert spent(bench.store) == (12 + EXAM, round((12 + 2 * EXAM) * HALF, 9))
 
     @pytest.mark.parametrize(("state", "answered"), [("completed", 5), ("expired", 5), ("cancelled", 1), ("failed", 0)])
     def test_what_has_no_answer_is_sent_again_later_and_nothing_else(self, bench, served, state, answered):
@@ -174,7 +176,7 @@ class TestSentAndRead:
         assert f"{12 - answered} pairs without an answer are asked about again later: batch {state}" in said[1][1]
         assert f"batch {state}: batch_ex" not in said[1][1]
         assert len(said) == 2
-        assert paid_then == (2 + answered, round(answered * HALF + 4 * HALF, 9))
+        assert paid_then == (EXAM + answered, round((answered + 2 * EXAM) * HALF, 9))
         assert (bench.rewards, len(bench.server.paid), len(set(bench.server.paid))) == (12, 12, 12)
         assert len(bench.server.batches) == 2
 
@@ -187,7 +189,7 @@ class TestSentAndRead:
 
         assert said[1][0] == "not judged"
         assert (bench.rewards, bench.open, len(bench.server.batches)) == (0, [], 1)
-        assert spent(bench.store)[0] == 2
+        assert spent(bench.store)[0] == EXAM
 
     def test_results_without_end_do_not_hold_up_the_worker(self, bench, served, monkeypatch):
         """Far more lines than requests, as little as they weigh packed, are not all read: that is told."""
@@ -224,14 +226,14 @@ class TestSentAndRead:
         assert "expected a batch, got" in said[0][1]
         assert (bench.rewards, len(bench.server.paid), len(bench.server.batches), bench.open) == (9, 9, 1, [])
 
-    def test_a_judge_that_fails_its_probe_is_sent_nothing(self, bench, served):
-        """Two single requests show it, and no file is uploaded."""
+    def test_a_judge_that_fails_its_examination_is_sent_nothing(self, bench, served):
+        """Single requests show it, and no file is uploaded."""
         bench.server.said = lambda _: {"choices": [{"finish_reason": "stop", "message": {"content": "Score: 3"}}]}
         bench.store.observe(served(3))
         ((action, detail),) = bench.round()
 
         assert action == "not judged"
-        assert "expected to tell a good from a bad document" in detail
+        assert "expected to pass its examination" in detail
         assert (bench.server.files, bench.server.batches, bench.open) == ({}, {}, [])
 
     def test_what_comes_meanwhile_is_sent_behind_it(self, bench, served, monkeypatch):
@@ -287,7 +289,7 @@ class TestSentAndRead:
         bench.rounds(3)
 
         assert bench.store.open_batches.of("a") == []
-        assert spent(bench.store)[0] == 9 + 2
+        assert spent(bench.store)[0] == 9 + EXAM
 
     def test_a_worker_that_asks_singly_leaves_what_a_batch_asks_about(self, bench, served):
         """No pair is paid for twice; a batch that is three days old has no results any more."""
@@ -302,8 +304,8 @@ class TestSentAndRead:
             bench.books(holding.lease).note(replace(batch, at=batch.at - 3 * 86_400))
         single.round()
 
-        assert before == (3, 2 + 3)
-        assert (bench.rewards, len(bench.server.single)) == (12, 2 + 12)
+        assert before == (3, EXAM + 3)
+        assert (bench.rewards, len(bench.server.single)) == (12, EXAM + 12)
 
     def test_a_round_ends_where_looks_are_slow(self, bench, served):
         """Looks take most of the time that tenants have; each tenant has one of them, and then the round is over."""
@@ -335,13 +337,18 @@ class TestMoney:
         while_open = bench.store.judge_queue.spent()
         bench.rounds(3)
 
-        assert while_open.pairs == 24 + 2
-        assert while_open.usd == pytest.approx(batch.usd + 4 * HALF)
+        assert while_open.pairs == 24 + EXAM
+        assert while_open.usd == pytest.approx(batch.usd + 2 * EXAM * HALF)
         assert batch.usd > 24 * HALF
 
     @pytest.mark.parametrize("budget", [Budget(pairs=11), Budget(usd=0.06), Budget(tokens=12_000)])
     def test_a_cap_holds_at_every_instant(self, bench, served, budget):
-        """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, not even a probe."""
+        """As many pairs are sent as the cap holds at their highest cost; then nothing is asked, the judge neither."""
+        bench.store.observe(served(1, first=100))
+        bench.rounds(3)  # the examination is paid for
+        gone = bench.store.judge_queue.spent()
+        caps = {name: cap + getattr(gone, name) for name, cap in asdict(budget).items() if cap is not None}
+        budget = Budget(**caps)
         bench.store.observe(served(8))
         seen = []
         for _ in range(7):
@@ -352,7 +359,7 @@ class TestMoney:
         bench.rounds(2, budget=budget)
         most = [max(column) for column in zip(*seen, strict=True)]
 
-        assert 0 < bench.rewards < 24
+        assert 3 < bench.rewards < 3 + 24
         assert most[0] <= (budget.pairs or 100)
         assert most[1] <= (budget.tokens or 1e9)
         assert most[2] <= (budget.usd or 1e9)
@@ -372,7 +379,7 @@ class TestMoney:
 
         assert bench.rewards == 12
         assert bench.store.judge_queue.spent().pairs == 0
-        assert bench.store.judge_queue.spent(yesterday).pairs == 12 + 2
+        assert bench.store.judge_queue.spent(yesterday).pairs == 12 + EXAM
 
     def test_answers_about_forgotten_queries_are_paid_for_and_not_kept(self, bench, served):
         """Forgetting a query while its batch is open: its answers count and teach nothing."""
@@ -383,11 +390,11 @@ class TestMoney:
 
         assert bench.rewards == 9
         assert bench.open == []
-        assert spent(bench.store)[0] == 12 + 2
+        assert spent(bench.store)[0] == 12 + EXAM
 
     def test_answers_about_texts_that_changed_meanwhile_are_paid_for(self, bench, served):
         """All documents get another text while their batch is open: the cap leaves nothing for the new texts."""
-        budget = Budget(pairs=20)
+        budget = Budget(pairs=18 + EXAM)
         bench.store.observe(served(4))
         bench.round(budget=budget)
         bench.store.observe(served(4, filler="new"))
@@ -397,7 +404,7 @@ class TestMoney:
 
         assert (bench.rewards, bench.open) == (4, [])
         assert len(bench.server.paid) == 12 + 4
-        assert spent(bench.store)[0] == 12 + 4 + 2 * 2
+        assert spent(bench.store)[0] == 12 + 4 + 2 + EXAM
 
     def test_a_forgotten_query_is_paid_for_where_another_has_new_documents(self, bench, served):
         """As many pairs wait as the batch asks about, and yet three of its answers are not kept."""
@@ -410,7 +417,7 @@ class TestMoney:
         bench.rounds(3)
 
         assert (bench.rewards, bench.open) == (9, [])
-        assert spent(bench.store)[0] == 12 + 2
+        assert spent(bench.store)[0] == 12 + EXAM
 
     def test_answers_that_cannot_be_read_are_paid_for(self, bench, served):
         """The service answered and charges for it, so they count at their highest cost."""
@@ -423,7 +430,7 @@ class TestMoney:
         bench.rounds(3)
 
         assert (bench.rewards, bench.open) == (0, [])
-        assert spent(bench.store) == (12 + 2, round(highest + 4 * HALF, 9))
+        assert spent(bench.store) == (12 + EXAM, round(highest + 2 * EXAM * HALF, 9))
 
 
 class TestBroken:
@@ -488,7 +495,7 @@ class TestBroken:
         bench.rounds(4)
 
         assert [action for action, _ in said] == ["not judged"]
-        assert (files, bench.server.uploads, then) == ({}, [9, 9], 2)
+        assert (files, bench.server.uploads, then) == ({}, [9, 9], EXAM)
         assert (bench.rewards, len(bench.server.paid), bench.open) == (9, 9, [])
 
     def test_files_are_deleted_at_the_service(self, bench, served):
@@ -540,7 +547,7 @@ class TestBroken:
         assert waits == []
         assert action == "not judged"
         assert "has not ended" in detail
-        assert spent(bench.store)[0] >= 9 + 2
+        assert spent(bench.store)[0] >= 9 + EXAM
 
     def test_a_service_that_hangs_is_left_behind(self, bench, served):
         """A round ends in the time that a call may take; the batch that nobody heard of is found in the next one."""
@@ -568,7 +575,7 @@ class TestBroken:
             Worker(bench.store, bench.judge, batches=other)
 
     def test_who_lost_the_lease_sends_nothing(self, bench, served):
-        """Another worker took over while the judge was probed."""
+        """Another worker took over while the judge was examined."""
         bench.store.observe(served(3))
 
         def steal(method, path):

@@ -18,9 +18,8 @@ from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges import HttpJudge, Patience
-from tttembed_rag.judges.contract import PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging import Paid
-from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import Spend, open_store
 from tttembed_rag.testing import eventually
@@ -340,7 +339,7 @@ def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing
 
     assert codes == [0] * 3
     assert times > 0
-    assert len(asked) == len(set(asked)) == 242
+    assert len(asked) == len(set(asked)) == 240 + 48
     assert [said for said in children[2].told if said[0] == "failed"] == []
     with open_store(guest.url) as store:
         kept = store.counts("judged")
@@ -351,7 +350,7 @@ def test_a_server_that_cancels(child, guest, rng, serve, world, unsound, writing
 
 def test_an_answer_that_was_paid_for(guest, rng):
     """Whatever ends the statement that keeps it: it is kept, and counted once."""
-    paid = {pair_key(JUDGE, PROBE_QUERY, PROBE_GOOD): Paid(0.5, 10.0, 0.25)}
+    paid = {examination_keys(JUDGE)[0]: Paid(0.5, 10.0, 0.25)}
     with open_store(guest.url) as store:
         answers = store.judge_queue.answers()
         with guest.superuser() as connection, guest.superuser() as locking, locking.transaction():

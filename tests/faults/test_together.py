@@ -194,13 +194,13 @@ def test_two_workers(child, store, store_url, rng, serve, world, unsound):
     assert versions == list(range(len(versions), 0, -1))
     assert done.count("published") <= len(versions)
     assert store.counts().rewards == 480
-    assert len(set(asked)) == 482
+    assert len(set(asked)) == 480 + 48
     assert store.judge_queue.spent().pairs == len(asked)
     assert unsound(store) == []
 
 
 class Freezing:
-    """A judge that stops its process, between all transactions, when it is asked for the sixth time.
+    """A judge that stops its process, between transactions, when it is asked for the fifth time after its examination.
 
     Args:
         store: The store of its worker.
@@ -215,7 +215,7 @@ class Freezing:
     scale, fingerprint = Scale("probability"), "freezing@1"
 
     def __init__(self, store, scores, tell, *, freezes):
-        self._scores, self._tell, self._left = scores, tell, 6 if freezes else 0
+        self._scores, self._tell, self._left = scores, tell, 29 if freezes else 0
         self._write, self._writing = store._database.write, threading.Lock()
         store._database.write = self._written
 
@@ -230,7 +230,7 @@ class Freezing:
             time.sleep(0.1)  # a signal may take a moment to stop all threads
 
     def score(self, query, documents):
-        """The probe, and nothing else."""
+        """What is asked without the loop: nothing."""
         return self._scores(query, documents)
 
     async def ascore(self, query, documents):
@@ -245,7 +245,7 @@ class Freezing:
 
 def test_a_worker_frozen_while_it_judges(child, store, store_url, rng, world, unsound):
     """Another one spends the rest of the budget meanwhile, and nothing is paid beyond it."""
-    concurrency, budget = int(rng.integers(1, 4)), Budget(pairs=162)
+    concurrency, budget = int(rng.integers(1, 4)), Budget(pairs=208)
     for place, tenant in enumerate("ab"):
         store.observe(world.served(range(20 * place, 20 * place + 20), tenant=tenant))
 

@@ -9,6 +9,7 @@ import pytest
 from tttembed_rag import InputError
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges import AnthropicChat, OpenAIChat, Patience, check_judge, open_judge
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.models.usage import Usage, metered
 from tttembed_rag.testing import word_overlap
 
@@ -16,8 +17,8 @@ ONCE = Patience(attempts=1)
 
 
 def graded(prompt):
-    """An answer with a verdict: 5 for the text on Paris that every judge is asked about first, else 0."""
-    return f"It is about it.\nScore: {5 if 'river Seine' in prompt else 0}"
+    """An answer with a verdict: 5 for the right document of a question of the examination, else 0."""
+    return f"It is about it.\nScore: {5 * any(query in prompt and text in prompt for query, text in answers().items())}"
 
 
 def openai(_path, body, _n):
@@ -41,8 +42,8 @@ def test_a_judge_in_one_line(serve, monkeypatch, kind, answer):
     judge = open_judge(f"{kind}:some-model?url={server.url}/v1&key=MY_KEY&tokens=99")
 
     with metered() as meter:
-        assert check_judge(judge) == [5.0, 0.0]
-    assert meter.usage == Usage(2, 140, 18)
+        check_judge(judge)
+    assert meter.usage == Usage(48, 48 * 70, 48 * 9)
     path, headers, body = server.asked[0]
     assert path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[kind]
     assert headers[{"openai": "authorization", "anthropic": "x-api-key"}[kind]].endswith("secret")

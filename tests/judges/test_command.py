@@ -57,8 +57,8 @@ def test_judges_a_folder(folder, cohere):
     assert len(rows(written)) == 60
     assert {"0", "0.5", "1"} > {reward for _, _, reward in rows(written)} > {"0"}
     assert result.stdout.startswith("judged: 60 of 60 pairs, 0 known before, ")
-    assert f", $6.5000; 0 without a score; written to {written} (scale: probability)\n" in result.stdout
-    assert len(cohere.asked) == 13  # the probe is paid for, too
+    assert f", $18.0000; 0 without a score; written to {written} (scale: probability)\n" in result.stdout
+    assert len(cohere.asked) == 24 + 12  # the examination is paid for, too
 
 
 def test_what_it_writes_is_what_eval_reads(folder, cohere):
@@ -91,8 +91,8 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere):
     )
 
     assert result.stdout.startswith("forecast: 70 of 70 pairs, 0 known before, at most ")
-    known = "at most $7.5000; time unknown before the judge is asked: a run shows its rate and the time left\n"
-    assert result.stdout.endswith(known)  # with the probe
+    known = "at most $19.0000, with its examination if it has not passed that before; time unknown before"
+    assert known in result.stdout
     assert cohere.asked == []
     assert before == sorted(folder.rglob("*"))
 
@@ -107,26 +107,26 @@ def test_continues_where_the_cap_stopped_it(folder, cohere):
 
     assert [first["pairs"], first["cached"]] == [20, 0]
     assert [second["pairs"], second["cached"]] == [60, 20]
-    assert len(cohere.asked) - asked == 8  # the calls that are left; the probe was passed before
+    assert len(cohere.asked) - asked == 8  # the calls that are left; the examination was passed before
 
 
 def test_a_cap_on_money_is_told(folder, cohere):
     """The run ends cleanly, says why, and what was judged is written."""
     spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
-    options = ("--depth", "5", "--budget", "usd=2", "--price", "request=0.5")
+    options = ("--depth", "5", "--budget", "usd=13.5", "--price", "request=0.5")
     result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.exit_code == 0
     assert "stopped: budget: the next answer could exceed a cap; raise it and run again to continue" in result.stdout
     (written,) = (folder / "scores").glob("*.tsv")
     assert len(rows(written)) == 15
-    assert len(cohere.asked) == 4  # the probe and three queries: two dollars
+    assert len(cohere.asked) == 24 + 3  # the examination and three queries: 13.5 dollars
 
 
 def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere):
-    """Where the probe alone would use up the money, not even the probe is asked."""
+    """Where the examination alone would use up the money, not even that is asked."""
     spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
-    result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=0.4", "--price", "request=0.5")
+    result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=11.9", "--price", "request=0.5")
 
     assert result.exit_code == 0
     assert "stopped: budget" in result.stdout
@@ -152,23 +152,23 @@ def test_a_judge_that_breaks_down_is_told_to_scripts(folder, serve):
         return (200, {}, {"results": results}) if n < 4 else (400, {}, {"message": "out of order"})
 
     spec = f"http+cohere:{serve(answer).url.removeprefix('http:')}"
-    probed = tttembed("judge", folder, "--judge", f"{spec}", "--no-probe", "--depth", "5", "--concurrency", "1")
+    done = tttembed("judge", folder, "--judge", f"{spec}", "--no-examination", "--depth", "5", "--concurrency", "1")
 
-    assert probed.exit_code == 1
-    assert "out of order" in probed.stdout
+    assert done.exit_code == 1
+    assert "out of order" in done.stdout
     (written,) = (folder / "scores").glob("*.tsv")
     assert len(rows(written)) == 15
 
 
 def test_a_judge_that_cannot_judge_is_refused(folder, serve):
-    """The probe ends the command before anything is scored, with exit code 2 and one line."""
+    """The examination ends the command before anything is scored, with exit code 2 and one line."""
     results = [{"index": i, "relevance_score": 0.5} for i in range(2)]
     server = serve(lambda *_: (200, {}, {"results": results}))
     result = tttembed("judge", folder, "--judge", f"http+cohere:{server.url.removeprefix('http:')}")
 
     assert result.exit_code == 2
-    assert "expected to tell a good from a bad document, got rewards 0.500 and 0.500" in result.stderr
-    assert len(server.asked) == 1
+    assert "expected to pass its examination, got 0 of 24 questions right and 0 reversed" in result.stderr
+    assert len(server.asked) == 24
     assert not list((folder / "scores").glob("*.tsv"))
 
 

@@ -284,17 +284,17 @@ def test_empty_documents_are_not_sent(cohere):
     assert cohere.asked[0][2]["documents"] == ["good"]
 
 
-def test_passes_the_probe(cohere):
+def test_passes_the_examination(cohere):
     """A server that ranks sensibly passes."""
     check_judge(HttpJudge(cohere.url, "cohere", patience=QUICK))
 
 
-def test_a_server_without_its_template_fails_the_probe(serve):
+def test_a_server_without_its_template_fails_the_examination(serve):
     """A reranker that answers the same for all is refused before it is paid."""
     results = [{"index": i, "relevance_score": 0.501} for i in range(2)]
     server = serve(lambda *_: (200, {}, {"results": results}))
 
-    with pytest.raises(JudgeError, match=r"expected to tell a good from a bad document, got rewards 0.501 and 0.501"):
+    with pytest.raises(JudgeError, match=r"got 0 of 24 questions .* reward 0.501, a plainly wrong one 0.501"):
         check_judge(HttpJudge(server.url, "cohere", patience=QUICK))
 
 

@@ -11,7 +11,8 @@ import time
 import pytest
 
 from tttembed_rag import JudgeError, Scale
-from tttembed_rag.judges.contract import PROBE_QUERY, Blocking
+from tttembed_rag.judges.contract import Blocking
+from tttembed_rag.judges.examination import answers, questions
 from tttembed_rag.judging import Budget, Plan, ScoreCache, judge_all
 from tttembed_rag.rewards.observations import Observation
 
@@ -113,47 +114,47 @@ def test_a_process_ends_while_a_judge_hangs():
 
 
 class Refusing(Stuck):
-    """A judge that refuses some queries, and its probe once it is told to."""
+    """A judge that refuses some queries, and the first question of its examination once it is told to."""
 
     def __init__(self, refused, well=True):
         super().__init__(set())
-        self.refused, self.well, self.probed = refused, well, 0
+        self.refused, self.well, self.examined = refused, well, 0
 
     def score(self, query, documents):
-        """Good before bad where it is asked for the probe."""
-        if query == PROBE_QUERY:
-            self.probed += 1
-            return [1.0, 0.0] if self.well or self.probed == 1 else [0.5, 0.5]
+        """The right order where it is examined."""
+        if query in answers():
+            self.examined += 1
+            return [float(self.well or self.examined <= 24) * (text == answers()[query]) for text in documents]
         if query in self.refused:
             raise JudgeError("too long")
         return super().score(query, documents)
 
 
-@pytest.mark.parametrize(("probe", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
-def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(probe, well, judged):
-    """Where that is asked for, and its probe shows it."""
+@pytest.mark.parametrize(("examine", "well", "judged"), [(True, True, 8), (True, False, 0), (False, True, 0)])
+def test_a_judge_that_is_well_goes_on_after_failures_in_a_row(examine, well, judged):
+    """Where that is asked for, and its examination shows it."""
     plan = Plan(served(12))
     order = [observation.query for observation, _ in plan.visits()]
     judge = Refusing(set(order[:4]), well)
-    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, probe=probe)
+    verdicts = judge_all(plan, judge, ScoreCache.open(None), concurrency=1, examine=examine)
 
     assert len(verdicts.rewards) == judged
     assert bool(verdicts.stopped) == (not judged)
 
 
-def test_a_judge_that_fails_its_probe_is_asked_nothing_else():
-    """What the probe has cost is all that is paid."""
+def test_a_judge_that_fails_its_examination_is_asked_nothing_else():
+    """What the examination has cost is all that is paid."""
     judge = Stuck(set())
-    with pytest.raises(JudgeError, match="expected to tell a good from a bad document"):
-        judge_all(Plan(served(3)), judge, ScoreCache.open(None), probe=True)
+    with pytest.raises(JudgeError, match="expected to pass its examination, got 0 of 24"):
+        judge_all(Plan(served(3)), judge, ScoreCache.open(None), examine=True)
 
-    assert judge.asked == [PROBE_QUERY]
+    assert judge.asked == [query for query, _ in questions()]
 
 
 def test_a_judge_that_fails_on_and_on_is_given_up():
-    """However well it is, ten probes behind the first are enough; they count against the caps."""
+    """However well it is, ten questions behind its examination are enough; they count against the caps."""
     judge = Refusing({f"query {q}" for q in range(100)})
-    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, probe=True)
+    verdicts = judge_all(Plan(served(100)), judge, ScoreCache.open(None), concurrency=1, examine=True)
 
-    assert (judge.probed, len(verdicts.failed)) == (1 + 10, 33)
+    assert (judge.examined, len(verdicts.failed)) == (24 + 10, 33)
     assert verdicts.progress.usage.tokens > 0

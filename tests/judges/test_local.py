@@ -108,10 +108,10 @@ class TestYesNo:
         with pytest.raises(JudgeError, match=r"expected <\|im_start\|> to be one token"):
             YesNoJudge(reranker[0], classifier[1])
 
-    def test_an_untrained_model_fails_the_probe(self, reranker):
-        """Random weights cannot tell good from bad by a margin one may pay for."""
-        with pytest.raises(JudgeError, match="expected to tell a good from a bad document"):
-            check_judge(YesNoJudge(*reranker), margin=0.9)
+    def test_an_untrained_model_fails_the_examination(self, reranker):
+        """Random weights cannot tell good from bad."""
+        with pytest.raises(JudgeError, match="expected to pass its examination"):
+            check_judge(YesNoJudge(*reranker))
 
     def test_loads_from_a_folder(self, reranker, reranker_folder):
         """The folder's judge is the same judge, by scores and by fingerprint."""
@@ -208,8 +208,8 @@ class TestCrossEncoder:
 
     @pytest.mark.data
     @pytest.mark.skipif(not MODEL.is_dir(), reason=f"needs {MODEL}")
-    def test_a_real_one_passes_the_probe(self):
-        """A real small cross-encoder tells the plainly good document from the plainly bad one."""
+    def test_a_real_one_passes_the_examination(self):
+        """A real small cross-encoder tells plainly good documents from plainly bad ones."""
         judge = CrossEncoderJudge.from_pretrained(str(MODEL), device="cpu")
 
         check_judge(judge)

@@ -10,6 +10,7 @@ import torch
 
 from tttembed_rag import InputError, JudgeError
 from tttembed_rag.judges import Gemini, LocalChat, Patience, RubricJudge, Usage, check_judge, checked_rewards
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judges.rubric import grade_of
 from tttembed_rag.models.usage import estimated_tokens, metered, report_usage
 
@@ -26,8 +27,9 @@ def shown(prompt):
 
 
 def careful(prompt):
-    """A model that knows French capitals and says what it thinks first."""
-    return f"It says Score: 3 somewhere.\nScore: {5 if 'Paris' in shown(prompt)[1] else 0}"
+    """A model that knows French capitals, and its examination, and says what it thinks first."""
+    query, document = shown(prompt)
+    return f"It says Score: 3 somewhere.\nScore: {5 if answers().get(query, 'Paris') in document else 0}"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_a_grade_is_a_fifth_of_a_reward():
     assert checked_rewards(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [1.0, 0.0]
 
 
-def test_passes_the_probe():
+def test_passes_the_examination():
     """A model that grades sensibly passes."""
     check_judge(RubricJudge(careful, model="careful"))
 

@@ -142,9 +142,9 @@ def test_rewards_keep_what_was_not_judged_apart():
 
 
 @pytest.mark.parametrize("judge", [fixed("probability"), RubricJudge(lambda _: "I cannot say.", model="shy")])
-def test_a_judge_that_declines_the_probe_is_refused(judge):
-    """No score for a plainly good document is no proof of judgment."""
-    with pytest.raises(JudgeError, match="got rewards nan and nan"):
+def test_a_judge_that_declines_the_examination_is_refused(judge):
+    """No score for plainly good documents is no proof of judgment."""
+    with pytest.raises(JudgeError, match="got 0 of 24 questions right"):
         check_judge(judge)
 
 

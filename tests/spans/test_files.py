@@ -153,6 +153,20 @@ def test_import_puts_spans_into_a_store(tmp_path, store, sqlite_url):
     assert (store.counts().queries, store.counts().pairs, store.counts().rewards) == (2, 3, 0)
 
 
+def test_a_span_without_a_time_brings_nothing_back(tmp_path, store, sqlite_url):
+    """It counts as older than whatever was forgotten; another query of the same file is written."""
+    lines = [record(1, **flat()), record(2, **flat(**{"input.value": "tea"}))]
+    text = "\n".join(json.dumps({key: value for key, value in one.items() if key != "start_time"}) for one in lines)
+    (tmp_path / "spans.jsonl").write_text(text, encoding="utf-8")
+    arguments = ("store", "import", tmp_path / "spans.jsonl", "--spans", "--store", sqlite_url)
+
+    before = run(*arguments)[0], store.counts().queries
+    store.forget(tenant="", query_id="wool", by="me")
+    after = run(*arguments)[0], store.counts().queries
+
+    assert (before, after) == ((0, 2), (0, 1))
+
+
 def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url):
     """A reranker's logits become rewards by the scale that was said."""
     prefix = "reranker.output_documents"
@@ -179,6 +193,7 @@ def test_import_keeps_scores_of_a_declared_reranker(tmp_path, store, sqlite_url)
     verdicts = store.history.verdicts("", judge="m", query_ids=[ids[0]])
     assert (code, said.startswith("1 queries of")) == (0, True)
     assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
+    assert store.trusted("m")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ class TestReading:
 
         assert calls_of(log) == [("wool", tuple(DOCUMENTS[:2]), (0.9, 0.1), None)]
         assert (processor.counts.recorded, processor.counts.undeclared) == (1, 1)
+        assert log.trusted
 
     def test_scores_without_a_declaration_are_left(self):
         """A reranker's scores have no scale of their own."""
@@ -117,7 +118,7 @@ class TestReading:
         tracer.start_span("rerank", attributes=reranker()).end()
         processor.force_flush()
 
-        assert log.calls == []
+        assert (log.calls, log.trusted) == ([], None)
 
     @pytest.mark.parametrize("text", ["__REDACTED__", "x" * 40, "", None])
     def test_a_text_that_is_not_whole_is_never_judged(self, text):

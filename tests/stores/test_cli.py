@@ -325,7 +325,7 @@ def test_halt_is_told_to_those_who_serve(url: str) -> None:
 def test_forget_says_what_is_left(url: str) -> None:
     """In words and as JSON; the audit keeps who asked for it."""
     words = run("store forget", "--store", url, "--tenant", "", "--query", "q3", "--by", "privacy office").output
-    counted = json.loads(run("store forget", "--store", url, "--tenant", "", "--by", "me", "--json").output)
+    counted = json.loads(run("store forget", "--store", url, "--tenant", "", "--all", "--by", "me", "--json").output)
 
     assert words.startswith("forgotten: 1 queries, ")
     assert (counted["forgotten"]["queries"], counted["left"]["queries"]) == (19, 0)
@@ -347,7 +347,16 @@ def test_forget_takes_back_what_a_source_said(url: str) -> None:
     refused = "Error: source: expected one that has rewarded queries of tenant '', got 'eve'; nothing was deleted; "
     assert (missed.exit_code, missed.stderr.count("\n"), missed.stderr[: len(refused)]) == (2, 1, refused)
     assert (unseen.exit_code, unseen.output[:34]) == (0, "forgotten: 0 queries, 0 documents,")
-    assert (both.exit_code, "expected a query or a source, got both" in both.output) == (2, True)
+    assert (both.exit_code, "expected one of --query, --source and --all" in both.output) == (2, True)
+
+
+def test_forget_asks_what_is_meant(url: str) -> None:
+    """Whoever leaves out the query of one request loses nothing."""
+    refused = run("store forget", "--store", url, "--tenant", "")
+
+    with open_store(url) as store:
+        assert (refused.exit_code, store.counts().queries) == (2, 20)
+    assert refused.stderr.endswith("Error: forget: expected one of --query, --source and --all\n")
 
 
 def test_halt_asks_back_about_a_tenant_nobody_has_heard_of(url: str) -> None:
@@ -379,11 +388,11 @@ def test_forget_says_when_it_found_no_query(url: str, how: list[str]) -> None:
 @pytest.mark.parametrize(
     ("halted", "live", "arguments", "base"),
     [
-        (False, "acme", ["--tenant", "acme"], True),
+        (False, "acme", ["--tenant", "acme", "--all"], True),
         (False, "acme", ["--tenant", "acme", "--query", "q3"], True),
         (False, "acme", ["--tenant", "acme", "--query", "nobody's"], False),  # nothing was removed
-        (False, "", ["--tenant", "acme"], False),  # the shared version goes on being served
-        (True, "acme", ["--tenant", "acme"], False),  # also after the next fit
+        (False, "", ["--tenant", "acme", "--all"], False),  # the shared version goes on being served
+        (True, "acme", ["--tenant", "acme", "--all"], False),  # also after the next fit
     ],
 )
 def test_forget_says_when_base_vectors_are_served(
@@ -404,7 +413,7 @@ def test_forget_says_when_base_vectors_are_served(
 
 def test_forget_refuses_a_tenant_that_nobody_has_heard_of(url: str) -> None:
     """A misspelled name does not become a tenant."""
-    result = run("store forget", "--store", url, "--tenant", "acmee")
+    result = run("store forget", "--store", url, "--tenant", "acmee", "--all")
 
     with open_store(url) as store:
         assert store.tenants() == [""]
@@ -471,6 +480,31 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
         assert [(one.query, one.task) for one in store.judge_queue.waiting(JUDGE)] == [("how?", "billing")]
 
 
+def test_an_import_asks_whose_queries_it_brings(url: str, tmp_path: Path) -> None:
+    """Where there are tenants, what belongs to nobody would be the shared tenant's, and reach them all."""
+    log = tmp_path / "log.jsonl"
+    line = {"query_id": "7", "query": "how?", "candidates": [{"id": "a", "text": "so"}]}
+    log.write_text(json.dumps(line) + "\n", encoding="utf-8")
+    with open_store(url) as store:
+        store.observe(traffic(1, tenant="acme"), judge=JUDGE)
+        refused = run("store import", log, "--store", url)
+        held = [store.counts(tenant).queries for tenant in ("", "acme")]
+        for tenant in ("", "acme"):
+            run("store import", log, "--store", url, "--tenant", tenant)
+
+        assert [store.counts(tenant).queries for tenant in ("", "acme")] == [held[0] + 1, held[1] + 1] == [21, 2]
+    assert refused.exit_code == 2
+    assert "--tenant: expected whose queries these are, as the store has tenants (1)" in refused.stderr
+
+
+def test_a_store_that_is_made_is_told_of(new_sqlite_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Once: who mistyped the URL of a worker or of a service is told that it is not the store that was meant."""
+    for _ in range(2):
+        run("worker", new_sqlite_url, "--once")
+
+    assert caplog.messages == [f"{new_sqlite_url}: no store was there, made one"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -478,7 +512,7 @@ def test_a_log_is_imported_and_waits(sqlite_url: str, tmp_path: Path) -> None:
         (["store versions", "--store", "mysql://user:secret@host/db"], "expected sqlite:///FILE"),
         (["store versions", "--store", "no url: secret"], "expected sqlite:///FILE"),
         (["store versions", "--store", "postgresql+psycopg://user:secret@127.0.0.1:9/db"], "not available"),
-        (["store rollback", "--store", "{url}"], "expected a previous version"),
+        (["store rollback", "--store", "{url}"], "found none; a halt serves base vectors"),
         (["store rollback", "--store", "{url}", "--to", "7"], "got 7"),
         (["store export", "--store", "{url}", "{folder}/out"], "expected a live version"),
         (["store publish", "{folder}/absent", "--store", "{url}"], "expected an offsets file"),

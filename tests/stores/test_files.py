@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tests.traffic import JUDGE, learned, traffic
 from tttembed_rag import Offsets
-from tttembed_rag.errors import StoreError, StoreUnavailable
+from tttembed_rag.capture import StoreLog
+from tttembed_rag.errors import StoreError, StoreReplaced, StoreUnavailable
+from tttembed_rag.serving import follow
 from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.testing import eventually
@@ -221,6 +224,78 @@ def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url: str) -> N
 
         assert len(store.rewards(JUDGE)) == 5
     assert (b"question" in found, b"document 1" in found) == (False, False)
+
+
+@pytest.mark.parametrize("how", ["made anew", "removed", "another"])
+def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url: str, tmp_path: Path, how: str) -> None:
+    """Whoever reads or writes is told; a service that knows the URL goes on with the store that is there now."""
+    other, path = f"sqlite:///{tmp_path}/other.db", path_of(sqlite_url)
+    open_store(other).close()
+    with StoreLog(sqlite_url, JUDGE) as log, open_store(sqlite_url) as store:
+        store.registry.publish(Offsets([], width=8), by="me")
+        live = follow(sqlite_url, every=0.05)
+        log.observe("before", ["a"])
+        assert log.flush(20)
+        for part in ("", "-wal", "-shm"):
+            Path(f"{path}{part}").unlink()
+        if how == "made anew":
+            open_store(sqlite_url).close()
+        elif how == "another":
+            path_of(other).replace(path)
+        with pytest.raises(StoreReplaced, match="expected the store that was opened, found"):
+            store.counts()
+        log.observe("after", ["a"])
+        written = log.flush(20), log.counts.failed
+        version = eventually(lambda: live.status.version is None and live.status.error is None)
+        with open_store(sqlite_url) as now:
+            kept = [one.query for one in now.judge_queue.waiting("another judge")]
+            ids = now.forget(tenant="", query_id="after", by="me").queries
+        live.close()
+
+    assert (written, version, kept, ids) == ((True, 0), True, ["after"], 1)
+
+
+def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the same store: nothing that was prepared for it is lost."""
+    observe, away = Store.observe, [StoreReplaced("found no file")]
+
+    def observed(store: Store, *arguments: Any, **options: Any) -> int:
+        if away:
+            raise away.pop()
+        return observe(store, *arguments, **options)
+
+    monkeypatch.setattr(Store, "observe", observed)
+    with StoreLog(sqlite_url, JUDGE) as log:
+        log.observe("waits", ["a"])
+        written = log.flush(20), log.counts.written, log.counts.failed
+
+    assert (away, written) == ([], (True, 1, 0))
+
+
+def test_a_copy_of_before_is_read_anew(sqlite_url: str, tmp_path: Path) -> None:
+    """Restored to before a publication, then published otherwise: the same number stands for other offsets."""
+    path, backup = path_of(sqlite_url), tmp_path / "backup.db"
+    with open_store(sqlite_url) as store:
+        store.observe(traffic(6), judge=JUDGE)
+        first, second = learned(store), Offsets([], width=8)
+        with sqlite3.connect(path) as source, sqlite3.connect(backup) as copy:
+            source.backup(copy)
+        source.close()
+        copy.close()
+        store.registry.publish(first, by="me", embedder="model-a")
+        before = follow(sqlite_url, every=0.05)
+        assert before.status.embedder == "model-a"
+    for part in ("", "-wal", "-shm"):
+        Path(f"{path}{part}").unlink(missing_ok=True)
+    backup.replace(path)
+    with open_store(sqlite_url) as store:
+        version = store.registry.publish(second, by="me", embedder="model-b")
+    eventually(lambda: before.status.embedder == "model-b")
+    before.close()
+
+    assert version.number == 1
 
 
 def test_publishing_needs_no_observations(sqlite_url: str) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging.spending import Budget
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import FakeEmbedder, FakeJudge
@@ -12,14 +13,14 @@ from .conftest import CATALOG, LEARNED, UNSEEN, first, request
 
 
 def suits(query, text):
-    """Whether a card is that of the topic, in any suite; the probe of judges is passed."""
+    """Whether a card is that of the topic, in any suite; the examination of judges is passed."""
     topic = query.removeprefix("please handle my ")
-    return 0.9 if f"_{topic}:" in text or "Paris" in text else 0.1
+    return 0.9 if f"_{topic}:" in text or answers().get(query) == text else 0.1
 
 
 def asked_of(judge):
-    """What the judge was asked about, but for its probe."""
-    return [(query, text) for query, text in judge.asked if "capital" not in query]
+    """What the judge was asked about, but for its examination."""
+    return [(query, text) for query, text in judge.asked if query not in answers()]
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_tools_that_nobody_called_are_judged(taught, judge):
 @pytest.mark.parametrize("verdict", [0.0, 1.0])
 def test_verdicts_count_instead_of_nothing(taught, judge, verdict):
     """Calls of zeta alone teach to prefer it; not where the judge says that acme would have done as well."""
-    judge._score_of = lambda query, text: 1.0 if "Paris" in text else verdict * suits(query, text) / 0.9
+    judge._score_of = lambda query, text: verdict ** (query not in answers()) * suits(query, text) / 0.9
 
     search = taught()
     search.learn()
@@ -80,10 +81,10 @@ def test_verdicts_count_instead_of_nothing(taught, judge, verdict):
 
 @pytest.mark.parametrize(
     ("budget", "pairs"),
-    [(Budget(pairs=20), 20), (Budget(pairs=1), 0), (Budget(tokens=200), 20)],
+    [(Budget(pairs=60), 60), (Budget(pairs=47), 0), (Budget(tokens=600), 60)],
 )
 def test_a_day_costs_what_was_allowed(taught, judge, budget, pairs):
-    """Caps hold over all searches of a store; they hold for its probe too."""
+    """Caps hold over all searches of a store; they hold for its examination too."""
     for number in range(2):
         search = taught(budget=budget)
         search.used(f"another request {number}", "zeta_redmail")
@@ -94,7 +95,7 @@ def test_a_day_costs_what_was_allowed(taught, judge, budget, pairs):
 
 def test_nothing_is_paid_for_twice(taught, judge):
     """A later pass asks about new requests alone, and what is left of the day's pairs is for these."""
-    search = taught(budget=Budget(pairs=2 + 3 * len(LEARNED) + 5))
+    search = taught(budget=Budget(pairs=48 + 3 * len(LEARNED) + 5))
     search.learn()
     before = len(judge.asked)
     search.used("something new", "zeta_redmail")

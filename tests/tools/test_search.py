@@ -174,16 +174,23 @@ def test_one_source_moves_nobody(search):
     assert [by_one(request(topic)) for topic in UNSEEN] == before
 
 
-def test_a_call_joins_no_search_of_another_source(search):
-    """Without sessions a call belongs to the last search that listed its tool, of the same source."""
-    turns, topic = Turns(search, sessions=False), LEARNED[0]
-    with tttembed_rag.context(source="ann"):
-        turns.search_among("first", request(topic), 4, search.names)
-    for source in ("eve", "ann"):
-        with tttembed_rag.context(source=source):
-            turns.used("second", f"zeta_{topic}", succeeded=True)
-
-    assert [one.source for one in search._memory.requests("", 64)] == ["ann"]
+def test_a_call_joins_no_search_of_another_client(search):
+    """It belongs to the searches of its own session, tenant and source; without a session it credits nothing."""
+    turns, topic = Turns(search), LEARNED[0]
+    for key, tenant, source, called in (
+        ("", "", "ann", ""),
+        ("first", "", "ann", "second"),
+        ("third", "", "ann", ""),
+        ("fourth", "acme", "ann", "fourth"),
+        ("fifth", "", "ann", "fifth"),
+    ):
+        with tttembed_rag.context(tenant=tenant, source=source):
+            turns.search_among(key, request(topic), 4, search.names)
+        for other in ("eve", "ann"):
+            with tttembed_rag.context(source=other):
+                turns.used(called, f"zeta_{topic}", succeeded=True)
+        kept = [one.source for one in search._memory.requests("", 64)]
+        assert kept == (["ann"] if key == "fifth" else [])
 
 
 def test_success_alone_teaches(search):

@@ -67,9 +67,18 @@ class Log(ABC):
 
     Attributes:
         judge: Fingerprint of the judge that gives the scores.
+
+        trusted: Whether the judge is vouched for: True where its order is served or it passed its examination, False
+            where nobody may; None leaves it to the data. Scores of a source are never vouched for.
     """
 
     judge: str
+    trusted: bool | None = None
+
+    def declare(self) -> None:
+        """Say that the application serves the order of the judge, unless *trusted* says something already."""
+        if self.trusted is None:
+            self.trusted = True
 
     def check_is_for(self, judge: Judge) -> None:
         """Refuse this log where *judge* is another than its own, with an InputError that names it ``log``."""

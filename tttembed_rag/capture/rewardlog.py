@@ -10,6 +10,7 @@ import json
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from tttembed_rag.capture.log import Known, Log, Logged, unit_rewards
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.errors import DataError, InputError, RewardError
-from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.judging.cache import ScoreCache
 from tttembed_rag.judging.plan import Plan, Verdicts
 from tttembed_rag.judging.running import judge_all
@@ -52,6 +53,8 @@ class RewardLog(Log):
 
         tenant: The tenant of the queries that are kept; empty for queries without a tenant.
 
+        trusted: As the attribute; taps that record the order that is served set it to True where it is None.
+
     Attributes:
         dropped: Queries beyond the capacity that were dropped.
 
@@ -62,13 +65,19 @@ class RewardLog(Log):
     """
 
     def __init__(
-        self, judge: str, *, scale: Scale | str = "probability", capacity: int = 10_000, tenant: str = ""
+        self,
+        judge: str,
+        *,
+        scale: Scale | str = "probability",
+        capacity: int = 10_000,
+        tenant: str = "",
+        trusted: bool | None = None,
     ) -> None:
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
         self.judge = judge
         self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
-        self.tenant = tenant
+        self.tenant, self.trusted = tenant, trusted
         self.dropped, self.dropped_rewards = 0, 0
         self._capacity = capacity
         # (task, query) to each document's text with its rewards by source; none while it waits for a judge.
@@ -80,7 +89,7 @@ class RewardLog(Log):
     @classmethod
     def of(cls, judge: Judge, *, capacity: int = 10_000, tenant: str = "") -> RewardLog:
         """An empty log for the scores of *judge*."""
-        return cls(judge.fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
+        return cls(checked_judge(judge).fingerprint, scale=judge.scale, capacity=capacity, tenant=tenant)
 
     def __len__(self) -> int:
         """Served queries."""
@@ -125,7 +134,7 @@ class RewardLog(Log):
         Raises:
             RewardError: This log is for another judge.
         """
-        if judge.fingerprint != self.judge:
+        if checked_judge(judge).fingerprint != self.judge:
             raise RewardError(f"judge: expected {self.judge}, whose rewards are in this log, got {judge.fingerprint}")
         with self._lock:
             # Ids are plain words, texts are anything.
@@ -187,7 +196,8 @@ class RewardLog(Log):
             lambda texts: (vectors or TextVectors()).of(texts, embed_documents),
         )
         columns["doc_ids"] = None  # documents that begin alike would share an id
-        return Rewards.from_indexed(**columns, judge=self.judge, embedder=embedder)
+        rewards = Rewards.from_indexed(**columns, judge=self.judge, embedder=embedder)
+        return replace(rewards, trusted=self.trusted)
 
     def __repr__(self) -> str:
         return f"RewardLog({self.judge!r}, {len(self)} queries)"
@@ -196,6 +206,7 @@ class RewardLog(Log):
         """Write all of it to a file of JSON lines, whole or not at all."""
         with self._lock:
             head = {"judge": self.judge, "scale": str(self.scale), "tenant": self.tenant, "capacity": self._capacity}
+            head["trusted"] = self.trusted
             vectors = {query: vector.tolist() for query, vector in self._query_vectors.items()}
             lines = [
                 {"task": task, "query": query, "documents": list(shown.items()), "vector": vectors.get(query)}
@@ -212,7 +223,7 @@ class RewardLog(Log):
         """
         try:
             head, *lines = map(parsed_json, Path(path).read_text(encoding="utf-8").splitlines())
-            log = cls(head["judge"], scale=head["scale"], capacity=head["capacity"], tenant=head["tenant"])
+            log = cls(**head)
             for line in lines:
                 shown = [(text, rewards) for text, rewards in line["documents"]]
                 given = [reward for _, rewards in shown for reward in rewards.values()]

@@ -108,6 +108,9 @@ class StoreLog(Log):
 
         clock: Gives the Unix seconds at which a query is served.
 
+        trusted: As the attribute, kept with the judge in the store; taps that record the order that is served set it
+            to True where it is None.
+
     Raises:
         InputError: An option is out of its range, or there is no such scale.
         StoreError: The URL can never be that of a store.
@@ -129,6 +132,7 @@ class StoreLog(Log):
         capacity: int = 10_000,
         max_bytes: int = 256 * 2**20,
         clock: Callable[[], float] = time.time,
+        trusted: bool | None = None,
     ) -> None:
         if not 0 < share <= 1:
             raise InputError(f"share: expected a share in (0, 1], got {share:g}")
@@ -155,7 +159,8 @@ class StoreLog(Log):
             vectors=vectors or TextVectors(),
             pairs=self._pairs,
         )
-        self._writer = Writer(store, self.judge, preparation, capacity=capacity, max_bytes=max_bytes)
+        self.trusted = trusted
+        self._writer = Writer(store, self, preparation, capacity=capacity, max_bytes=max_bytes)
         telemetry.watch(self)
 
     def note(self, call: Logged) -> None:

@@ -14,8 +14,11 @@ from cachetools import LRUCache
 from numpy.typing import ArrayLike, NDArray
 
 from tttembed_rag.errors import InputError
+from tttembed_rag.vectors.checks import FloatArray
 
 _log = logging.getLogger(__name__)
+# Ids of a store that are remembered.
+_IDS = 20_000
 
 
 class TextVectors:
@@ -27,7 +30,8 @@ class TextVectors:
         stored: Ids to the vectors that a store has under them, asked once for all texts with an id that was noted.
             Texts that it lacks are embedded; if it fails, that is logged, and all texts are embedded.
 
-        capacity: Vectors that are remembered, and ids; the least recently used are forgotten first.
+        max_bytes: Bytes of vectors that are remembered, in single precision; the least recently used are forgotten
+            first.
 
     Attributes:
         supplied: Vectors that *known* or *stored* gave.
@@ -42,19 +46,19 @@ class TextVectors:
         known: Callable[[str], ArrayLike | None] | None = None,
         *,
         stored: Callable[[list[str]], Mapping[str, ArrayLike]] | None = None,
-        capacity: int = 20_000,
+        max_bytes: int = 64 * 2**20,
     ) -> None:
         self.supplied = self.remembered = self.embedded = 0
         self._known = known
         self._stored = stored
-        self._capacity = capacity
-        self._kept: LRUCache[bytes, NDArray[np.float64]] = LRUCache(capacity)
-        self._ids: LRUCache[bytes, str] = LRUCache(capacity)
+        self._max_bytes = max_bytes
+        self._kept: LRUCache[bytes, NDArray[np.float32]] = LRUCache(max_bytes, getsizeof=lambda vector: vector.nbytes)
+        self._ids: LRUCache[bytes, str] = LRUCache(_IDS)
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Callable[[], TextVectors], tuple[()]]:
         """Where vectors come from, with nothing remembered: a copy, or another process, starts with it."""
-        return partial(TextVectors, self._known, stored=self._stored, capacity=self._capacity), ()
+        return partial(TextVectors, self._known, stored=self._stored, max_bytes=self._max_bytes), ()
 
     def note(self, ids: Iterable[tuple[str, str | None]]) -> None:
         """Remember under which id the store has a text, for pairs (text, id); an id of None is passed over."""
@@ -81,9 +85,9 @@ class TextVectors:
             vectors, missing = await asyncio.to_thread(self._without_model, texts)
         return self._joined(texts, vectors, missing, await aembed_documents(missing) if missing else [])
 
-    def _without_model(self, texts: Sequence[str]) -> tuple[dict[str, NDArray[np.float64]], list[str]]:
+    def _without_model(self, texts: Sequence[str]) -> tuple[dict[str, FloatArray], list[str]]:
         """The vectors that can be had without the model, by text, and the texts that need the model."""
-        vectors = self._from_store(texts)
+        vectors: dict[str, FloatArray] = {**self._from_store(texts)}
         for text in dict.fromkeys(texts):
             if text in vectors:
                 continue
@@ -115,19 +119,19 @@ class TextVectors:
     def _joined(
         self,
         texts: Sequence[str],
-        vectors: dict[str, NDArray[np.float64]],
+        vectors: Mapping[str, FloatArray],
         missing: list[str],
         embedded: Sequence[ArrayLike],
     ) -> NDArray[np.float64]:
         if len(embedded) != len(missing):
             raise InputError(f"embed_documents: expected one vector per text, {len(missing)}, got {len(embedded)}")
-        fresh = {text: np.asarray(vector, dtype=np.float64) for text, vector in zip(missing, embedded, strict=True)}
+        fresh = {text: np.array(vector, dtype=np.float32) for text, vector in zip(missing, embedded, strict=True)}
         with self._lock:
             self.embedded += len(fresh)
             self._kept.update((_address(text), vector) for text, vector in fresh.items())
         _log.info("vectors of %d documents: %d had to be embedded", len(texts), len(fresh))
-        vectors = vectors | fresh
-        return np.array([vectors[text] for text in texts])
+        every = {**vectors, **fresh}
+        return np.array([every[text] for text in texts], dtype=np.float64)
 
 
 def _address(text: str) -> bytes:

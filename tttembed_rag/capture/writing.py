@@ -13,8 +13,9 @@ from threading import Condition
 from typing import Protocol
 from weakref import WeakSet
 
+from tttembed_rag.capture.log import Log
 from tttembed_rag.capture.preparing import Call, Preparation
-from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.system import telemetry
@@ -56,6 +57,10 @@ class ObservingStore(Protocol):
         """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
         ...
 
+    def trust(self, judge: str, trusted: bool | None) -> None:
+        """Say whether *judge* is vouched for."""
+        ...
+
     @property
     def text_id(self) -> TextId:
         """Gives the id of a text, the same to everybody who asks this store."""
@@ -70,7 +75,7 @@ class Writer:
     Args:
         store: An open store, or its URL.
 
-        judge: Fingerprint of the judge that gave the recorded scores.
+        log: Names the judge that gave the recorded scores, and says whether it is vouched for.
 
         preparation: Makes served queries of calls.
 
@@ -83,10 +88,12 @@ class Writer:
     """
 
     def __init__(
-        self, store: ObservingStore | str, judge: str, preparation: Preparation, *, capacity: int, max_bytes: int
+        self, store: ObservingStore | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
     ) -> None:
         self._reached: Reached[ObservingStore] = Reached(store, _opened)
-        self._judge = judge
+        self._log = log
+        # Whether the judge is vouched for, as the store was told.
+        self._told: bool | None = None
         self._preparation = preparation
         self._capacity, self._max_bytes = capacity, max_bytes
         # Calls, and bytes of calls, that are written at once.
@@ -180,17 +187,21 @@ class Writer:
         # Served queries that the store has not answered for yet, and how many of them are written in one transaction.
         self._batch: list[Served] = []
         self._at_once = _BATCH
+        # What made the ids in it.
+        self._text_id: TextId | None = None
         # Seconds until it is tried again; more than at first where the last try failed.
         self._retry: float = _RETRY
         self._ending = False
-        # Whether the store is known to have tenants; they are never forgotten as such.
-        self._has_tenants = False
 
     def _round(self) -> float | None:
         """Write one batch; gives the seconds until the next."""
         self._report()
         try:
             store = self._reached.store()
+            if self._batch and store.text_id != self._text_id:
+                _log.error("%d served queries have ids of a store that is there no more", len(self._batch))
+                self._settle(failed=len(self._batch))
+                self._batch = []
             if not self._batch:
                 self._batch = self._prepared(store)
             more = bool(self._queue)
@@ -203,6 +214,8 @@ class Writer:
                 telemetry.record("tttembed.capture.duration", time.perf_counter() - began)
         except TTTEmbedError as error:  # of the store itself: each query that it refused was counted
             self.outage.failed(error)
+            if isinstance(error, StoreReplaced):
+                self._reached.close()
             if self._retry > _RETRY:  # the store may be well, and the transaction too large for it
                 self._at_once = max(1, self._at_once // 2)
             self._retry = min(2 * self._retry, _LONGEST_RETRY)
@@ -215,10 +228,10 @@ class Writer:
         """The served queries of the next calls in the queue."""
         if not self._queue:
             return []
-        self._has_tenants = self._has_tenants or store.has_tenants()
+        has_tenants = store.has_tenants()
         calls = self._taken()
-        self._has_tenants = self._has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
-        if self._has_tenants and (lost := sum(call.tenant is None for call in calls)):
+        has_tenants = has_tenants or any(call.tenant for call in calls)  # it will have them a moment later
+        if has_tenants and (lost := sum(call.tenant is None for call in calls)):
             if not self._counts["without_tenant"]:
                 _log.warning(
                     "queries without a tenant are left out, as the store has tenants: name one by "
@@ -226,7 +239,8 @@ class Writer:
                 )
             self._settle(without_tenant=lost)
             calls = [call for call in calls if call.tenant is not None]
-        served, sampled_out, malformed = self._preparation.prepare(calls, store.text_id)
+        self._text_id = store.text_id
+        served, sampled_out, malformed = self._preparation.prepare(calls, self._text_id)
         self._settle(sampled_out=sampled_out, failed=malformed)
         return served
 
@@ -246,7 +260,10 @@ class Writer:
     def _write(self, store: ObservingStore, served: Sequence[Served]) -> None:
         """Write the first queries of the batch in one transaction; in halves where the store refuses one of them."""
         try:
-            written = store.observe(served, judge=self._judge)
+            if self._log.trusted is not self._told:
+                store.trust(self._log.judge, self._log.trusted)
+                self._told = self._log.trusted
+            written = store.observe(served, judge=self._log.judge)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever refuses a batch, most of its queries may be good

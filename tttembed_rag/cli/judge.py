@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @counted("--concurrency", 8, "Calls in flight at once.")
 @counted("--seed", 1000, "Order of the queries of a task.", least=0)
 @click.option("--dry-run", is_flag=True, help="Print the forecast of pairs, tokens and money, and ask nothing.")
-@click.option("--no-probe", is_flag=True, help="Trust the judge without a plainly good and a plainly bad pair.")
+@click.option("--no-examination", is_flag=True, help="Ask a judge that does not pass 24 plain questions first.")
 @click.option("--batch", is_flag=True, help="Ask by batches, at their price, and wait for the answers; see above.")
 @click.option("--json", "as_json", is_flag=True, help="The outcome as one JSON object.")
 def judge(
@@ -63,7 +63,7 @@ def judge(
     seed: int,
     *,
     dry_run: bool,
-    no_probe: bool,
+    no_examination: bool,
     as_json: bool,
     batch: bool,
 ) -> None:
@@ -108,7 +108,7 @@ def judge(
     plan = replace(draft, observations=served)
     paid = _cache_path(cache_path, target, dry_run=dry_run)
     if batch:
-        _by_batches(spec, plan, paid, target, probe=not no_probe, dry_run=dry_run, as_json=as_json)
+        _by_batches(spec, plan, paid, target, examine=not no_examination, dry_run=dry_run, as_json=as_json)
         return
     if feedback:
         given = read_feedback(spec, plan, **_texts(source, served))
@@ -119,8 +119,8 @@ def judge(
         return
     scorer = open_judge(spec)
     with closing(ScoreCache.open(paid)) as cache:
-        probe = not no_probe
-        ahead = forecast(plan, scorer, cache, probe=probe)
+        examine = not no_examination
+        ahead = forecast(plan, scorer, cache, examine=examine)
         if dry_run:
             _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
             return
@@ -132,7 +132,7 @@ def judge(
                 bar.update(now.pairs - bar.pos, f"{rate:.1f} pairs/s  {_money(now.usd, plan.price)}")
 
             try:
-                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, probe=probe)
+                verdicts = judge_all(plan, scorer, cache, concurrency=concurrency, watch=watch, examine=examine)
             except KeyboardInterrupt:
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
@@ -147,7 +147,7 @@ def _check(verdicts: Verdicts) -> None:
 
 
 def _by_batches(
-    spec: str, plan: Plan, paid: Path | None, target: Path, *, probe: bool, dry_run: bool, as_json: bool
+    spec: str, plan: Plan, paid: Path | None, target: Path, *, examine: bool, dry_run: bool, as_json: bool
 ) -> None:
     from tttembed_rag.judging.batching import FiledBatches, forecast_by_batches, judge_by_batches, open_batch_service
     from tttembed_rag.judging.cache import ScoreCache
@@ -155,11 +155,13 @@ def _by_batches(
     service = open_batch_service(spec)
     with closing(ScoreCache.open(paid)) as cache, FiledBatches.at(paid, service.judge.fingerprint) as books:
         if dry_run:
-            ahead = forecast_by_batches(plan, service, cache, books, probe=probe)
+            ahead = forecast_by_batches(plan, service, cache, books, examine=examine)
             _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
             return
         try:
-            verdicts = judge_by_batches(plan, service, cache, books, probe=probe, watch=partial(click.echo, err=True))
+            verdicts = judge_by_batches(
+                plan, service, cache, books, examine=examine, watch=partial(click.echo, err=True)
+            )
         except KeyboardInterrupt:
             click.echo(f"stopped: {len(books.open())} batches are open; run it again to read them", err=True)
             raise click.exceptions.Exit(130) from None
@@ -259,6 +261,7 @@ def _report(
         f"{progress.usage.tokens} tokens, {money}"
     )
     if verdicts is None:
+        line += ", with its examination if it has not passed that before" if progress.usage.requests else ""
         line += "; time unknown before the judge is asked: a run shows its rate and the time left"
     if verdicts is not None:
         line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"

@@ -98,7 +98,7 @@ def explain(
     say(f"served by {offset_line(explanation.offset)}")
     for mover in explanation.movers[:_MOVERS]:
         text = "" if mover.text == mover.query_id else _shortened(mover.text, 60)
-        say(f"moved by {mover.query_id}: {mover.share:+.0%}  {text}".rstrip())
+        say(f"moved by {mover.query_id or 'a query that is not here'}: {mover.share:+.0%}  {text}".rstrip())
     if rest := explanation.movers[_MOVERS:]:
         say(f"and by {len(rest)} more: {sum(mover.share for mover in rest):+.0%}")
     for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell), ("kept", explanation.kept)):

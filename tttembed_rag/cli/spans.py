@@ -11,7 +11,7 @@ import click
 
 from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import counted, operators
-from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, of_tenant, opened
+from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, opened
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.extensions import extension
 
@@ -26,7 +26,7 @@ _AT_ONCE = 500
 @operators.command("import")
 @click.argument("log", metavar="LOG", type=PathOrURL())
 @in_store
-@of_tenant
+@click.option("--tenant", metavar="NAME", help='Whose; "" is the shared tenant, the one of a store without others.')
 @embedded_by("the texts of the store that have no vector")
 @click.option("--embedder", default="", metavar="NAME", help="What vectors are stored under.  [default: by --embed]")
 @click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
@@ -38,7 +38,7 @@ _AT_ONCE = 500
 def import_(
     log: Path | str,
     url: str,
-    tenant: str,
+    tenant: str | None,
     embed: str | None,
     embedder: str,
     cut_at: int | None,
@@ -55,7 +55,8 @@ def import_(
     phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted or cut are left out.
 
     All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
-    texts without vectors: --embed makes them here, or later in `tttembed worker`.
+    texts without vectors: --embed makes them here, or later in `tttembed worker`. Spans that say no time count as the
+    oldest: what was forgotten before stays so.
     """
     from tttembed_rag.stores.rows import in_parts
 
@@ -65,18 +66,26 @@ def import_(
     if scores_of is not None and not of_spans:
         raise click.UsageError("--scores-of: expected spans, got a log of served queries")
     left_out, written, hidden = 0, 0, not sys.stderr.isatty()
-    served = [] if of_spans else _served_log(Path(log), tenant)
+    owner = tenant or ""
+    served = [] if of_spans else _served_log(Path(log), owner)
     with opened(url, create=True) as store:
+        if tenant is None and store.has_tenants():
+            known = len(store.tenants()) - 1
+            raise click.UsageError(
+                f'--tenant: expected whose queries these are, as the store has tenants ({known}); "" is the shared one'
+            )
         if of_spans:
             from tttembed_rag.capture.spans import Reader
 
             reader = Reader(scores_of, None, cut_at)
-            served = _served_spans(log, reader, limit, store, tenant, None if scale is None else Scale.parse(scale))
+            served = _served_spans(log, reader, limit, store, owner, None if scale is None else Scale.parse(scale))
             left_out = reader.counts.left_out
         with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
             for part in in_parts(served, _AT_ONCE):
                 written += store.observe(part, judge=scores_of or "")
                 bar.update(len(part))
+        if scores_of is not None:
+            store.trust(scores_of, True)
         if embed is not None:
             fill(store, embed, embedder, only_without_any=True)
         lacking = store.vectors.lacking()

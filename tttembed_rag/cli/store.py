@@ -156,22 +156,31 @@ def resume(url: str, tenant: str | None, by: str, note: str) -> None:
 @operators.command()
 @in_store
 @click.option("--tenant", required=True, metavar="NAME", help='Whose; "" is the shared tenant.')
-@click.option("--query", "query_id", metavar="ID", help="A query id, or its text.  [default: all]")
+@click.option("--query", "query_id", metavar="ID", help="A query id, or its text.")
 @click.option("--source", metavar="NAME", help="A source, such as a user: only the rewards that it gave.")
+@click.option("--all", "everything", is_flag=True, help="Everything of the tenant.")
 @click.option("--unseen", is_flag=True, help="Also a source without rewards, as they were dropped or expired.")
 @signed
 @as_objects
 def forget(
-    url: str, tenant: str, query_id: str | None, source: str | None, by: str, *, unseen: bool, as_json: bool
+    url: str,
+    tenant: str,
+    query_id: str | None,
+    source: str | None,
+    by: str,
+    *,
+    everything: bool,
+    unseen: bool,
+    as_json: bool,
 ) -> None:
-    """Delete a query, or all of a tenant, and every version that may have learned from it.
+    """Delete a query, a source, or all of a tenant, and every version that may have learned from it.
 
     A query that was captured without an id is found by its text. With --source, the queries stay, and the rewards that
     it gave go; a source without rewards is refused, unless it was forgotten before or with --unseen. Exit code 1: no
     query is called so.
     """
-    if query_id is not None and source is not None:
-        raise click.UsageError("--source: expected a query or a source, got both")
+    if (query_id is not None) + (source is not None) + everything != 1:
+        raise click.UsageError("forget: expected one of --query, --source and --all")
     if unseen and source is None:
         raise click.UsageError("--unseen: expected with --source, got it alone")
     with opened(url) as store:

@@ -86,7 +86,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "sources": evidence.sources,
         "trust": evidence.trust,
         "judge": offsets.settings.get("judge"),
-        "landmarks": None if offset.map is None else len(offset.map.names),
+        "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,
     }
 
@@ -94,7 +94,9 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
 def offset_line(offset: Offset) -> str:
     """An offset in one line that a person understands."""
     noun = "query" if offset.n == 1 else "queries"
-    local = "" if offset.map is None else f"{len(offset.map.names)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
+    local = (
+        "" if offset.map is None else f"{len(offset.map.landmarks)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
+    )
     return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
 
 

@@ -16,6 +16,9 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.vectors.checks import FloatArray, unit
 
+# Cosine above which two query vectors are one query's.
+_SAME = 1 - 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -51,9 +54,9 @@ class Mover:
     """A rewarded query that a local offset was learned from.
 
     Attributes:
-        query_id: Its id.
+        query_id: Its id; empty where the collection does not have it.
 
-        text: Its text; empty where the collection does not have it.
+        text: Its text; empty likewise.
 
         share: Its share of the offset of the explained query; all shares sum to 1, a negative one pulls back.
     """
@@ -188,7 +191,9 @@ def explain_in(
     both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
     moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top)
-    return Explanation(query_id, dataset.queries[query_id], offset, moves, _movers(offset, base, dataset.queries))
+    return Explanation(
+        query_id, dataset.queries[query_id], offset, moves, _movers(offset, base, dataset.queries, queries)
+    )
 
 
 def task_of(offsets: Offsets, name: str) -> str:
@@ -197,14 +202,18 @@ def task_of(offsets: Offsets, name: str) -> str:
     return tasks.pop() if len(tasks) == 1 else name
 
 
-def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str]) -> tuple[Mover, ...]:
-    """The rewarded queries that a local *offset* of the query vector *base* (d,) comes from, largest share first."""
-    if offset.map is None:
+def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str], queries: FloatArray) -> tuple[Mover, ...]:
+    """The rewarded queries that a local *offset* of the query vector *base* (d,) comes from, largest share first.
+
+    An offset names none: they are known by their vectors among those of the *queries* (M, d) with these *texts*.
+    """
+    if offset.map is None or not (shares := offset.map.shares(unit(base))).any():
         return ()
-    shares = offset.map.shares(unit(base))
-    return tuple(
-        Mover(name, texts.get(name, ""), share) for name, share in sorted(shares.items(), key=lambda one: -abs(one[1]))
-    )
+    names = list(texts)
+    cosines, rows = (found[:, 0].tolist() for found in FaissIndex.from_vectors(queries).search(offset.map.landmarks, 1))
+    known = [names[row] if cosine > _SAME else "" for cosine, row in zip(cosines, rows, strict=True)]
+    order = np.argsort(-np.abs(shares), kind="stable").tolist()
+    return tuple(Mover(known[i], texts.get(known[i], ""), float(shares[i])) for i in order)
 
 
 def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:

@@ -99,7 +99,7 @@ class Local:
     def map(self) -> KernelMap:
         """The regression as a function of the query, for serving."""
         weights = _solved_lower(self.factor, self._coefficients(), transposed=True)
-        return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth, self.names)
+        return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth)
 
     def fitted(self) -> Float64:
         """(n, d) v at the rewarded queries themselves."""
@@ -156,7 +156,7 @@ def bandwidth_of(unit: Float64, voices: Float64) -> float:
 
 def kernel_of(unit: Float64, landmarks: Float64, bandwidth: float) -> Float64:
     """(n, m) kernel values, float64."""
-    return KernelMap(landmarks, landmarks, bandwidth, ()).kernel(unit).astype(np.float64)
+    return KernelMap(landmarks, landmarks, bandwidth).kernel(unit).astype(np.float64)
 
 
 def _solved_lower(factor: Float64, right: Float64, *, transposed: bool = False) -> Float64:

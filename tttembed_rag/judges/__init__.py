@@ -8,12 +8,12 @@ from tttembed_rag.judges.contract import (
     Forecasting,
     Judge,
     Scores,
-    check_judge,
     checked_judge,
     checked_rewards,
 )
 from tttembed_rag.judges.cross_encoder import CrossEncoderJudge
 from tttembed_rag.judges.ensemble import EnsembleJudge
+from tttembed_rag.judges.examination import check_judge
 from tttembed_rag.judges.gemini import Gemini
 from tttembed_rag.judges.http import HttpJudge
 from tttembed_rag.judges.openaichat import OpenAIChat

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.errors import InputError
 from tttembed_rag.models.usage import Usage, estimated_tokens
 from tttembed_rag.scales import Scale
 
@@ -124,44 +124,3 @@ def checked_rewards(judge: Judge, scores: Sequence[float | None]) -> NDArray[np.
     judged = np.array([score is not None for score in scores], dtype=np.bool_)
     values[judged] = judge.scale.to_unit(values[judged])
     return values
-
-
-# A good and a bad document, which no reader of English confuses under any instruction.
-PROBE_QUERY = "What is the capital city of France?"
-PROBE_GOOD = "The capital city of France is Paris, on the river Seine."
-PROBE_BAD = "To remove rust from a bicycle chain, soak it in vinegar overnight and brush it."
-# The least difference between the rewards of the good and the bad document, in [0, 1].
-PROBE_MARGIN = 0.02
-
-
-def check_judge(judge: Judge, *, margin: float = PROBE_MARGIN) -> Scores:
-    """The judge's scores of a plainly good and a plainly bad document; a judge that cannot tell them apart is refused.
-
-    A reranker behind a wrong prompt template answers fluently and scores at random: this check finds
-    out before its scores are paid for.
-
-    Args:
-        judge: Any judge with a calibrated scale.
-
-        margin: The least difference between both rewards, in [0, 1].
-
-    Raises:
-        JudgeError: The difference is smaller; the message shows both rewards.
-    """
-    scores = judge.score(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
-    check_probe(judge, scores, margin=margin)
-    return scores
-
-
-def check_probe(judge: Judge, scores: Sequence[float | None], *, margin: float = PROBE_MARGIN) -> None:
-    """Refuse a judge by its *scores* of the good and of the bad document of `check_judge`.
-
-    Raises:
-        JudgeError: The difference is smaller than *margin*; the message shows both rewards.
-    """
-    good, bad = checked_rewards(judge, scores).tolist()
-    if not good - bad >= margin:  # NaN too
-        raise JudgeError(
-            f"{judge.fingerprint}: expected to tell a good from a bad document, got rewards {good:.3f} and {bad:.3f} "
-            "(is it a reranker, and does its server apply the model's prompt template?)"
-        )

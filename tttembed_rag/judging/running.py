@@ -10,14 +10,15 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
-from tttembed_rag.judges.contract import Judge, Scores, blocks, check_probe, checked_rewards
+from tttembed_rag.judges.contract import Judge, Scores, blocks, checked_rewards
+from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, Stop, event_loop
@@ -28,12 +29,12 @@ from tttembed_rag.models.usage import Meter, Usage, metered
 _log = logging.getLogger(__name__)
 # Calls that fail one after the other before the judge is in doubt.
 _FAILURES = 3
-# How often a judge in doubt may show by its probe that it is well.
+# How often a judge in doubt may show by the first question of its examination that it is well.
 _CHANCES = 10
-# Seconds between looks at whether others, who ask for the probe now, have an answer.
+# Seconds between looks at whether others, who examine the judge now, have an answer.
 _POLL = 0.1
 # What stands behind the last call.
-_NO_MORE = JudgeCall("", (), Charge((), Usage()))
+_NO_MORE = JudgeCall((), Charge((), Usage()))
 
 
 def judge_all(
@@ -45,7 +46,7 @@ def judge_all(
     watch: Callable[[Progress], None] | None = None,
     seconds: float | None = None,
     stop: Stop | None = None,
-    probe: bool = False,
+    examine: bool = False,
 ) -> Verdicts:
     """Score the pairs of *plan* that *cache* has no answer for, until the plan or a cap ends.
 
@@ -67,14 +68,15 @@ def judge_all(
 
         stop: Once it is set, no further call is made.
 
-        probe: Whether the judge must pass the probe of `check_judge` before it is asked anything; and where calls fail
-            in a row, it is asked on as long as it passes that again, ten times at most. The probe is paid for.
+        examine: Whether the judge must pass the examination of `check_judge` before it is asked anything else; and
+            where calls fail in a row, it is asked on as long as its first question is answered well again, ten times
+            at most. All of that is paid for.
 
     Raises:
-        JudgeError: The judge fails its probe before it was asked anything.
+        JudgeError: The judge fails its examination before it was asked anything else.
     """
     account = Ledger(plan.budget, plan.price, cache)
-    run = Run(account, plan, judge, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, probe=probe)
+    run = Run(account, plan, judge, concurrency=concurrency, watch=watch, seconds=seconds, stop=stop, examine=examine)
     return run.verdicts()
 
 
@@ -99,23 +101,23 @@ class Run:
         watch: Callable[[Progress], None] | None = None,
         seconds: float | None = None,
         stop: Stop | None = None,
-        probe: bool = True,
+        examine: bool = True,
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
         if concurrency < 1:
             raise InputError(f"concurrency: expected at least 1, got {concurrency}")
         self._account, self._judge, self._concurrency = account, judge, concurrency
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
-        self._walk = Walk(plan, judge, account, probe=probe)
+        self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
-        # Whether the probe is being asked, how often it may be asked again, and why it is.
-        self._probing, self._chances = False, _CHANCES if probe else 0
+        # Whether the judge is being examined, how often it may be again, and why it is.
+        self._examining, self._chances = False, _CHANCES if examine else 0
         self._why: str | None = None
         self._failures = 0
         self._failed: dict[bytes, JudgeError] = {}
         self._rewards: dict[bytes, float] = {}
         self._usage, self._usd = Usage(), 0.0
-        # Why the judge is asked no more: it broke down, or a cap has no room for its probe.
+        # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
         self._stopped, self._capped = "", ""
 
     def verdicts(self) -> Verdicts:
@@ -132,8 +134,11 @@ class Run:
             calls.close()
         return self._verdicts()
 
-    def probed(self, why: str = "") -> Verdicts:
-        """No verdicts: `Verdicts.stopped` says whether the judge fails its probe now, and *why* it was asked."""
+    def examined(self, why: str = "") -> Verdicts:
+        """No verdicts: `Verdicts.stopped` says whether the judge fails its examination now, and *why* it was asked.
+
+        A judge that has passed it before is asked the first question alone.
+        """
         self._doubt(why)
         while self._under_way:
             self._end(*self._under_way.ended())
@@ -144,7 +149,7 @@ class Run:
         more = True
         while more or self._under_way:
             more = more and not (self._stopped or self._capped or self._stop.is_set())
-            if more and len(self._under_way) < self._concurrency and not self._probing:
+            if more and len(self._under_way) < self._concurrency and not self._examining:
                 call = next(calls, _NO_MORE)
                 more = call is not _NO_MORE
                 if more and call is not None:
@@ -157,12 +162,12 @@ class Run:
                 time.sleep(_POLL)
 
     def _begin(self, call: JudgeCall) -> None:
-        self._probing = self._probing or call.probe
+        self._examining = self._examining or call.examines
         with metered() as meter:
             if blocks(self._judge):
-                future = THREADS.submit(copy_context().run, self._judge.score, call.query, call.documents)
+                future = THREADS.submit(copy_context().run, _score, self._judge, call)
             else:
-                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call), event_loop())
+                future = asyncio.run_coroutine_threadsafe(_ascore(self._judge, call, self._concurrency), event_loop())
         self._under_way.begin((call, meter), future)
 
     def _end(self, begun: tuple[JudgeCall, Meter], future: Future[Scores]) -> None:
@@ -170,31 +175,31 @@ class Run:
         call, meter = begun
         try:
             scores = self._scores(call, future)
-            if call.probe:
-                check_probe(self._judge, scores)
+            if call.examines:
+                check_answers(self._judge, scores)
         except EndedError as exc:  # what it costs is not known, so that its charge stays
-            self._stopped = str(exc) if call.probe else self._stopped
+            self._stopped = str(exc) if call.examines else self._stopped
         except (JudgeError, RewardError) as exc:
             if is_late := isinstance(exc, LateError):
                 event_loop.cache_clear()  # this one may be blocked
             self._pay(call, call.charge.usage if is_late else meter.usage, {})  # what a late one costs is not known
-            if call.probe:
-                self._fail_probe(exc)
+            if call.examines:
+                self._fail_examination(exc)
             elif isinstance(exc, RewardError):
                 raise
             else:
                 self._fail(call, exc)
         else:
-            silent = not meter.heard and any(text.strip() for text in call.documents)
+            silent = not meter.heard and any(text.strip() for _, texts in call.questions for text in texts)
             used = call.charge.usage if silent else meter.usage  # a cap can only hold if something is counted
             keys, share = call.charge.pairs, len(scores)
             paid = (used.tokens / share, self._account.price.of(used) / share)
             answers = {key: Paid(score, *paid) for key, score in zip(keys, scores, strict=True)}
-            if call.probe:
-                self._probing = False
+            self._walk.answered.update(answers)
+            if call.examines:
+                self._examining = False
             else:
                 self._failures = 0
-                self._walk.answered.update(answers)
             self._pay(call, used, answers)
 
     def _scores(self, call: JudgeCall, future: Future[Scores]) -> Scores:
@@ -204,10 +209,10 @@ class Run:
         except (CancelledError, asyncio.CancelledError) as exc:
             raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
         scores = [None if score is None else float(score) for score in answer]
-        if len(scores) != len(call.documents):
-            raise JudgeError(f"judge: expected {len(call.documents)} scores, got {len(scores)}")
+        if len(scores) != len(call.charge.pairs):
+            raise JudgeError(f"judge: expected {len(call.charge.pairs)} scores, got {len(scores)}")
         rewards = checked_rewards(self._judge, scores).tolist()
-        if not call.probe:
+        if not call.examines:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
         return scores
 
@@ -221,7 +226,7 @@ class Run:
         _log.warning("not judged: %s", error.brief)
         self._failed |= dict.fromkeys(call.charge.pairs, error)
         self._failures += 1
-        if self._failures < _FAILURES or self._probing or self._stopped or self._capped:
+        if self._failures < _FAILURES or self._examining or self._stopped or self._capped:
             return
         if self._chances and not isinstance(error, LateError):
             self._doubt(error.brief)
@@ -229,20 +234,20 @@ class Run:
             self._stopped = error.brief
 
     def _doubt(self, why: str) -> None:
-        """Ask for the probe of the judge again, and for nothing else before its answer."""
+        """Examine the judge again, and ask nothing else before its answer."""
         self._why, self._failures, self._chances = why, 0, self._chances - 1
-        call = self._walk.probe_anew()
+        call = self._walk.examination()
         if call is None:
             self._capped = self._account.ended
         else:
             self._begin(call)
 
-    def _fail_probe(self, error: JudgeError | RewardError) -> None:
-        """A judge that fails its probe is refused before anything else was asked, and left alone later."""
-        self._probing = False
+    def _fail_examination(self, error: JudgeError | RewardError) -> None:
+        """A judge that fails its examination is refused before anything else was asked, and left alone later."""
+        self._examining = False
         if self._why is None:
             raise error
-        self._stopped = f"{self._judge.fingerprint}: fails the probe; {self._why}" if self._why else str(error)
+        self._stopped = f"{self._judge.fingerprint}: fails its examination; {self._why}" if self._why else str(error)
 
     def _verdicts(self) -> Verdicts:
         walk = self._walk
@@ -266,9 +271,26 @@ class Run:
         return Verdicts(rewards, unjudged, progress, stopped, failed, broken=bool(self._stopped))
 
 
-async def _ascore(judge: Judge, call: JudgeCall) -> Scores:
-    """The judge's answer; a judge that exits does not end the loop."""
-    try:
-        return await judge.ascore(call.query, call.documents)
-    except SystemExit as exc:
-        raise JudgeError(f"{judge.fingerprint}: exits with {exc}") from exc
+def _score(judge: Judge, call: JudgeCall) -> Scores:
+    """The judge's answers, one question after the other."""
+    return [score for query, texts in call.questions for score in judge.score(query, texts)]
+
+
+async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:
+    """The same, side by side; the first error is raised once all have ended."""
+    turns = asyncio.Semaphore(concurrency)
+
+    async def ask(query: str, texts: Sequence[str]) -> Scores:
+        async with turns:
+            try:
+                return await judge.ascore(query, texts)
+            except SystemExit as exc:  # it does not end the loop
+                raise JudgeError(f"{judge.fingerprint}: exits with {exc}") from exc
+
+    answers = await asyncio.gather(*(ask(*question) for question in call.questions), return_exceptions=True)
+    scores: Scores = []
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        scores.extend(answer)
+    return scores

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
-from tttembed_rag.judges.contract import (
-    PROBE_BAD,
-    PROBE_GOOD,
-    PROBE_QUERY,
-    Judge,
-    documents_per_call,
-    forecast_of,
-)
+from tttembed_rag.judges.contract import Judge, documents_per_call, forecast_of
+from tttembed_rag.judges.examination import examination_keys, forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress
@@ -29,24 +23,16 @@ class JudgeCall:
     """A call to make.
 
     Attributes:
-        query: The query.
-
-        documents: Texts, in the order of the pairs of the charge.
+        questions: A query with texts, in the order of the pairs of the charge; of an examination several.
 
         charge: What it was charged.
 
-        probe: Whether it is the probe of the judge: no other call begins before its answer.
+        examines: Whether it examines the judge: no other call begins before its answer.
     """
 
-    query: str
-    documents: Sequence[str]
+    questions: Sequence[tuple[str, Sequence[str]]]
     charge: Charge
-    probe: bool = False
-
-
-def probe_keys(judge: Judge) -> list[bytes]:
-    """The addresses of the two pairs that a judge is probed with, the good one first."""
-    return [pair_key(judge.fingerprint, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)]
+    examines: bool = False
 
 
 class Walk:
@@ -59,10 +45,10 @@ class Walk:
 
         account: What may be spent, and the answers that are kept.
 
-        probe: Whether the judge must have passed its probe before anything else is asked.
+        examine: Whether the judge must have passed its examination before anything else is asked.
     """
 
-    def __init__(self, plan: Plan, judge: Judge, account: Account, *, probe: bool = False) -> None:
+    def __init__(self, plan: Plan, judge: Judge, account: Account, *, examine: bool = False) -> None:
         self._plan, self._judge, self._account = plan, judge, account
         self.answered: dict[bytes, Paid] = {}
         self.reached: list[tuple[str, str, bytes]] = []
@@ -70,8 +56,8 @@ class Walk:
         self.usd = 0.0  # what the answers have cost that were there before
         self.stopped = ""
         self._asked: set[bytes] = set()
-        self._probed = not probe
-        self._look_up(probe_keys(judge))
+        self._examined = not examine
+        self._look_up(examination_keys(judge.fingerprint))
 
     @property
     def pairs(self) -> int:
@@ -88,20 +74,20 @@ class Walk:
             self._look_up([key for _, _, key in addressed])
             for part in self._parts(addressed):
                 if any(self._is_fresh(key) for _, _, key in part):
-                    yield from self._probe()
+                    yield from self._examine()
                 left = part
                 while left and not self.stopped:
                     left = yield from self._ask(observation, left)
                 if self.stopped:
                     return
 
-    def probe_anew(self) -> JudgeCall | None:
-        """The probe of the judge, to be asked whatever is known of it; None where a cap has no room for it."""
-        texts = [PROBE_GOOD, PROBE_BAD]
-        estimate = forecast_of(self._judge, PROBE_QUERY, texts)
-        keys = probe_keys(self._judge)
+    def examination(self) -> JudgeCall | None:
+        """The examination of the judge, of one that has passed it the first question again; None where a cap ends."""
+        asked = questions()[: 1 if self._has_passed() else None]
+        keys = examination_keys(self._judge.fingerprint, asked)
+        estimate = forecast_of_questions(self._judge, asked)
         charge = self._account.charge(self._judge.fingerprint, keys, estimate, least=len(keys), anew=True)
-        return None if charge is None else JudgeCall(PROBE_QUERY, texts, charge, probe=True)
+        return None if charge is None else JudgeCall(asked, charge, examines=True)
 
     def _ask(
         self, observation: Observation, part: Sequence[Addressed]
@@ -110,11 +96,13 @@ class Walk:
         fresh = {key: text for _, text, key in part if self._is_fresh(key)}
         call = None
         if fresh:
-            charge = yield from self._charged(observation.query, fresh)
+            charge = yield from self._charged(
+                list(fresh), forecast_of(self._judge, observation.query, list(fresh.values()))
+            )
             if charge is None:
                 return ()
             if charge.pairs:
-                call = JudgeCall(observation.query, [fresh[key] for key in charge.pairs], charge)
+                call = JudgeCall([(observation.query, [fresh[key] for key in charge.pairs])], charge)
             self._asked.update(charge.pairs)
             self._look_up(list(fresh))
         known = [one for one in part if not self._is_fresh(one[2])]
@@ -125,26 +113,28 @@ class Walk:
         yield call
         return [one for one in part if self._is_fresh(one[2])]
 
-    def _probe(self) -> Generator[JudgeCall | None, None, None]:
-        """Ask for the probe of the judge, unless its answers are kept or others ask for them now."""
-        texts = dict(zip(probe_keys(self._judge), (PROBE_GOOD, PROBE_BAD), strict=True))
-        while not self._probed:
-            self._look_up(list(texts))
-            self._probed = not texts.keys() - self.answered.keys()
-            if self._probed:
+    def _examine(self) -> Generator[JudgeCall | None, None, None]:
+        """Ask for the examination of the judge, unless its answers are kept or others ask for them now."""
+        keys = examination_keys(self._judge.fingerprint)
+        while not self._examined:
+            self._look_up(keys)
+            self._examined = self._has_passed()
+            if self._examined:
                 return
-            charge = yield from self._charged(PROBE_QUERY, texts, least=len(texts))
+            charge = yield from self._charged(keys, forecast_of_questions(self._judge, questions()), least=len(keys))
             if charge is None:
                 return
-            self._probed = len(charge.pairs) == len(texts)
-            yield JudgeCall(PROBE_QUERY, list(texts.values()), charge, probe=True) if self._probed else None
+            self._examined = len(charge.pairs) == len(keys)
+            yield JudgeCall(questions(), charge, examines=True) if self._examined else None
+
+    def _has_passed(self) -> bool:
+        return has_passed(self._judge.fingerprint, lambda _: self.answered)
 
     def _charged(
-        self, query: str, fresh: Mapping[bytes, str], *, least: int = 1
+        self, pairs: Sequence[bytes], estimate: Usage, *, least: int = 1
     ) -> Generator[None, None, Charge | None]:
-        """The charge for a call about *fresh* pairs; None where a cap ends the walk."""
-        estimate = forecast_of(self._judge, query, list(fresh.values()))
-        while (charge := self._account.charge(self._judge.fingerprint, list(fresh), estimate, least=least)) is None:
+        """The charge for a call about *pairs*; None where a cap ends the walk."""
+        while (charge := self._account.charge(self._judge.fingerprint, pairs, estimate, least=least)) is None:
             if not self._account.running:
                 self.stopped = self._account.ended
                 return None
@@ -167,7 +157,7 @@ class Walk:
             yield addressed[start : start + size]
 
 
-def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -> Progress:
+def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:
     """The pairs that `judge_all` would judge and their highest cost, without asking the judge anything.
 
     Args:
@@ -177,10 +167,10 @@ def forecast(plan: Plan, judge: Judge, cache: Answers, *, probe: bool = False) -
 
         cache: Answers of earlier runs.
 
-        probe: Whether the judge must pass its probe first, which is paid for where it has not passed it yet.
+        examine: Whether the judge must pass its examination first, which is paid for where it has not passed it yet.
     """
     ledger = Ledger(plan.budget, plan.price, cache)
-    walk = Walk(plan, judge, ledger, probe=probe)
+    walk = Walk(plan, judge, ledger, examine=examine)
     usage = Usage()
     for call in walk.calls():
         if call is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -27,6 +29,8 @@ FORMAT_VERSION = 1
 MAX_BYTES = 8 * 2**30
 MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
+# The setting that holds the salt of the digests by which a file names queries.
+SALT = "salt"
 # Tensors (rows, d) that hold the rows of all local offsets, one after the other.
 _OF_MAPS = ("landmarks", "weights")
 # The largest number of queries, and of any other kind, that a file may name.
@@ -35,8 +39,8 @@ _COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
 # The thread that reads a file releases the interpreter lock after this many records, for this many seconds: otherwise
 # every query that is answered meanwhile would wait 5 ms for the lock.
 _TURN, _PAUSE = 128, 1e-6
-# Bytes that the record of an offset takes at least, and at most: so many, and so many for each landmark.
-_SHORTEST_RECORD, _LONGEST_RECORD, _LONGEST_NAME = 100, 2**16, 2**12
+# Bytes that the record of an offset takes at least, and at most.
+_SHORTEST_RECORD, _LONGEST_RECORD = 100, 2**16
 
 
 def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes:
@@ -61,6 +65,23 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
         }
     header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
+
+
+def digest_of(query_id: str, salt: str) -> str:
+    """What a file calls the query *query_id*: whoever knows the id finds its offset, and nobody reads it there."""
+    return hashlib.blake2b(f"{salt}\0{query_id}".encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+
+
+def without_names(offsets: Collection[Offset], settings: Settings) -> tuple[list[Offset], Settings]:
+    """*offsets* and *settings* as a file holds them: private offsets by digests of their queries' ids, and the salt."""
+    if SALT in settings or all(offset.query_id is None for offset in offsets):
+        return list(offsets), settings
+    salt = secrets.token_hex(16)
+    named = [
+        offset if offset.query_id is None else replace(offset, query_id=digest_of(offset.query_id, salt))
+        for offset in offsets
+    ]
+    return named, {**settings, SALT: salt}
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
@@ -101,8 +122,7 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
         # A record is longer than this: more offsets than the text could hold are refused before it is parsed.
         if matrix.ndim != 2 or len(matrix) * _SHORTEST_RECORD > len(text):
             raise VectorError(f"vectors: expected one row per offset, got {matrix.shape} for {len(text)} bytes of them")
-        rows = len(tensors.get(_OF_MAPS[0], ()))
-        if len(text) > (most := _LONGEST_RECORD * (1 + len(matrix)) + _LONGEST_NAME * rows):
+        if len(text) > (most := _LONGEST_RECORD * (1 + len(matrix))):
             raise InputError(f"offsets: expected at most {most} bytes about {len(matrix)} offsets, got {len(text)}")
         settings = _checked_settings(json.loads(header["settings"]))
         records = json.loads(text, object_hook=pauses)
@@ -235,7 +255,7 @@ def _record(offset: Offset) -> dict[str, Any]:
         "n": offset.n,
         "evidence": asdict(offset.evidence),
         "certificate": asdict(offset.certificate) if offset.certificate else None,
-        **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "names": map_.names}}),
+        **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}}),
     }
 
 
@@ -249,12 +269,11 @@ class _Maps:
 
     def take(self, record: Mapping[str, Any]) -> KernelMap:
         """The map of the next local offset."""
-        names = tuple(record["names"])
-        if not all(isinstance(name, str) for name in names):
-            raise InputError(f"names: expected texts, got {names!r:.80}")
-        rows = slice(self._taken, self._taken + len(names))
+        if not _is_count(record["rows"]):
+            raise InputError(f"rows: expected {_COUNT}, got {record['rows']!r:.80}")
+        rows = slice(self._taken, self._taken + record["rows"])
         self._taken = rows.stop
-        return KernelMap(self._landmarks[rows], self._weights[rows], record["bandwidth"], names)
+        return KernelMap(self._landmarks[rows], self._weights[rows], record["bandwidth"])
 
     def check_all_used(self) -> None:
         """Refuse rows that belong to no offset."""

@@ -26,14 +26,11 @@ class KernelMap:
         weights: (m, d) b.
 
         bandwidth: h > 0, in units of cosine.
-
-        names: m ids of the queries that the landmarks are.
     """
 
     landmarks: FloatArray
     weights: FloatArray
     bandwidth: float
-    names: tuple[str, ...]
 
     def __repr__(self) -> str:
         count, width = self.landmarks.shape
@@ -50,21 +47,18 @@ class KernelMap:
         values /= self.bandwidth
         return np.asarray(np.exp(values, out=values))
 
-    def shares(self, unit: FloatArray) -> dict[str, float]:
-        """By name, the share of each landmark in the offset of one *unit* query vector (d,); they sum to 1.
+    def shares(self, unit: FloatArray) -> FloatArray:
+        """(m,) the share of each landmark in the offset of one *unit* query vector (d,); they sum to 1.
 
-        A share is negative where a landmark pulls against the sum. An offset of zero has no shares.
+        A share is negative where a landmark pulls against the sum. All shares of an offset of zero are zero.
         """
         offset = self(unit)
         along = self.kernel(unit) * (self.weights @ offset)
-        square = float(offset @ offset)
-        if square == 0.0:
-            return {}
-        return dict(zip(self.names, (along / square).tolist(), strict=True))
+        return np.asarray(along / (float(offset @ offset) or 1.0))
 
     def check(self, where: str, width: int) -> None:
         """Refuse a map that is not one of this *width*; *where* names it in errors."""
-        rows = len(self.names)
+        rows = len(self.landmarks)
         for name, part in (("landmarks", self.landmarks), ("weights", self.weights)):
             if part.shape != (rows, width) or part.dtype.kind != "f":
                 expected = f"expected floating-point numbers of shape ({rows}, {width})"

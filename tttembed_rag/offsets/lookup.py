@@ -1,7 +1,8 @@
 """Offsets: what was learned for each scope, on what evidence, and how it reaches a query vector.
 
 An `Offsets` is immutable: lookups need no lock, and publishing means handing readers a new one.
-On disk it is one safetensors file: the matrix of vectors, and a JSON header with everything else.
+On disk it is one safetensors file: the matrix of vectors, and a JSON header with everything else. It names no query:
+what has private offsets is saved with digests of their queries' ids, and the salt of these among its settings.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Offsets(Mapping[str, Offset]):
         """The offset of *key*; ``query:ID`` also finds a query of a named task by its id alone."""
         if key in self._offsets:
             return self._offsets[key]
-        if key.startswith("query:") and (offset := self._by_id.get(key[len("query:") :])):
+        if key.startswith("query:") and (offset := self._by_id.get(self._named(key.removeprefix("query:")))):
             return offset
         raise KeyError(self._missing(key))
 
@@ -126,9 +127,10 @@ class Offsets(Mapping[str, Offset]):
 
     def find_private(self, task: str | None, query_id: str) -> Offset | None:
         """The private offset that serves a query, or None; without a *task*, of the one task that knows the id."""
-        if (offset := self._private.get((task or DEFAULT_TASK, query_id))) is not None:
+        name = self._named(query_id)
+        if (offset := self._private.get((task or DEFAULT_TASK, name))) is not None:
             return offset
-        offset = self._by_id.get(query_id) if task is None else None
+        offset = self._by_id.get(name) if task is None else None
         return offset if offset is not None and offset.served else None
 
     @overload
@@ -210,12 +212,21 @@ class Offsets(Mapping[str, Offset]):
             dosed = self._dosed[offset.key, dtype] = (offset.alpha * offset.vector.astype(np.float64)).astype(dtype)
         return dosed
 
+    def _named(self, query_id: str) -> str:
+        """What these offsets call a query: its id, or a digest of it where they were saved."""
+        salt = self._settings.get(file.SALT)
+        return query_id if salt is None else file.digest_of(query_id, str(salt))
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one safetensors file, whole or not at all."""
-        write_whole(path, self.to_bytes())
+        """Write one safetensors file, whole or not at all, in which no query is named.
+
+        Queries with private offsets stand there by salted digests of their ids, by which they are found again.
+        """
+        offsets, settings = file.without_names(self.values(), self._settings)
+        write_whole(path, file.to_bytes(offsets, self._width, settings))
 
     def to_bytes(self) -> bytes:
-        """The safetensors file that `save` writes.
+        """The offsets as a safetensors file, which names the queries of private offsets as these offsets do.
 
         Raises:
             InputError: A field of an offset is not what `Evidence` and `Certificate` say.

@@ -70,6 +70,9 @@ class Rewards:
         doc_ids: u names of the documents.
 
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
+
+        trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
+            its examination, False where nobody may; None leaves it to the data. No file keeps it.
     """
 
     query_vectors: FloatArray
@@ -85,6 +88,7 @@ class Rewards:
     sources: NDArray[np.str_]
     doc_ids: NDArray[np.str_]
     embedder: str = ""
+    trusted: bool | None = None
 
     @classmethod
     def from_arrays(

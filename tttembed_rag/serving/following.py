@@ -16,7 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize, ref
 
-from tttembed_rag.errors import StoreUnavailable, TTTEmbedError
+from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
 from tttembed_rag.serving.live import SWITCHED_OFF, LiveOffsets, Published, Snapshot, switched_off
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached, checked_interval
@@ -188,6 +188,8 @@ class Follower:
                         self._refresh_one(store, tenant)
                 self._outage.answered()
             except TTTEmbedError as error:
+                if isinstance(error, StoreReplaced):
+                    self._reached.close()
                 self._outage.failed(error)
                 return error
             self._forget_idle()

@@ -202,7 +202,7 @@ class TwoPass(Generic[Document]):
             again: list[Document] = yield Request("search", first.turned(vector, vectors))
             return first.merged(again)
         except Exception:
-            self.logger.exception("%r: served as first found", query)
+            self.logger.exception("a query is served as first found")
             return documents
 
 

@@ -30,17 +30,27 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    InvalidatePoolError,
+    OperationalError,
+    SQLAlchemyError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from tttembed_rag.errors import InputError, StoreError, StoreTooSlow, StoreUnavailable, require
+from tttembed_rag.errors import InputError, StoreError, StoreReplaced, StoreTooSlow, StoreUnavailable, require
+from tttembed_rag.stores.rows import fact
 from tttembed_rag.stores.schema import HEAD, metadata
 from tttembed_rag.system.files import make_private
 
 # What a writing transaction does; on PostgreSQL it decides which other transactions it excludes, see `_lock`.
 Access = Literal["observing", "spending", "forgetting", "publishing", "migrating"]
 
+# The fact that tells a store from any other: the key of its hashes, drawn where it was made.
+_SALT = "salt"
 # KiB of an SQLite file that a connection keeps in memory at most: a batch of observations touches pages all over.
 _CACHE_KIB = 8_192
 # Bytes that SQLite's log keeps at most once no reader needs more: the log of a time with a frozen reader is given back.
@@ -85,6 +95,9 @@ class Database:
 
         idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
 
+    Attributes:
+        salt: Key of the hashes of the store that was opened here, by which it is told from any other; empty before.
+
     Raises:
         StoreError: The URL is neither.
     """
@@ -100,12 +113,18 @@ class Database:
         self.url = checked_url(url)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        file = self.url.database or ""
+        # The driver opens the same file after a change of folder; what stands in a URI it alone knows.
+        self._file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
+        self.salt = b""
         self._synchronous = synchronous
         if self.is_sqlite:
             waits = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
             event.listen(self.engine, "connect", self._prepare)
             event.listen(self.engine, "begin", _begin)
+            if self._file is not None:
+                event.listen(self.engine, "checkout", partial(self._check_file, self._file))
         else:
             require("psycopg", "postgres")
             waits = {"connect_timeout": _CONNECT_SECONDS}
@@ -116,14 +135,12 @@ class Database:
 
     def create(self) -> None:
         """Make the file of a SQLite database that is not there yet, which holds users' texts, for its owner alone."""
-        file = self.url.database or ""
-        if self.is_sqlite and not file.startswith("file:"):
-            make_private(file)
+        if self._file is not None:
+            make_private(self._file)
 
     def exists(self) -> bool:
         """Whether there is a database; asked before connecting, as connecting makes a SQLite file."""
-        file = self.url.database or ""
-        return not self.is_sqlite or file.startswith("file:") or Path(file).exists()
+        return self._file is None or self._file.exists()
 
     def close(self) -> None:
         """Let every connection go, one that a transaction uses once that ends."""
@@ -134,18 +151,49 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction that reads one moment of the database: everything read inside belongs together."""
+        """A transaction that reads one moment of the database: everything read inside belongs together.
+
+        Raises:
+            StoreReplaced: Another store is there than the one that was opened.
+        """
         options = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with self.checked(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+            self._check_store(connection)
             yield connection
 
     @contextmanager
     def write(self, access: Access) -> Iterator[Connection]:
-        """A transaction that writes: all of it is there once the block is left, or nothing."""
+        """A transaction that writes: all of it is there once the block is left, or nothing.
+
+        Raises:
+            StoreReplaced: As for `read`.
+        """
         with self.checked(), self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if not self.is_sqlite:  # which has one writer at a time
                 _lock(connection, access)
+            self._check_store(connection)
             yield connection
+
+    def recognise(self) -> None:
+        """From now on, only the store that is there now is read and written."""
+        with self.read() as connection:
+            salt = fact(connection, _SALT)
+        if salt is None:
+            raise StoreError(f"{self.name}: expected a store with the salt of its hashes, found none")
+        self.salt = bytes.fromhex(salt)
+
+    def _check_store(self, connection: Connection) -> None:
+        if self.salt and fact(connection, _SALT) != self.salt.hex():
+            raise StoreReplaced(f"{self.name}: expected the store that was opened, found another one")
+
+    def _check_file(self, path: Path, _: Any, entry: ConnectionPoolEntry, __: Any) -> None:
+        """Use no connection to a file that was removed or replaced: SQLite itself goes on with what nobody finds."""
+        try:
+            file = path.stat()
+        except FileNotFoundError:
+            raise StoreReplaced(f"{self.name}: expected the store that was opened, found no file") from None
+        if (file.st_dev, file.st_ino) != entry.info.setdefault("file", (file.st_dev, file.st_ino)):
+            raise InvalidatePoolError
 
     def now(self, connection: Connection) -> float:
         """Unix seconds, by the one clock that all users of the database share."""

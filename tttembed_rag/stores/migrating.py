@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table
@@ -11,8 +12,8 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.rows import fact
 
+_log = logging.getLogger(__name__)
 _SCRIPTS = Path(__file__).parent / "migrations"
-_SALT = "salt"
 # The fact that names the oldest schema whose programs may use the store. A script that only adds tables and columns
 # leaves it as it is, so that processes of the release before may still start; any other names its own revision.
 _OLDEST = "oldest_schema"
@@ -38,16 +39,12 @@ def migrate(database: Database, *, create: bool = True) -> None:
         if _is_ready(connection, database.name, create=create):
             return
     with database.write("migrating") as connection:
-        if not _is_ready(connection, database.name, create=create):  # no other process was faster
-            _upgrade(connection)
-
-
-def salt_of(connection: Connection) -> bytes:
-    """The key of a store's hashes: ids made of texts cannot be guessed without it."""
-    salt = fact(connection, _SALT)
-    if salt is None:
-        raise StoreError("store: expected the salt of its hashes, found none")
-    return bytes.fromhex(salt)
+        if _is_ready(connection, database.name, create=create):  # another process was faster
+            return
+        is_new = not inspect(connection).has_table(schema.facts.name)
+        _upgrade(connection)
+    if is_new:
+        _log.warning("%s: no store was there, made one", database.name)
 
 
 def _is_ready(connection: Connection, name: str, *, create: bool) -> bool:

@@ -88,6 +88,8 @@ judges = Table(
     Column("name", String(MAX_NAME), nullable=False, unique=True),
     # Whether it has asked for work: pairs that it has not answered are counted from then on.
     Column("asks", Boolean, nullable=False, server_default=text("false")),
+    # Whether somebody vouches for it, or nobody may; null where nobody said so.
+    Column("trusted", Boolean),
     sqlite_autoincrement=True,
 )
 
@@ -217,7 +219,7 @@ changes = Table(
     ),
 )
 
-# Queries that a judge failed at although it passes its probe: how often, since when, when it is asked again, and why it
+# Queries that a judge failed at although it is well: how often, since when, when it is asked again, and why it
 # failed the last time.
 failures = Table(
     "failures",
@@ -237,7 +239,7 @@ answers = Table(
     "answers",
     metadata,
     Column("pair", LargeBinary(32), primary_key=True),
-    # Null for answers to the probe of a judge.
+    # Null for answers to the examination of a judge.
     _of("queries", nullable=True),
     _of("judges", cascade=False),
     Column("score", Double),
@@ -276,7 +278,7 @@ asking = Table(
     metadata,
     Column("pair", LargeBinary(32), primary_key=True),
     Column("charge", String(32), ForeignKey("charges.key", ondelete="CASCADE"), nullable=False),
-    # Null for the probe of a judge.
+    # Null for the examination of a judge.
     _of("queries", nullable=True),
     Index("asking_by_charge", "charge"),
     Index("asking_by_query", "query"),

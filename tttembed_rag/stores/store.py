@@ -6,12 +6,14 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 
 from sqlalchemy import Connection, func, select, text
 
 from tttembed_rag.errors import InputError, StoreError
+from tttembed_rag.judges.examination import has_passed
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import Served
 from tttembed_rag.stores import forgetting, rows, schema
@@ -23,7 +25,7 @@ from tttembed_rag.stores.log.due import Due, mark_due
 from tttembed_rag.stores.log.entries import Entries, QueryKey, with_text_ids
 from tttembed_rag.stores.log.reading import Selection
 from tttembed_rag.stores.log.vectors import StoredVectors
-from tttembed_rag.stores.migrating import migrate, salt_of
+from tttembed_rag.stores.migrating import migrate
 from tttembed_rag.stores.records import Counts, Forgotten, Generations, Serving, checked_name, checked_reward, is_name
 from tttembed_rag.stores.versions import aliases
 from tttembed_rag.stores.versions.audittrail import AuditTrail, write_line
@@ -69,7 +71,8 @@ class Store(AbstractContextManager["Store"]):
     """Observations, rewards and published offsets in one database; from any thread and process.
 
     Every call is one transaction: once it has returned, its change is there to stay. A call that raises
-    `StoreUnavailable` changed nothing that it reports, and may be made again.
+    `StoreUnavailable` changed nothing that it reports, and may be made again; after `StoreReplaced`, which says that
+    another store is there now, by whoever opens that.
 
     Args:
         database: A database with the tables of this package.
@@ -103,9 +106,8 @@ class Store(AbstractContextManager["Store"]):
     """
 
     def __init__(self, database: Database, *, texts: bool = True) -> None:
-        self._database = database
-        with database.read() as connection:
-            self._salt = salt_of(connection)
+        database.recognise()
+        self._database, self._salt = database, database.salt
         self.name = database.name
         self.texts = texts
         self.text_id = TextIds(self._salt)
@@ -184,6 +186,24 @@ class Store(AbstractContextManager["Store"]):
 
     # Learning
 
+    def trust(self, judge: str, trusted: bool | None) -> None:
+        """Say whether *judge* is vouched for, to all who learn from its rewards; see `tttembed_rag.Rewards`.
+
+        What was said comes before an examination. False stays until None takes it back: True does not change it.
+        """
+        table = schema.judges
+        with self._database.write("observing") as connection:
+            number = rows.ids_of(connection, table, [checked_name("judge", judge)])[judge]
+            change = table.update().where(table.c.id == number).values(trusted=trusted)
+            connection.execute(change.where(table.c.trusted.is_not(False)) if trusted else change)
+
+    def trusted(self, judge: str) -> bool | None:
+        """Whether *judge* is vouched for: what was said, else True if it passed its examination, and None if not."""
+        said = select(schema.judges.c.trusted).where(schema.judges.c.name == checked_name("judge", judge))
+        with self._database.read() as connection:
+            trusted: bool | None = connection.execute(said).scalar()
+        return (has_passed(judge, self.judge_queue.answers().get) or None) if trusted is None else trusted
+
     def rewards(
         self,
         judge: str,
@@ -224,7 +244,7 @@ class Store(AbstractContextManager["Store"]):
                     observing.forget_vectors(connection, damaged)
             except StoreError as exc:
                 _log.warning("damaged document vectors stay until they are read again: %s", exc)
-        return rewards
+        return replace(rewards, trusted=self.trusted(judge))
 
     def embedder(self, judge: str, *, tenant: str = "", last: int = 1, since: float | None = None) -> str | None:
         """Fingerprint of the embedding model of most queries that *judge* rewarded of late; None: no vectors.

@@ -17,13 +17,16 @@ from numpy.typing import ArrayLike
 from tttembed_rag.capture.log import Log, Logged
 from tttembed_rag.errors import InputError
 from tttembed_rag.judges.contract import Blocking, Scores
+from tttembed_rag.judges.examination import answers
 from tttembed_rag.models.usage import Usage, report_usage
 from tttembed_rag.scales import Scale
 from tttembed_rag.vectors.checks import FloatArray, unit
 
 
 def word_overlap(query: str, document: str) -> float:
-    """Share of the query's words that the document has, in [0, 1]; upper and lower case are one."""
+    """Share of the query's words that the document has, in [0, 1]; the examination of judges is passed."""
+    if query in answers():
+        return float(document == answers()[query])
     words, others = (set(re.findall(r"\w+", text.lower())) for text in (query, document))
     return len(words & others) / max(1, len(words))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
@@ -17,28 +16,25 @@ from tttembed_rag.tools.search import LearnedToolSearch, Turn
 _log = logging.getLogger(__name__)
 # Turns that are remembered for hooks; the least recently used is forgotten.
 _TURNS = 2000
-# Seconds within which a call without a session belongs to the last search that listed its tool.
-_FRESH = 600.0
 
 
 class Turns:
     """The turns of many agents at once, for hooks, which never fail the agent's call.
 
+    A key stands for one run, or for the session of one client. A call belongs to the turn of its own key alone: what
+    comes without a key, or under one that is new with each request, is found tools and credits nothing.
+
     Args:
         search: The search.
 
         task: The task key of all requests; None is the caller's `context`.
-
-        sessions: Whether every key stands for a run or a session. Where a key may be new with each request, as over
-            stateless HTTP, a call that no search of its own listed belongs to the last search that did.
     """
 
-    def __init__(self, search: LearnedToolSearch, task: str | None = None, *, sessions: bool = True) -> None:
+    def __init__(self, search: LearnedToolSearch, task: str | None = None) -> None:
         self._search = search
         self._task = task
-        self._sessions = sessions
-        # By tenant, source and key, the turn and when it searched last; the newest last.
-        self._turns: OrderedDict[tuple[str, str, str], tuple[Turn, float]] = OrderedDict()
+        # By tenant, source and key; the newest search last.
+        self._turns: OrderedDict[tuple[str, str, str], Turn] = OrderedDict()
         self._lock = Lock()
         self._known: int | None = None
 
@@ -63,7 +59,8 @@ class Turns:
     def used(self, key: str, tool: str, *, succeeded: bool) -> None:
         """Keep an outcome in the turn of *key*; whatever is wrong with it is logged."""
         try:
-            turn = self._turn_of(key, tool)
+            with self._lock:
+                turn = self._turns.get(_place(key))
             if turn is not None:
                 turn.used(tool, succeeded)
         except Exception:  # noqa: BLE001 - an agent's call never fails for what is learned from it
@@ -71,25 +68,15 @@ class Turns:
 
     def _searching(self, key: str) -> Turn:
         """The turn of a key, which searches now."""
-        place = (current_tenant(), said("source") or "", key)
+        if not key:
+            return Turn(self._search, self._task)
         with self._lock:
-            turn = self._turns[place][0] if place in self._turns else Turn(self._search, self._task)
-            self._turns[place] = turn, time.monotonic()
+            place = _place(key)
+            turn = self._turns.setdefault(place, Turn(self._search, self._task))
             self._turns.move_to_end(place)
             while len(self._turns) > _TURNS:
                 self._turns.popitem(last=False)
             return turn
-
-    def _turn_of(self, key: str, tool: str) -> Turn | None:
-        """The turn that a call belongs to; None where no search listed the tool."""
-        caller, now = (current_tenant(), said("source") or ""), time.monotonic()
-        with self._lock:
-            own = self._turns.get((*caller, key))
-            if own is not None and (self._sessions or own[0].listed(tool)):
-                return own[0]
-            latest = () if self._sessions else reversed(self._turns.items())
-            fresh = (turn for place, (turn, at) in latest if place[:2] == caller and now - at < _FRESH)
-            return next((turn for turn in fresh if turn.listed(tool)), None)
 
     def _sync(self, tools: Sequence[Any]) -> None:
         """Add the tools that a framework lists, where they are not those of the last time."""
@@ -103,6 +90,11 @@ class Turns:
             _log.error("new tools are not found yet: %s", exc)
         except Exception:  # noqa: BLE001 - the caller's embedding model may raise anything
             _log.exception("new tools are not found yet")
+
+
+def _place(key: str) -> tuple[str, str, str]:
+    """Where the turn of a key stands: that of the caller's tenant and source."""
+    return current_tenant(), said("source") or "", key
 
 
 def sent_by(headers: Mapping[str, str]) -> context:

@@ -6,10 +6,10 @@ pays for nothing twice.
 Any number of workers share the day's budget: each call is charged before it is made, see `DailyAccount`.
 
 A call may fail because the judge is down, because of its query (too long, filtered), or because of the operator (a
-proxy with a limit that only the probe keeps). Where calls fail in a row, the probe of the judge is asked again, and
-only a judge that fails it is broken. Queries with a call that failed are set aside in the store, with the reason, and
-asked about again later. Only where that goes on for half a day, pairs are declined, few of them a day, and only right
-after the judge has passed its probe; `JudgeQueue.ask_again` takes that back.
+proxy with a limit that only short texts keep). Where calls fail in a row, the first question of the judge's
+examination is asked again, and only a judge that fails it is broken. Queries with a call that failed are set aside in
+the store, with the reason, and asked about again later. Only where that goes on for half a day, pairs are declined, few
+of them a day, and only right after the judge has answered that question well; `JudgeQueue.ask_again` takes that back.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Asking:
         account = self.account(observations, holding)
         try:
             verdicts = self.ask(observations, account, stop)
-        except JudgeError as exc:  # it fails its probe
+        except JudgeError as exc:  # it fails its examination
             return Asked(stopped=str(exc), broken=True, spent=account.paid)
         scored = self._queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
         came = Asked(scored, stopped=verdicts.stopped, broken=verdicts.broken)
@@ -164,7 +164,7 @@ class Asking:
         """The verdicts on *observations*, as far as the *account* goes; *depths* are those of a `Plan`.
 
         Raises:
-            JudgeError: The judge fails its probe, and was asked nothing else.
+            JudgeError: The judge fails its examination, and was asked nothing else.
         """
         deepest = max([1, *(len(one.candidates) for one in observations)])
         plan = Plan(observations, depths or (deepest,))
@@ -187,9 +187,9 @@ class Asking:
         keys = self._declinable([pair for pair in verdicts.failed if pair[0] in lasting], asked)
         if not keys:
             return refused
-        probe = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).probed(why)
-        if probe.stopped:
-            return replace(refused, stopped=probe.stopped, broken=probe.broken)
+        examined = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).examined(why)
+        if examined.stopped:
+            return replace(refused, stopped=examined.stopped, broken=examined.broken)
         charge = account.charge(self.fingerprint, keys, Usage())
         if charge is None:
             return replace(refused, stopped=account.ended)

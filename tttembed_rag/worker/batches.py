@@ -1,9 +1,9 @@
 """Judging by batches: what waits is sent to a batch service, and results are read in later rounds.
 
-The steps of a batch are those of `judging.batching.exchange`. A judge passes its probe by two single requests before
-something is sent. Answers are kept as paid before they are written as rewards, and a batch is struck off behind that.
-What has no answer in its results is set aside and sent again later, with longer waits from time to time; so is what a
-refused batch asks about.
+The steps of a batch are those of `judging.batching.exchange`. A judge passes its examination by single requests
+before something is sent for the first time, and answers its first question well before each later time. Answers are
+kept as paid before they are written as rewards, and a batch is struck off behind that. What has no answer in its
+results is set aside and sent again later, with longer waits from time to time; so is what a refused batch asks about.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
+from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.batching.exchange import Exchange, NeverMadeError
 from tttembed_rag.judging.batching.openbatch import Books, OpenBatch
 from tttembed_rag.judging.batching.requests import answered, collect, pack
@@ -74,7 +75,7 @@ class BatchAsking:
     Args:
         store: The store where pairs wait and answers are kept.
 
-        judge: The judge, which is asked singly for its probe alone.
+        judge: The judge, which is asked singly for its examination alone.
 
         service: The service; its judge is the same one.
 
@@ -217,9 +218,9 @@ class BatchAsking:
         packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
         account = self._queue.account((), caps=self._budget, price=self._price, lease=lambda: holding.lease)
         if packed:
-            probe = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).probed()
-            if probe.stopped:
-                return Asked(scored, stopped=probe.stopped, broken=probe.broken, spent=account.paid)
+            examined = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).examined()
+            if examined.stopped:
+                return Asked(scored, stopped=examined.stopped, broken=examined.broken, spent=account.paid)
         pairs, usd = 0, 0.0
         for requests in packed:
             try:
@@ -236,9 +237,10 @@ class BatchAsking:
         return Asked(scored, stopped=stopped, more=full and not walk.stopped, spent=account.paid)
 
     def _left(self) -> Budget:
-        """What is left of the day's budget behind a probe of the judge."""
-        usage, spent = self._judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD]), self._queue.spent()
-        spent += Spend(2, usage.tokens, self._price.of(usage))
+        """What is left of the day's budget behind the examination of the judge."""
+        asked = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
+        usage = forecast_of_questions(self._judge, asked)
+        spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._price.of(usage))
 
         def left(cap: float | None, gone: float) -> float | None:
             return None if cap is None else max(0.0, cap - gone)

@@ -34,7 +34,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
     Args:
         cross_encoder: The one to wrap.
 
-        log: Keeps its scores; made for its fingerprint and scale.
+        log: Keeps its scores; made for its fingerprint and scale. Its judge is declared: `Log.declare`.
 
         task: As in `TTTEmbeddings`; best the wrapped embeddings themselves, which ask for the same task then.
 
@@ -52,6 +52,8 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         self._task = checked_task(task)
         self._source = source
         self._failures = FailureLog(logger)
+        if source == "":
+            log.declare()
 
     def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
         """The wrapped cross encoder's scores, as they came."""
@@ -72,7 +74,7 @@ class RecordingCompressor(BaseDocumentCompressor):
     """The wrapped compressor; documents it leaves with a ``relevance_score`` go to the log.
 
     Compressors that keep the best few show nothing of the others: where there is a cross encoder,
-    wrap that instead. *source* is that of `RecordingCrossEncoder`.
+    wrap that instead. *log* and *source* are those of `RecordingCrossEncoder`.
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
@@ -82,6 +84,12 @@ class RecordingCompressor(BaseDocumentCompressor):
     task: Annotated[TaskSource, PlainValidator(checked_task)] = None
     source: str | None = ""
     _failures: FailureLog = PrivateAttr(default_factory=lambda: FailureLog(logger))
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Declare the judge whose order is served."""
+        super().model_post_init(context)
+        if self.source == "":
+            self.log.declare()
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

@@ -43,7 +43,7 @@ class RewardRetriever(BaseRetriever):
 
         judge: Scores documents, while the caller waits.
 
-        log: Keeps its scores; None keeps none.
+        log: Keeps its scores; None keeps none. Its judge is declared: `Log.declare`.
 
         vectors: Gives vectors of judged documents, and counts their sources. None asks *vectorstore* for
             them where `stored_vectors` knows how, else the model embeds them again.
@@ -82,6 +82,8 @@ class RewardRetriever(BaseRetriever):
         checked_judge(self.judge)
         if self.log is not None:
             self.log.check_is_for(self.judge)
+            if self.source == "":
+                self.log.declare()
         if self.vectors is None and (stored := stored_vectors(self.vectorstore)):
             self.vectors = TextVectors(stored=stored)
         return self

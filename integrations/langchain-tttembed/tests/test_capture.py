@@ -167,6 +167,15 @@ class TestRecordingCrossEncoder:
         [record] = caplog.records
         assert (record.name, record.levelno) == ("langchain_tttembed.capture", logging.ERROR)
 
+    @pytest.mark.parametrize(("source", "said", "trusted"), [("", None, True), ("", False, False), (None, None, None)])
+    def test_the_judge_is_declared(self, source, said, trusted):
+        """Its order is served; not where scores are those of sources, nor where something else was said."""
+        logs = [RewardLog("judge", trusted=said) for _ in range(2)]
+        RecordingCrossEncoder(Lengths(), logs[0], source=source)
+        RecordingCompressor(compressor=BestOnly(), log=logs[1], source=source)
+
+        assert [log.trusted for log in logs] == [trusted] * 2
+
     def test_something_else_is_refused(self, log):
         """A wrong argument fails at construction."""
         with pytest.raises(InputError, match=r"^cross_encoder: expected a BaseCrossEncoder, got list$"):

@@ -317,7 +317,7 @@ def test_rewards_are_learned_from_base_vectors(model, offsets):
     rewards = [wrapped.rewards(log) for _ in range(2)]
 
     assert rewards[1].query_vectors.tolist() == [model.embed_query("q")]
-    assert rewards[1].doc_vectors.tolist() == model.embed_documents(TEXTS[:3])
+    assert rewards[1].doc_vectors.tolist() == np.float32(model.embed_documents(TEXTS[:3])).tolist()
     assert (vectors.embedded, vectors.remembered) == (3, 3)
 
 

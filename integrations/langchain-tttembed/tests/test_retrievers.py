@@ -186,6 +186,15 @@ def test_a_filter_holds_in_both_searches():
     assert set(texts(retriever.invoke("q"))) <= allowed
 
 
+@pytest.mark.parametrize(("source", "trusted"), [("", True), (None, None)])
+def test_the_judge_is_declared(source, trusted):
+    """Its order is served; not where each caller judges for itself."""
+    log = RewardLog.of(knowing())
+    make(log=log, source=source)
+
+    assert log.trusted is trusted
+
+
 def test_a_store_without_vector_search_is_refused():
     """It could not search a second time."""
     with pytest.raises(ValueError, match="vectorstore: expected one that searches by vector, got Elsewhere"):

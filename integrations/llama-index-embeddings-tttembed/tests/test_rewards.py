@@ -180,6 +180,13 @@ class TestRewardPostprocessor:
             ("llama_index.postprocessor.tttembed.base", logging.ERROR)
         }
 
+    @pytest.mark.parametrize(("judge", "source", "trusted"), [(True, "", True), (True, None, None), (False, "", None)])
+    def test_the_judge_is_declared(self, log, judge, source, trusted):
+        """Its order is served; not where each caller judges for itself, nor where nodes are noted alone."""
+        RewardPostprocessor(log, knowing() if judge else None, source=source)
+
+        assert log.trusted is trusted
+
     def test_the_caller_names_the_task(self, log, nodes):
         """Rewards are filed under the task of the request."""
         with context(task="billing"):
@@ -367,7 +374,7 @@ class TestTaskAndRewards:
         rewards = [wrapped.rewards(log) for _ in range(2)][1]
 
         assert rewards.query_vectors.tolist() == [QUERY.tolist()]
-        assert rewards.doc_vectors.tolist() == [document(text).tolist() for text in texts(nodes)]
+        assert rewards.doc_vectors.tolist() == [np.float32(document(text)).tolist() for text in texts(nodes)]
         assert (vectors.embedded, vectors.remembered) == (6, 6)
 
 

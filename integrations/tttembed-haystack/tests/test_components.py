@@ -145,6 +145,7 @@ def test_scores_of_a_ranker_become_rewards(url):
         ids = [store.text_id(text) for text in ("wool", *TEXTS)]
         verdicts = store.history.verdicts("acme", judge="ranker", query_ids=[ids[0]])
         assert verdicts == {(ids[0], ids[1]): 0.5, (ids[0], ids[2]): pytest.approx(0.952574)}
+        assert store.trusted("ranker")
 
 
 def test_who_rated_documents_is_kept(url):
@@ -159,6 +160,7 @@ def test_who_rated_documents_is_kept(url):
     with open_store(url) as store:
         rewards = store.rewards("user feedback")
         assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "eve": 0.0}
+        assert rewards.trusted is None
 
 
 def test_a_store_that_is_away_costs_nothing(tmp_path):

@@ -139,15 +139,25 @@ async def served(folder, *options):
         process.wait()
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_clients_over_http_teach_one_search(tmp_path, mode):
-    """Two clients at once, with a session and without one, teach what both are served."""
+@asynccontextmanager
+async def named(url, source, mode):
+    """A client over HTTP whose requests have a source, unless it is empty."""
+    headers = {"X-TTT-Source": source} if source else {}
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+def test_clients_over_http_teach_one_search(tmp_path):
+    """Two clients at once, each in its session, teach what both are served."""
 
     async def story():
         async with (
             served(tmp_path) as (_, url),
-            Client(url, mode=mode) as one,
-            Client(url, mode=mode) as other,
+            named(url, "", "legacy") as one,
+            named(url, "", "legacy") as other,
         ):
             await asyncio.gather(work(one, LEARNED[:15]), work(other, LEARNED[15:]))
             return await learned(one) and await learned(other)
@@ -156,16 +166,13 @@ def test_clients_over_http_teach_one_search(tmp_path, mode):
 
 
 def test_what_was_called_is_kept_with_its_source_when_it_is_told_to_end(tmp_path):
-    """SIGTERM right after calls: they are in the store under the source of their header, else of the command line."""
+    """SIGTERM right after calls: a header, else the command line, says their source. Calls of nobody are not kept."""
     url = f"sqlite:///{tmp_path}/tools.db"
 
     async def story():
         async with served(tmp_path, "--store", url, "--source", "unknown") as (process, address):
-            for headers in ({"X-TTT-Source": "ann"}, {}):
-                async with (
-                    httpx2.AsyncClient(headers=headers) as http,
-                    Client(streamable_http_client(address, http_client=http)) as client,
-                ):
+            for source, mode in (("ann", "auto"), ("", "legacy"), ("", "auto")):  # the last one is nobody
+                async with named(address, source, mode) as client:
                     await work(client, LEARNED[:1])
             process.send_signal(signal.SIGTERM)
             return await asyncio.to_thread(process.wait, 20)

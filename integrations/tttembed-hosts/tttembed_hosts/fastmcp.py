@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tttembed_hosts.extras import require
@@ -24,8 +24,10 @@ def learned_search(
 
     Clients see ``search_tools`` and ``call_tool``. The tools are those that a client may see, so an empty catalogue is
     enough to begin with. A tool that answers has worked; an error of its own is a failure, a service out of reach says
-    nothing. The searches of one session are turns of one agent. The source of its calls is that of the header
-    ``X-TTT-Source``, which whoever authenticates the clients sets, else that of the caller's `context`.
+    nothing. A call belongs to the searches of its own client: over stdio the process has one; over HTTP it is known by
+    its session or, without one, by the header ``X-TTT-Source``. A request with neither finds tools and teaches nothing.
+    The source of its calls is that of this header, which whoever authenticates the clients sets, else that of the
+    caller's `context`.
 
     Args:
         server: The server; its transforms and middleware grow by one.
@@ -47,7 +49,7 @@ def learned_search(
     from fastmcp.server.transforms.search.base import BaseSearchTransform
     from fastmcp.tools.base import Tool
 
-    turns = Turns(search, task, sessions=False)
+    turns = Turns(search, task)
 
     class _Transform(BaseSearchTransform):
         """Search by what was learned."""
@@ -59,7 +61,7 @@ def learned_search(
                 """Search for tools by what they should do; the best come first."""
                 ctx = get_context()
                 listed = await self._get_visible_tools(ctx)
-                names = await turns.asearch(_key(ctx), query, self._max_results, listed)
+                names = await turns.asearch(_key(get_http_headers(include_all=True)), query, self._max_results, listed)
                 by_name = {tool.name: tool for tool in listed}
                 rendered: str | list[dict[str, Any]] = await self._render_results([by_name[name] for name in names])
                 return rendered
@@ -75,8 +77,9 @@ def learned_search(
         """Keep which tools worked."""
 
         async def on_call_tool(self, context: Any, call_next: Any) -> Any:
-            key, name = _key(context.fastmcp_context), context.message.name
-            with sent_by(get_http_headers()):
+            headers, name = get_http_headers(include_all=True), context.message.name
+            key = _key(headers)
+            with sent_by(headers):
                 try:
                     result = await call_next(context)
                 except Exception as exc:
@@ -101,9 +104,9 @@ def _is_outage(error: BaseException | None) -> bool:
     return False
 
 
-def _key(context: Any) -> str:
-    """The session of a client; calls outside of a session share one."""
-    try:
-        return str(context.session_id)
-    except (AttributeError, RuntimeError):
-        return ""
+def _key(headers: Mapping[str, str]) -> str:
+    """Whose request it is, by its HTTP *headers*, which are empty where the process has one client; empty for nobody.
+
+    FastMCP's own session id is new with each request of a client that negotiates no session.
+    """
+    return (headers.get("mcp-session-id") or headers.get("x-ttt-source", "")) if headers else "the client"

@@ -12,7 +12,7 @@ from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import (
     RewardError,
 )
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_QUERY
+from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.stores import Candidate, Spend, Store
@@ -181,11 +181,24 @@ class LearningTests:
         assert Spend(1, 10.0, 0.25) == store.judge_queue.spent()
         assert Spend() == store.judge_queue.spent(datetime.now(UTC).date() - timedelta(days=2))
 
+    def test_who_vouches_for_a_judge(self, store: Store) -> None:
+        """What was said comes first, and a no stays until it is taken back; then its examination."""
+        store.observe(traffic(1), judge=JUDGE)
+        told = [store.trusted(JUDGE)]
+        for said in (True, False, True, None):
+            store.trust(JUDGE, said)
+            told.append(store.trusted(JUDGE))
+        store.judge_queue.answers().put(JUDGE, dict.fromkeys(examination_keys(JUDGE), Paid(0.5)))
+
+        assert told == [None, True, False, False, None]
+        assert store.rewards(JUDGE).trusted
+        assert store.trusted("nobody") is None
+
     def test_what_is_asked_about_nothing_observed_is_paid_and_not_kept(self, store: Store) -> None:
-        """But for the probe of a judge: what is kept can be forgotten with its query."""
-        probe, other = (pair_key(JUDGE, *texts) for texts in ((PROBE_QUERY, PROBE_BAD), ("query", "document")))
+        """But for the examination of a judge: what is kept can be forgotten with its query."""
+        examined, other = examination_keys(JUDGE)[1], pair_key(JUDGE, "query", "document")
 
-        store.judge_queue.answers().put(JUDGE, {probe: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
+        store.judge_queue.answers().put(JUDGE, {examined: Paid(0.0, 1.0, 1.0), other: Paid(0.5, 1.0, 1.0)})
 
-        assert {probe: Paid(0.0, 1.0, 1.0)} == store.judge_queue.answers().get([probe, other])
+        assert {examined: Paid(0.0, 1.0, 1.0)} == store.judge_queue.answers().get([examined, other])
         assert store.judge_queue.spent().pairs == 2

@@ -109,7 +109,7 @@ class PublishingTests:
         first, second, third = (store.registry.publish(offsets, by="me") for _ in range(3))
 
         assert [second, first] == [store.registry.rollback(by="me"), store.registry.rollback(by="me")]
-        with pytest.raises(StoreError, match="previous"):
+        with pytest.raises(StoreError, match="expected a version before"):
             store.registry.rollback(by="me")
         assert third == store.registry.rollback(by="me", to=third.number)
         assert [third, second, first] == store.registry.versions()
@@ -233,7 +233,7 @@ class PublishingTests:
             try:
                 store.registry.rollback(by="guard")
             except StoreError as error:
-                assert "previous" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
+                assert "a version before" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
             assert set(store.registry.aliases().values()) <= {version.number for version in store.registry.versions()}
         for thread in threads:
             thread.join()

@@ -87,6 +87,8 @@ def retrievals_of(spans: Iterable[Span], reader: Reader) -> list[Retrieval]:
 def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale: Scale | None = None) -> Served:
     """*retrieval* as a store takes it; its scores become rewards by their *scale*.
 
+    A span that says no time counts as the oldest, so that it brings nothing back that was forgotten.
+
     Raises:
         RewardError: A score is off the scale; the message names the span.
     """
@@ -104,7 +106,7 @@ def served_of(retrieval: Retrieval, text_id: TextId, *, tenant: str = "", scale:
         retrieval.query,
         retrieval.task or DEFAULT_TASK,
         tenant,
-        retrieval.span.at,
+        retrieval.span.at or 0.0,
     )
 
 

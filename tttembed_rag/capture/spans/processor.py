@@ -104,6 +104,8 @@ class TTTSpanProcessor(BatchSpanProcessor):
             raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 span, got {capacity}")
+        if scores_of is not None:
+            log.declare()
         self._ended = telemetry.Tally()
         self._reading = _Reading(log, Reader(scores_of, texts, cut_at, vectors))
         batch = min(_BATCH, capacity)

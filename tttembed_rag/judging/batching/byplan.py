@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY, Judge
+from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.exchange import Exchange
 from tttembed_rag.judging.batching.filed import FiledBatches
@@ -19,7 +19,7 @@ from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget
-from tttembed_rag.judging.walk import forecast, probe_keys
+from tttembed_rag.judging.walk import forecast
 from tttembed_rag.models.usage import Usage
 
 # Seconds between two looks at the open batches at least.
@@ -27,14 +27,14 @@ _LEAST_PAUSE = 1.0
 
 
 def forecast_by_batches(
-    plan: Plan, service: BatchService, answers: Answers, books: FiledBatches, *, probe: bool = True
+    plan: Plan, service: BatchService, answers: Answers, books: FiledBatches, *, examine: bool = True
 ) -> Progress:
     """The pairs that `judge_by_batches` would judge and their highest cost; nothing is asked."""
     judge = service.judge
-    ahead = forecast(_at_price_of_batches(plan, service, books), judge, answers, probe=probe)
-    if probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers):
+    ahead = forecast(_at_price_of_batches(plan, service, books), judge, answers, examine=examine)
+    if examine and ahead.pairs > ahead.cached and not has_passed(judge.fingerprint, answers.get):
         # It is asked singly, at the whole price.
-        usage = judge.forecast(PROBE_QUERY, [PROBE_GOOD, PROBE_BAD])
+        usage = forecast_of_questions(judge, questions())
         ahead = replace(ahead, usd=ahead.usd + plan.price.share(1.0 - judge.price).of(usage))
     return ahead
 
@@ -45,7 +45,7 @@ def judge_by_batches(
     answers: Answers,
     books: FiledBatches,
     *,
-    probe: bool = True,
+    examine: bool = True,
     watch: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Verdicts:
@@ -62,14 +62,14 @@ def judge_by_batches(
 
         books: The open batches of the judge; they belong to the file of *answers*.
 
-        probe: Whether a judge must pass the probe of `check_judge` first, by two single requests.
+        examine: Whether a judge must pass the examination of `check_judge` first, by single requests.
 
         watch: Told in a sentence what was sent and what was read.
 
         sleep: Waits so many seconds.
 
     Raises:
-        JudgeError: The service refused or stayed busy, or the judge fails its probe; run it again to go on.
+        JudgeError: The service refused or stayed busy, or the judge fails its examination; run it again to go on.
     """
     judge = service.judge
     judge.scale.check_calibrated()
@@ -84,9 +84,9 @@ def judge_by_batches(
 
     _read_all(exchange, service, answers, books, read, sleep)
     failures.clear()  # their pairs are asked about now
-    ahead = forecast_by_batches(plan, service, answers, books, probe=probe)
-    if probe and ahead.pairs > ahead.cached and not _has_passed(judge, answers):
-        asked = Run(Ledger(plan.budget, plan.price, answers), Plan([]), judge.single).probed()
+    ahead = forecast_by_batches(plan, service, answers, books, examine=examine)
+    if examine and ahead.pairs > ahead.cached and not has_passed(judge.fingerprint, answers.get):
+        asked = Run(Ledger(plan.budget, plan.price, answers), Plan([]), judge.single).examined()
         if asked.stopped:
             raise JudgeError(asked.stopped)
     packed, walk = pack(_at_price_of_batches(plan, service, books), judge, answers)
@@ -99,12 +99,6 @@ def judge_by_batches(
     why = f"{missing} pairs have no answer: {next(iter(failures), 'not in the results')}" if missing > 0 else ""
     progress = Progress(walk.pairs, walk.cached, usage, verdicts.progress.usd)
     return replace(verdicts, progress=progress, stopped=why or walk.stopped, broken=bool(why))
-
-
-def _has_passed(judge: Judge, answers: Answers) -> bool:
-    """Whether the judge has passed its probe before."""
-    keys = probe_keys(judge)
-    return len(answers.get(keys)) == len(keys)
 
 
 def _read_all(

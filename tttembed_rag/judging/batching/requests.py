@@ -9,13 +9,14 @@ from io import BytesIO
 from itertools import islice
 
 from tttembed_rag.judges.contract import checked_rewards
+from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.lines import LineJudge, LineResult
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts
 from tttembed_rag.judging.spending import Price
-from tttembed_rag.judging.walk import Walk, probe_keys
+from tttembed_rag.judging.walk import Walk
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.usage import Usage
 
@@ -62,8 +63,8 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
         if call is None:
             continue
         ledger.settle(judge.fingerprint, call.charge, call.charge.usage, {})
-        (pair,), (document,) = call.charge.pairs, call.documents
-        line = judge.line(pair, call.query, document)
+        (pair,), ((query, (document,)),) = call.charge.pairs, call.questions
+        line = judge.line(pair, query, document)
         if line is None:
             answers.put(judge.fingerprint, {pair: Paid(None)})
             continue
@@ -197,5 +198,5 @@ def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
         for (document, _), value, is_scored in zip(candidates, values, scored, strict=True):
             if is_scored:
                 rewards.setdefault(observation.query_id, {})[document] = value
-    paid |= answers.get(probe_keys(judge))
+    paid |= answers.get(examination_keys(judge.fingerprint))
     return Verdicts(rewards, unjudged, Progress(pairs, cached, Usage(), sum(one.usd for one in paid.values())))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
-from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, func, or_, select
+from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, func, or_, select
 
 from tttembed_rag.errors import OffsetFileError, StoreError
 from tttembed_rag.offsets import file
@@ -149,8 +150,10 @@ def announce(connection: Connection, tenant: str) -> None:
 
 
 def _raise_generation(connection: Connection, tenant: int) -> None:
-    table = schema.tenants
-    connection.execute(table.update().where(table.c.id == tenant).values(generation=table.c.generation + 1))
+    """Give *tenant* a generation that rises, and that it never had: not in a copy of the store from before either."""
+    now = time.time_ns() // 1000
+    risen = case((_t.c.generation < now, now), else_=_t.c.generation + 1)
+    connection.execute(_t.update().where(_t.c.id == tenant).values(generation=risen))
 
 
 def generations(connection: Connection) -> Generations:

@@ -147,7 +147,9 @@ class Registry:
         with self._changing(tenant, lease, instead_of) as (connection, owner):
             number = aliased(connection, owner, "previous") if to is None else to
             if number is None:
-                raise StoreError(f"rollback: expected a previous version of tenant {tenant!r}, found none")
+                raise StoreError(
+                    f"rollback: expected a version before of tenant {tenant!r}, found none; a halt serves base vectors"
+                )
             if number not in way_back(connection, owner):
                 raise StoreError(f"rollback: expected a version of tenant {tenant!r} that was live, got {number}")
             go_live(connection, owner, number)

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy import Connection, select
 
 from tttembed_rag.errors import StoreUnavailable
-from tttembed_rag.judges.contract import PROBE_BAD, PROBE_GOOD, PROBE_QUERY
+from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
@@ -55,7 +55,7 @@ class StoredAnswers:
 
         salt: Key of the hashes that stand for pairs.
 
-        about: What is asked about; answers to anything else but the probe of a judge are not kept.
+        about: What is asked about; answers to anything else but the examination of a judge are not kept.
 
         day: The day on which their costs count; None is the day on which they come.
     """
@@ -114,7 +114,7 @@ class StoredAnswers:
         return before
 
     def owners(self, connection: Connection, judge: str, pairs: Sequence[bytes]) -> dict[bytes, int | None]:
-        """Those of *pairs* that may be kept, each with a query that it is about; None for the probe of the judge."""
+        """Those of *pairs* that may be kept, each with a query that it is about; None for its examination."""
         if judge not in self._asked:
             asked: dict[bytes, list[int]] = {}
             for one in self._about:
@@ -123,8 +123,7 @@ class StoredAnswers:
             self._asked[judge] = asked
         about = {pair: self._asked[judge][pair] for pair in pairs if pair in self._asked[judge]}
         there = _there(connection, sorted({query for queries in about.values() for query in queries}))
-        probes = {pair_key(judge, PROBE_QUERY, text) for text in (PROBE_GOOD, PROBE_BAD)} & set(pairs)
-        owners: dict[bytes, int | None] = dict.fromkeys(probes)
+        owners: dict[bytes, int | None] = dict.fromkeys(set(pairs).intersection(examination_keys(judge)))
         return owners | {pair: query for pair, queries in about.items() for query in queries if query in there}
 
 

@@ -180,8 +180,8 @@ class JudgeQueue:
 
         Args:
             about: What is asked about, as `waiting` gave it. Answers are kept as long as their queries are: an
-                answer about a query that was forgotten meanwhile, or about anything else but the probe of a judge,
-                is counted as spent and not kept.
+                answer about a query that was forgotten meanwhile, or about anything else but the examination of a
+                judge, is counted as spent and not kept.
 
             day: The day by UTC on which they were asked for, and count; None is the day on which they come.
         """

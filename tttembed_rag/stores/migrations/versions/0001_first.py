@@ -38,11 +38,11 @@ def _make_names() -> None:
         _index_where("generation > 0", "tenants_by_generation", "generation", "name"),
         sqlite_autoincrement=True,
     )
-    for table, column in (
+    for table, *columns in (
         ("embedders", _given("width", Integer)),
-        ("judges", _given("asks", Boolean, server_default=sa.text("false"))),
+        ("judges", _given("asks", Boolean, server_default=sa.text("false")), Column("trusted", Boolean)),
     ):
-        op.create_table(table, _key(), _given("name", String(512), unique=True), column, sqlite_autoincrement=True)
+        op.create_table(table, _key(), _given("name", String(512), unique=True), *columns, sqlite_autoincrement=True)
 
 
 def _make_log() -> None:

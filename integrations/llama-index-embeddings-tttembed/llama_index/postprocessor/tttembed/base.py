@@ -28,7 +28,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
     logged and the nodes stand as they came.
 
     Args:
-        log: Keeps nodes and scores.
+        log: Keeps nodes and scores. A judge whose order is served is declared: `Log.declare`.
 
         judge: Scores the nodes; None only notes them, to be judged later.
 
@@ -65,6 +65,8 @@ class RewardPostprocessor(BaseNodePostprocessor):
     ) -> None:
         if judge is not None:
             log.check_is_for(checked_judge(judge))
+            if source == "":
+                log.declare()
         if top_n is not None and top_n < 1:
             raise InputError(f"top_n: expected at least 1, got {top_n}")
         super().__init__()

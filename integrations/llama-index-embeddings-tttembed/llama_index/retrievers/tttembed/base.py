@@ -41,7 +41,7 @@ class RewardRetriever(BaseRetriever):
 
         judge: Scores nodes, while the caller waits.
 
-        log: Keeps its scores; None keeps none.
+        log: Keeps its scores; None keeps none. Its judge is declared: `Log.declare`.
 
         vectors: Gives vectors of judged nodes, and counts their sources. None asks the index of
             *retriever* for them where `stored_vectors` knows how, else the model embeds them again.
@@ -72,6 +72,8 @@ class RewardRetriever(BaseRetriever):
         checked_judge(judge)
         if log is not None:
             log.check_is_for(judge)
+            if source == "":
+                log.declare()
         if top_n < 1:
             raise InputError(f"top_n: expected at least 1, got {top_n}")
         super().__init__(callback_manager=callback_manager)

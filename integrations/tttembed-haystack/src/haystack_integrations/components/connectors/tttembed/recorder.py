@@ -23,7 +23,8 @@ class TTTRecorder:
     Args:
         store: The URL of a store, or ``env:NAME`` for a URL in a variable.
 
-        judge: The ranker's name, where ``Document.score`` is its score; empty only observes.
+        judge: The ranker's name, where ``Document.score`` is its score; empty only observes. Once a run
+            says no other source it is declared: `StoreLog.declare`.
 
         scale: What its scores mean: ``probability``, ``logit``, or ``rubric:LOW,HIGH``.
 
@@ -112,6 +113,8 @@ class TTTRecorder:
         known = Known(vector=embedding, document_vectors=[one.embedding for one in shown])
         with context(task=task, tenant=tenant):
             if self.judge:
+                if source == "":
+                    self.log.declare()
                 self.log.record(query, texts, [one.score for one in shown], task=task, known=known, source=source)
             else:
                 self.log.observe(query, texts, task=task, known=known)

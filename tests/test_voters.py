@@ -1,0 +1,67 @@
+"""Strategies of accounts that `benchmarks/poison.py` measures, on a small collection."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tttembed_rag.evaluate.collection import Collection
+from tttembed_rag.evaluate.datasets import Dataset
+
+
+@pytest.fixture
+def voters(monkeypatch):
+    """The strategies, and the ground of sixty queries over eighty documents, of which each query wants one."""
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[1] / "benchmarks"))
+    strategies, harm, ground = (importlib.import_module(name) for name in ("voters", "harm", "ground"))
+    rng = np.random.default_rng(0)
+    documents, wanted = rng.standard_normal((80, 16)), rng.integers(0, 8, 60)
+    queries = documents[wanted] + 0.8 * rng.standard_normal((60, 16))
+    names = {f"q{i}": f"question {i}" for i in range(60)}
+    labels = {f"q{i}": {f"d{d}": 1.0} for i, d in enumerate(wanted.tolist())}
+    dataset = Dataset("small", {f"d{d}": f"document {d}" for d in range(80)}, names, labels)
+    collection = Collection.of(dataset, documents.astype("f4"), queries.astype("f4"), embedder="none")
+    monkeypatch.setattr(strategies, "HONEST", 24)
+    rows = np.arange(60)
+    return strategies, ground.Ground(harm.Bench.of(collection), rows[:42], rows[42:], 0)
+
+
+def test_each_source_has_a_row_of_its_own(voters):
+    """Two that vote on one query stand side by side, and the target is among what the attacker was shown."""
+    strategies, ground = voters
+    target = int(ground.bench.collection.base[0][20])
+    lie = strategies.lie(ground, 0, "attacker", target)
+    rewards = strategies.counted(ground, [strategies.honest(ground, 0, "friend"), lie])
+
+    assert rewards.sources.tolist() == ["friend", "attacker"]
+    assert len(set(rewards.query_ids.tolist())) == 1
+    assert lie.shown[lie.values == 1.0].tolist() == [target]
+
+
+def test_what_is_said_second_best_is_not_the_best(voters):
+    """The vote that evades a count of best documents."""
+    strategies, ground = voters
+    target = int(ground.bench.collection.base[0][20])
+    lie = strategies.lie(ground, 0, "attacker", target, best=0.97)
+
+    assert (lie.values[0], lie.values[lie.shown == target].tolist()) == (1.0, [0.97])
+
+
+@pytest.mark.parametrize("part", ["takeover", "second", "veto"])
+def test_strategies_print_their_rows(voters, part):
+    """A row for each setting, with figures that are shares."""
+    strategies, ground = voters
+    rows = list(strategies.PARTS[part](lambda: [("small", ground)]))
+
+    assert (
+        len({tuple(row[name] for name in strategies.GROUPS[part]) for row in rows})
+        == {
+            "takeover": 10,
+            "second": 4,
+            "veto": 4,
+        }[part]
+    )
+    assert all(0 <= row.get("first three", 0) <= 1 for row in rows)
