@@ -179,7 +179,7 @@ class TestFiles:
             ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: expected an event"),
             ("x.csv", HEADER + "q,d,click,1,1,yesterday\n", r"x.csv:2: expected an event"),
             ("x.csv", HEADER + "q,d\n", r"x.csv:2: expected an event"),
-            ("x.csv", HEADER + "q,d,click,1,1,inf\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d,click,1,1,inf\n", r"x.csv:2: seconds: expected a finite number, got inf"),
             ("x.txt", "q 0 2\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 2'"),
             ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),
             ("x.json", "{}", r"x.json: expected .*judgmentRatings"),

@@ -157,22 +157,61 @@ class TestVotes:
         ("content", "reason"),
         [
             ("query,thumb\nq,1\n", "expected query, document (or text), and one of reward, thumb, click, success"),
-            ("query,document,thumb\nq,d,5\n", ":2: expected"),
+            (
+                "query;document;thumb\nq;d;1\n",
+                "votes.csv:1: expected columns separated by commas, got 'query;document;",
+            ),
+            (
+                "query,document,thumb\nq,d,5\n",
+                "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
+            ),
             ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
-            ("query,document,reward\nq,d,7\n", "expected scale probability in [0, 1], got values from 7 to 7"),
+            (
+                "query,document,reward\nq,a,1\nq,d,4\n",
+                "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale; that",
+            ),
+            ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
             ("", "expected at least one row"),
             ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "2 of 3 thumbs are 0"),
         ],
     )
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:
         """With exit code 2, what was expected and what came; nothing is embedded."""
-        (here / "votes.csv").write_text(content, encoding="utf-8")
+        (here / "votes.csv").write_text(content, encoding="utf-8", errors="surrogateescape")
 
         result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
 
         assert result.exit_code == 2
         assert reason in result.output
         assert not (here / "o.safetensors").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            (("fit", "votes.jsonl", "--embed", EMBED, "--out", "o"), "votes.jsonl:1: expected one JSON object a line"),
+            (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
+            (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
+            (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
+        ],
+    )
+    def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
+        """It says what would have been right."""
+        (here / "votes.jsonl").write_text('[{"query": "q", "document": "d", "thumb": 1}]', encoding="utf-8")
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+
+        result = run(*arguments)
+
+        assert result.exit_code == 2
+        assert reason in result.output
+
+    def test_exchanged_columns_are_asked_about(self, here: Path) -> None:
+        """Queries that are longer than documents are most often documents."""
+        rows = ["query,document,thumb", *(f"a page on {topic} {'word ' * 20},{topic},1" for topic in TOPICS)]
+        (here / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
+
+        result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+
+        assert "warning: votes.csv: queries have 118 characters, documents 7: are the two columns exch" in result.output
 
     def test_without_a_model_it_says_which_option(self, here: Path) -> None:
         """Texts alone teach nothing."""

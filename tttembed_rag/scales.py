@@ -106,8 +106,10 @@ class Scale:
         if self.kind == "logit":
             return 1.0 / (1.0 + np.exp(-np.clip(scores, -700.0, 700.0)))
         if not self.holds(scores).all():
+            low, high = scores.min(), scores.max()
+            got = f"values from {low:g} to {high:g}" if low < high else f"{low:g}"
             raise RewardError(
-                f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], "
-                f"got values from {scores.min():g} to {scores.max():g} (declare the judge's scale)"
+                f"rewards: expected scale {self} in [{self.low:g}, {self.high:g}], got {got} "
+                "(declare the judge's scale; that of one to five stars is rubric:1,5)"
             )
         return np.clip((scores - self.low) / (self.high - self.low), 0.0, 1.0)

@@ -93,6 +93,8 @@ def judge(
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.judging.walk import forecast
 
+    if source.suffix.lower() in (".csv", ".tsv"):
+        raise click.UsageError(f"{source}: expected a folder or a log; votes need no judge: tttembed fit {source}")
     target = out or _default_target(source, spec)
     if target.is_dir():
         raise click.UsageError(f"{target}: expected a file, got a folder")

@@ -171,6 +171,12 @@ def read_embedded(
     if doubt := parsed.doubt(np.array([row.reward for row in rows])):
         click.echo(f"warning: {doubt}", err=True)
     queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*(row[:2] for row in rows), strict=True))
+    asked, shown = (int(np.median([len(text) for text in texts])) for texts in (queries, documents))
+    if asked > 2 * shown:
+        click.echo(
+            f"warning: {file}: queries have {asked} characters, documents {shown}: are the two columns exchanged?",
+            err=True,
+        )
     with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
         return EmbeddedRows(
             rows=rows,

@@ -28,6 +28,8 @@ def load_named(what: str, spec: str, target: str) -> Any:
         InputError: There is no such object, or it cannot be made without arguments.
     """
     module, _, name = target.partition(":")
+    if not (module and name):
+        raise InputError(f"{what}: expected python:MODULE:NAME, got {without_secrets(spec)!r}")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)
     try:

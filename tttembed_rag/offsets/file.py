@@ -215,8 +215,10 @@ def _is_interval(value: Any) -> bool:
 def _header(name: str, data: bytes) -> Mapping[str, str]:
     """The metadata of an offsets file of a format this version reads."""
     length = int.from_bytes(data[:8], "little")
-    if length > min(MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError(f"a header of {length} bytes, at most {MAX_HEADER_BYTES} and the file's own size are allowed")
+    if length > len(data) - 8:
+        raise ValueError("it does not begin with the length of its header")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed")
     header = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
     if header.get("format") != _FORMAT:
         raise OffsetFileError(f"{name}: expected a safetensors file of format {_FORMAT}, got {header.get('format')!r}")

@@ -116,13 +116,12 @@ def read_events(path: Path) -> Iterator[Event]:
 def _read(path: Path, expected: str) -> Iterator[str]:
     """The text of a file; what is wrong with it, or found to be while it is parsed, is a DataError."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            text = file.read()
-        yield text
+        yield path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError as exc:
         raise DataError(f"{path}: expected {expected}") from exc
     except UnicodeDecodeError as exc:
-        raise DataError(f"{path}: expected UTF-8 text, got other bytes") from exc
+        line = exc.object.count(b"\n", 0, exc.start) + 1
+        raise DataError(f"{path}:{line}: expected UTF-8 text, got other bytes: save the file as UTF-8") from exc
     except csv.Error as exc:
         raise DataError(f"{path}: expected comma-separated values ({exc})") from exc
 
@@ -132,7 +131,9 @@ def _expected(path: Path, line: int, what: str) -> Iterator[None]:
     """Around the reading of a row: whatever is wrong with it is a DataError that names its line."""
     try:
         yield
-    except (InputError, KeyError, OverflowError, TypeError, ValueError) as exc:
+    except InputError as exc:
+        raise DataError(f"{path}:{line}: {exc}") from exc
+    except (KeyError, OverflowError, TypeError, ValueError) as exc:
         raise DataError(f"{path}:{line}: expected {what} ({exc})") from exc
 
 
@@ -141,6 +142,8 @@ def _table(path: Path, text: str) -> tuple[Sequence[str], Iterator[_Row]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
+    if len(reader.fieldnames) == 1 and ";" in reader.fieldnames[0]:
+        raise DataError(f"{path}:1: expected columns separated by commas, got {reader.fieldnames[0]!r:.80}")
     return reader.fieldnames, ((reader.line_num, row) for row in reader)
 
 
@@ -153,7 +156,7 @@ def _json_lines(path: Path, text: str) -> Iterator[_Row]:
         except ValueError:
             row = None
         if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: expected a JSON object, got {line[:40]!r}")
+            raise DataError(f"{path}:{number}: expected one JSON object a line, got {line[:40]!r}")
         yield number, row
 
 

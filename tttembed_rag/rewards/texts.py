@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ def _by_query(
     judged: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     form = "(query, document, reward[, task[, source]])"
     for number, row in enumerate(feedback):
-        if isinstance(row, str) or not hasattr(row, "__len__") or not 3 <= len(row) <= 5:
+        if isinstance(row, str | Mapping) or not hasattr(row, "__len__") or not 3 <= len(row) <= 5:
             raise InputError(f"feedback: expected {form}, got {row!r:.80} at row {number}")
         query, document, reward, task, source = (*row, "", "")[:5]
         texts = all(isinstance(text, str) for text in (query, document, task, source))

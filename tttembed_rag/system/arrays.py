@@ -57,4 +57,6 @@ def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: st
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:  # noqa: PTH123 - any path
             return [stored[name] for name in names]
     except UNREADABLE as exc:
-        raise DataError(f"{path}: expected {expected} ({exc})") from exc
+        # NumPy takes any other file for a pickle, and tells how to load it, which would run what is in it.
+        reason = "" if "pickle" in str(exc) else f" ({exc})"
+        raise DataError(f"{path}: expected {expected}{reason}") from exc
