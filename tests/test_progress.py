@@ -87,7 +87,7 @@ def test_a_judge_that_is_interrupted_says_what_is_kept(tmp_path: Path) -> None:
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "from tttembed_rag.cli import main; main()"
     command = [sys.executable, "-c", code, "judge", "log.jsonl", "--judge", "python:slow_judge:judge"]
-    command += ["--out", "scores/mine.tsv", "--concurrency", "2"]
+    command += ["--out", "scores/mine.tsv", "--concurrency", "2", "--no-examination"]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     cache = tmp_path / "scores" / ".paid-scores.sqlite"
     until = time.monotonic() + 60

@@ -8,12 +8,15 @@ import numpy as np
 from tests.traffic import JUDGE, traffic
 from tttembed_rag.capture import StoreLog
 from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.judges.examination import questions
 from tttembed_rag.judging import Budget
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 from tttembed_rag.worker import Worker
 
+# Pairs of the examination of a judge, charged as one call.
+EXAMINED = 2 * len(questions())
 BASE = np.linspace(-1.0, 2.0, 8).tolist()
 
 
@@ -98,9 +101,9 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
 
     judge = serve(answer)
     kills = int(rng.integers(1, 4))
-    on_their_way = 8 * concurrency * kills  # pairs of calls, when a worker was killed
+    on_their_way = (8 * concurrency + EXAMINED) * kills  # pairs of calls, when a worker was killed
     least = int(rng.choice([100, 500]))
-    budget = Budget(pairs=least + on_their_way)
+    budget = Budget(pairs=EXAMINED + least + on_their_way)
     store.observe(world.served(range(60)))
 
     def work(tell):
@@ -129,9 +132,9 @@ def test_a_worker(child, store, store_url, rng, serve, world, unsound):
     last.wait()
     asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
 
-    on_their_way += 8 * concurrency  # the last one was killed, too
+    on_their_way += 8 * concurrency + EXAMINED  # the last one was killed, too
     assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
-    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + 2) <= on_their_way
+    assert 0 <= store.judge_queue.spent().pairs - (store.counts().rewards + EXAMINED) <= on_their_way
     assert len(asked) - len(set(asked)) <= on_their_way
     assert unsound(store) == []
 
@@ -161,7 +164,9 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
             worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
 
     kills = int(rng.integers(1, 4))
-    budget = Budget(pairs=402 + 16 * kills)  # what was on its way when a worker was killed stays counted
+    budget = Budget(
+        pairs=400 + EXAMINED + (16 + EXAMINED) * kills
+    )  # what was on its way when a worker was killed stays counted
     workers = [child(work) for _ in range(3)]
     for _ in range(kills):
         time.sleep(rng.uniform(0.0, 0.4))
@@ -174,8 +179,8 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
         one.wait()
     asked = [(body["query"], text) for _, _, body in judge.asked for text in body["documents"]]
 
-    assert len(set(asked)) == 402
-    assert len(asked) - len(set(asked)) <= 16 * kills  # on their way when a worker was killed
+    assert len(set(asked)) == 400 + EXAMINED
+    assert len(asked) - len(set(asked)) <= (16 + EXAMINED) * kills  # on their way when a worker was killed
     assert len(asked) <= store.judge_queue.spent().pairs <= budget.pairs
     assert [store.counts(tenant).rewards for tenant in tenants] == [160] * 4
     assert unsound(store) == []

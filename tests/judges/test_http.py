@@ -157,7 +157,7 @@ def test_a_score_off_the_declared_scale_is_an_error(serve):
     """Logits where probabilities were declared are refused, not squashed."""
     server = serve(lambda *_: (200, {}, {"results": [{"index": 0, "relevance_score": 7.5}]}))
 
-    with pytest.raises(RewardError, match=r"expected scale probability in \[0, 1\], got values from 7.5"):
+    with pytest.raises(RewardError, match=r"expected scale probability in \[0, 1\], got 7.5"):
         HttpJudge(server.url, "cohere", patience=QUICK).score("q", ["d"])
 
 

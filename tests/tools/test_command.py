@@ -10,7 +10,7 @@ from sqlalchemy import LargeBinary, func
 from tttembed_rag import Evidence, Offset, Offsets
 from tttembed_rag.cli import main
 from tttembed_rag.stores import open_store, schema
-from tttembed_rag.testing import FakeEmbedder, FakeJudge
+from tttembed_rag.testing import FakeEmbedder, FakeJudge, eventually
 from tttembed_rag.tools import LearnedToolSearch
 from tttembed_rag.worker import Worker
 from tttembed_rag.worker.toolcalls import is_of_tools
@@ -40,7 +40,12 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, LEARNED)
 
-    judge = ("--judge", "python:tttembed_rag.testing:FakeJudge", "--budget", "pairs=7")
+    judge = (
+        "--judge",
+        "python:tttembed_rag.testing:FakeJudge",
+        "--budget",
+        "pairs=55",
+    )  # 48 of them for its examination
     once, again = learn(tmp_path, CATALOG, *judge), learn(tmp_path, CATALOG)
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, UNSEEN[:1])
@@ -53,7 +58,7 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     assert after > 0.9
     assert few.reason == "1 requests are new, too few"
     assert len(store.registry.versions()) == 1
-    assert store.judge_queue.spent().pairs == 7
+    assert store.judge_queue.spent().pairs == 55
 
 
 @pytest.mark.slow
@@ -100,6 +105,7 @@ def test_a_worker_with_a_judge_leaves_calls_alone(store, rewarded):
     judge = FakeJudge()
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, LEARNED)
+        eventually(lambda: store.counts().rewards == 2 * len(LEARNED))  # calls are written a moment later
         before_learning = Worker(store, judge, min_new=1).round()
         search.learn()
         if rewarded:
