@@ -164,9 +164,8 @@ def test_workers_on_one_store(child, store, store_url, rng, serve, world, unsoun
             worker.run(every=0.05, watch=lambda step: tell(step.action, step.tenant))
 
     kills = int(rng.integers(1, 4))
-    budget = Budget(
-        pairs=400 + EXAMINED + (16 + EXAMINED) * kills
-    )  # what was on its way when a worker was killed stays counted
+    # What was on its way when a worker was killed stays counted.
+    budget = Budget(pairs=400 + EXAMINED + (16 + EXAMINED) * kills)
     workers = [child(work) for _ in range(3)]
     for _ in range(kills):
         time.sleep(rng.uniform(0.0, 0.4))

@@ -40,12 +40,8 @@ def test_cron_learns_what_agents_did(tmp_path, store):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, LEARNED)
 
-    judge = (
-        "--judge",
-        "python:tttembed_rag.testing:FakeJudge",
-        "--budget",
-        "pairs=55",
-    )  # 48 of them for its examination
+    # 48 of the pairs are its examination.
+    judge = ("--judge", "python:tttembed_rag.testing:FakeJudge", "--budget", "pairs=55")
     once, again = learn(tmp_path, CATALOG, *judge), learn(tmp_path, CATALOG)
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=store) as search:
         teach(search, UNSEEN[:1])
