@@ -193,10 +193,11 @@ def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _line(cell: tuple[Any, ...], mean: dict[str, Any]) -> str:
-    dataset, population, rewarded, label = cell
+    dataset, population, _, label = cell
+    rewarded = mean["rewarded_queries"]
     published = f"{mean['published']}/{mean['splits']}"
     return (
-        f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}{mean['ndcg10']:>7.3f}"
+        f"{dataset:<24.24}{population:<10}{rewarded:>8.0f}  {label:<15}{mean['raw_ndcg10']:>7.3f}{mean['ndcg10']:>7.3f}"
         f"{mean['delta']:>+8.3f}{mean['worst']:>+8.3f}{_share(mean):>7}{mean['harmed_fraction']:>8.1%}{published:>11}"
     )
 
@@ -210,12 +211,13 @@ def _share(mean: dict[str, Any]) -> str:
 
 
 # What is averaged over splits, and over data sets.
-_AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
+_AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction", "rewarded_queries")
 # What the columns of the summary mean.
 _LEGEND = (
     "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
     "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10",
-    "than before. published: splits on which something was served. heldout: queries that were not judged.",
+    "than before. published: splits on which something was served. heldout: queries that were not judged; rewarded:",
+    "those that were, and how many. rerank: the judge orders the candidates of each query.",
 )
 
 # The labels of a file of the user's own.
@@ -232,15 +234,16 @@ def _conclusions(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[str
         if (population, label) == ("heldout", "auto") and rewarded >= most.get(dataset, (0, []))[0]:
             most[dataset] = rewarded, cell
     said = []
-    for dataset, (rewarded, cell) in sorted(most.items()):
+    for dataset, (_, cell) in sorted(most.items()):
+        mean = _mean_row(cell)
         low, delta, high = (sum(row[key] for row in cell) / len(cell) for key in ("ci_low", "delta", "ci_high"))
-        of = f"{dataset}: with {rewarded} judged queries, auto"
+        of = f"{dataset}: with {mean['rewarded_queries']:.0f} judged queries, auto"
         if not any(row["published"] for row in cell):
             said.append(f"{of} serves nothing: the evidence is too weak, and nothing changes.")
             continue
         verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
         change = f"{delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-        share = _share(_mean_row(cell))
+        share = _share(mean)
         kept = "" if share == "-" else f", {share} of what direct rerank of these queries would gain"
         said.append(f"{of} {verdict} queries that nobody judged: {change}{kept}.")
     return said

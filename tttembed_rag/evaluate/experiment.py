@@ -46,8 +46,8 @@ class ExperimentPlan:
 
         scopes: Scopes fitted.
 
-        baselines: Baselines measured; ``fused`` is direct rerank of the search with ``auto``, search and judge
-            weighing the same, for rewarded queries with a private offset.
+        baselines: Baselines measured; ``rerank`` is direct rerank, as if every query were judged; ``fused`` is that of
+            the search with ``auto``, search and judge weighing the same, for rewarded queries with a private offset.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
 
@@ -162,7 +162,7 @@ def _cell(
         everyone = np.arange(len(collection.raw))
         populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
         budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
-        for outcome in _outcomes(collection, plan, rewarded_rows, fitted):
+        for outcome in _outcomes(collection, plan, by_judge, rewarded_rows, fitted):
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
@@ -221,14 +221,17 @@ def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -
 
 
 def _outcomes(
-    collection: Collection, plan: ExperimentPlan, rewarded: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+    collection: Collection,
+    plan: ExperimentPlan,
+    by_judge: Float64,
+    rewarded: IntArray,
+    fitted: Mapping[tuple[AnyScope, bool], _Fitted],
 ) -> Iterator[_Outcome]:
-    """nDCG@10 of every query under each baseline and each fit; *rewarded* are the rows of rewarded queries."""
+    """nDCG@10 of every query under each baseline and each fit: *by_judge* is that of direct rerank."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
     if "rerank" in plan.baselines:
-        reranked = collection.measure_reranked(rewarded, plan.depth)
-        yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
+        yield _Outcome("rerank", False, by_judge, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets
