@@ -536,6 +536,34 @@ class TestStore:
         assert live.embedder == "fake"
         assert finds_official_pages(live.offsets, "docs") > 0.3
 
+    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl"])
+    def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
+        """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
+        write_votes(here / name, "thumb", 1, -1)
+        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
+        worked = run("worker", "sqlite:///t.db", "--once")
+
+        assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
+        assert worked.exit_code == 0, worked.output
+        with open_store("sqlite:///t.db") as store:
+            live = store.serving().version
+            assert store.counts().rewards == len(ROWS)
+        assert live is not None, worked.output
+        assert finds_official_pages(live.offsets) > 0.3
+
+    def test_votes_of_a_store_keep_their_sources_and_tasks(self, here: Path) -> None:
+        """Two users say different things of a pair; a later file adds to what was said before."""
+        for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
+            (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
+            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
+            assert run("store", "import", name, *options).exit_code == 0
+
+        with open_store("sqlite:///t.db") as store:
+            rewards = store.rewards("votes")
+
+        assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
+        assert sorted(rewards.values.tolist()) == [0.0, 0.25, 1.0]
+
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
