@@ -282,6 +282,10 @@ def keyed_digest(*parts: bytes, key: bytes = b"") -> bytes:
     return hashed.digest()
 
 
+# The ids that `TextIds` makes.
+TEXT_ID = re.compile(r"\b[0-9a-f]{32}\b")
+
+
 @dataclass(frozen=True, slots=True)
 class TextIds:
     """Makes an id of 32 characters of a text; without the *salt* it cannot be found by guessing texts."""
