@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,44 @@ class TestMeasured:
         assert (auto["rewards"], auto["simulated"], auto["dataset"]) == ("votes.csv", False, "default")
         assert "auto helps queries that nobody judged" in result.output
         assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
+
+    def test_a_page_shows_what_the_last_line_says(self, here: Path) -> None:
+        """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
+        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        page = Path("page.html").read_text(encoding="utf-8")
+        rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
+        low, delta, high, after = (
+            np.mean([row[name] for row in rows if row["population"] == "heldout"])
+            for name in ("ci_low", "delta", "ci_high", "ndcg10")
+        )
+        shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
+
+        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert f"helps queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]" in page
+        assert f"to {after:.3f} ({delta:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}])" in page
+        assert len(shown) == len(set(shown)) > 3
+        assert set(shown) <= {query for query, _, _ in ROWS}
+        assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (("--scopes", "task", "--html", "p"), "--html: expected auto among --scopes, got task"),
+            (("--html", "none/p"), "none/p: expected a file in an existing folder"),
+        ],
+    )
+    def test_a_page_that_cannot_be_is_refused_before_the_work(
+        self, here: Path, options: tuple[str, ...], reason: str
+    ) -> None:
+        """In one line; nothing is embedded."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+
+        said = run("eval", "votes.csv", "--embed", "python:mine:none", *options)
+
+        assert said.exit_code == 2
+        assert said.output.splitlines()[-1] == f"Error: {reason}"
 
     @pytest.mark.parametrize(("sources", "published"), [(1, False), (20, True)])
     def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, published: bool) -> None:
