@@ -66,11 +66,11 @@ def name_of(spec: str) -> str:
 def _gemini(model: str, dimensions: int | None, options: Options) -> Embedder:
     from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 
-    return GeminiEmbedder.connect(
+    return GeminiEmbedder(
         model,
+        url=options.take("url", "") or None,
         dimensions=dimensions,
         query_prefix=options.take("query_prefix", QUERY_PREFIX),
-        base_url=options.take("url", "") or None,
         patience=options.patience(),
     )
 
