@@ -11,6 +11,8 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
@@ -173,6 +175,24 @@ def test_first_examples_show_a_difference(
     printed = capsys.readouterr().out.splitlines()
     assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
     assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+
+
+def test_no_telemetry_is_sent(tmp_path: Path) -> None:
+    """The README's example opens no connection and looks up no host, as README, SECURITY and the pages promise."""
+    (code,) = (code for _, language, code in blocks(TEXT) if language == "python")
+    watch = (
+        "import sys\n"
+        "def refuse(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto'):\n"
+        "        raise RuntimeError(f'{event} {arguments[1:]}')\n"
+        "sys.addaudithook(refuse)\n"
+    )
+    command = [sys.executable, "-c", watch + code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("README.md", "SECURITY.md", "docs/reference/versions.md"):
+        assert "No telemetry is sent to anybody" in (REPO / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -427,6 +427,26 @@ def test_no_file_names_a_package_index() -> None:
     assert naming == []
 
 
+def test_contributors_are_told_where_a_release_fills_in_the_address() -> None:
+    """CONTRIBUTING lists the files in which a placeholder stands for the repository; one test names it, too."""
+    placeholder = b"repository." + b"invalid"
+    naming = [str(file.relative_to(REPO)) for file in tracked_files() if placeholder in file.read_bytes()]
+    listed = re.findall(r"^    (\S+)$", (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sorted(naming) == sorted(["CONTRIBUTING.md", *(name for name in listed if (REPO / name).is_file())])
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=lambda path: path.name)
+def test_distributions_say_the_same_of_themselves(distribution: Path) -> None:
+    """Addresses, classifiers and the oldest Python are those of the package."""
+    said = [
+        {name: table[name] for name in ("classifiers", "requires-python", "urls", "license")}
+        for table in (project(REPO), project(distribution))
+    ]
+
+    assert said[0] == said[1]
+
+
 def documented_targets() -> list[tuple[str, str]]:
     """(document, target) of every `make TARGET` in the code of the documents at the root."""
     return [
