@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -232,6 +233,12 @@ class TestRewardCallbackHandler:
             retriever.invoke("q", config)
 
         assert list(log._served) == [("shipping", "q")]
+
+    def test_what_is_no_log_is_refused(self):
+        """At once, not when the first query was served."""
+        for tap in (RewardCallbackHandler, partial(RecordingCrossEncoder, Lengths())):
+            with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
+                tap("log")
 
     def test_only_leaves_count(self, log, retriever):
         """A retriever that asks another one adds nothing to what that one found."""

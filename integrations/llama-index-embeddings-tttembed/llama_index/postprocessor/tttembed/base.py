@@ -14,6 +14,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
 from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture.log import checked_log
 from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
@@ -63,6 +64,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         vectors: TextVectors | None = None,
         source: str | None = "",
     ) -> None:
+        checked_log(log)
         if judge is not None:
             log.check_is_for(checked_judge(judge))
             if source == "":
