@@ -19,8 +19,7 @@ from pydantic import ConfigDict, PlainValidator, PrivateAttr
 
 from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.capture.log import checked_log
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)

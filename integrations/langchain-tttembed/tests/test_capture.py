@@ -271,7 +271,9 @@ class TestRewardCallbackHandler:
 
     def test_its_own_errors_are_logged(self, retriever, caplog):
         """A broken log costs a line, not the user's documents."""
-        found = retriever.invoke("q", {"callbacks": [RewardCallbackHandler(None)]})
+        log = RewardLog("judge")
+        log.note = None
+        found = retriever.invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
 
         assert len(found) == 3
         assert [record.name for record in caplog.records] == ["langchain_tttembed.capture"]

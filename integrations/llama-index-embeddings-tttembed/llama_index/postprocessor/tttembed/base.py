@@ -13,8 +13,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.capture.log import checked_log
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 

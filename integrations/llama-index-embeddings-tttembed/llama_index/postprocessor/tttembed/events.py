@@ -13,8 +13,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
-from tttembed_rag.capture import Log, TextVectors
-from tttembed_rag.capture.log import checked_log
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)

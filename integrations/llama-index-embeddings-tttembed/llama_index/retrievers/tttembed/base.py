@@ -16,8 +16,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Known, Log, TextVectors
-from tttembed_rag.capture.log import checked_log
+from tttembed_rag.capture import Known, Log, TextVectors, checked_log
 from tttembed_rag.judges import Judge, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
