@@ -205,8 +205,8 @@ def _unlearn(connection: Connection, tenant: str) -> int:
         The number of versions.
     """
     owner = id_of(connection, schema.tenants, tenant)
-    aliases, states = schema.aliases, schema.states
-    connection.execute(aliases.delete().where(aliases.c.tenant == owner))
+    tenants, states = schema.tenants, schema.states
+    connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
     connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
     memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
     if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:
