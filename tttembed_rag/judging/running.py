@@ -16,6 +16,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from threading import Event
 
+import numpy as np
+
 from tttembed_rag.errors import InputError, JudgeError, RewardError
 from tttembed_rag.judges.contract import Judge, Scores, blocks, checked_rewards
 from tttembed_rag.judges.examination import check_answers
@@ -89,6 +91,10 @@ class Run:
         plan: The pairs; its caps are not looked at.
 
         judge: The judge; all else is as for `judge_all`.
+
+        wary: Whether all that goes wrong is a failure of its call, not of the run: an error of any kind, and an answer
+            without any score on its scale to several documents, as a server in trouble says NaN to everything. Of
+            other answers, scores off the scale are none.
     """
 
     def __init__(
@@ -102,11 +108,12 @@ class Run:
         seconds: float | None = None,
         stop: Stop | None = None,
         examine: bool = True,
+        wary: bool = False,
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
         if concurrency < 1:
             raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-        self._account, self._judge, self._concurrency = account, judge, concurrency
+        self._account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
@@ -208,9 +215,16 @@ class Run:
             answer = future.result()
         except (CancelledError, asyncio.CancelledError) as exc:
             raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
-        scores = [None if score is None else float(score) for score in answer]
-        if len(scores) != len(call.charge.pairs):
-            raise JudgeError(f"judge: expected {len(call.charge.pairs)} scores, got {len(scores)}")
+        except (Exception, SystemExit) as exc:
+            if isinstance(exc, JudgeError) or not self._wary:
+                raise
+            raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
+        if len(answer) != len(call.charge.pairs):
+            raise JudgeError(f"judge: expected {len(call.charge.pairs)} scores, got {len(answer)}")
+        if self._wary:
+            scores = _sensible(self._judge, answer)
+        else:
+            scores = [None if score is None else float(score) for score in answer]
         rewards = checked_rewards(self._judge, scores).tolist()
         if not call.examines:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
@@ -269,6 +283,28 @@ class Run:
         progress = Progress(walk.pairs, walk.cached, self._usage, walk.usd + self._usd)
         stopped = self._stopped or self._capped or walk.stopped
         return Verdicts(rewards, unjudged, progress, stopped, failed, broken=bool(self._stopped))
+
+
+def _sensible(judge: Judge, answer: Scores) -> Scores:
+    """The scores of an answer that are on the judge's scale; None for all others."""
+    numbers = np.array([_number(score) for score in answer], dtype=np.float64)
+    scores = [
+        score if on_it else None for score, on_it in zip(numbers.tolist(), judge.scale.holds(numbers), strict=True)
+    ]
+    nonsense = sum(score is None and given is not None for score, given in zip(scores, answer, strict=True))
+    if scores.count(None) == len(scores) and (nonsense or len(scores) > 1):
+        raise JudgeError(f"{judge.fingerprint}: expected scores on its scale {judge.scale}, got {answer[0]!r:.40}")
+    if nonsense:
+        _log.warning("%s: %d of %d scores are off its scale %s", judge.fingerprint, nonsense, len(scores), judge.scale)
+    return scores
+
+
+def _number(score: float | None) -> float:
+    """A score as a number, NaN where it is none."""
+    try:
+        return math.nan if score is None else float(score)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def _score(judge: Judge, call: JudgeCall) -> Scores:
