@@ -132,10 +132,9 @@ class Worker:
         caps, cost = budget or Budget(), price or Price()
         if batches is not None and judge is None:
             raise InputError("batches: expected a judge with them, got none")
-        if judge is not None and batches is not None:
-            self._asking = BatchAsking(store, judge, batches, budget=caps, price=cost, seconds=judge_seconds)
-        elif judge is not None:
-            self._asking = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
+        if judge is not None:
+            singly = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
+            self._asking = singly if batches is None else BatchAsking(singly, batches)
         self._habits = Habits(
             judge=rewards_of or (judge.fingerprint if judge else None),
             embedder=embedder,
