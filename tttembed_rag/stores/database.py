@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -87,10 +88,6 @@ class Database:
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
 
-        synchronous: SQLite's setting. FULL keeps acknowledged transactions through a power cut, and flushes the
-            disk at each. NORMAL keeps them through a crash of the process alone: a power cut may take the last
-            transactions, whole ones, and damages nothing.
-
         busy_seconds: How long a transaction waits for another writer of the same SQLite file.
 
         idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
@@ -106,7 +103,6 @@ class Database:
         self,
         url: str | URL,
         *,
-        synchronous: Literal["FULL", "NORMAL"] = "FULL",
         busy_seconds: float = 30.0,
         idle_seconds: int = 60,
     ) -> None:
@@ -117,7 +113,6 @@ class Database:
         # The driver opens the same file after a change of folder; what stands in a URI it alone knows.
         self._file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
         self.salt = b""
-        self._synchronous = synchronous
         if self.is_sqlite:
             waits = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
@@ -201,6 +196,10 @@ class Database:
             return time.time()
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
+    def today(self, connection: Connection) -> date:
+        """The day by UTC."""
+        return datetime.fromtimestamp(self.now(connection), UTC).date()
+
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Turns a driver's error into one line: `StoreUnavailable` where waiting may help, else `StoreError`."""
@@ -263,7 +262,7 @@ class Database:
         bare.isolation_level = None
         settings = (
             "foreign_keys=ON",
-            f"synchronous={self._synchronous}",
+            "synchronous=FULL",  # acknowledged transactions outlive a power cut
             "secure_delete=ON",
             f"cache_size=-{_CACHE_KIB}",
             f"journal_size_limit={_LOG_BYTES}",

@@ -28,21 +28,7 @@ FOREIGN = "(another tenant's)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which rewards are read.
-
-    Attributes:
-        judge: Fingerprint of the judge that gave them.
-
-        tenant: The tenant that was served the queries; "" also selects the queries of tenants that share.
-
-        embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
-
-        last: The number of queries, the last served ones; None is all.
-
-        since: Only queries last served at this Unix second or later.
-
-        before: Only queries last served before it.
-    """
+    """Which rewards are read, in the words of `Store.rewards`."""
 
     judge: str
     tenant: str = ""
