@@ -178,11 +178,7 @@ class TestProbe:
             seen += actions(worker.round())
 
         assert store.serving().halted is None
-        assert [action for action in seen if action != "learned nothing"] == [
-            "published",
-            "halted",
-            "resumed",
-        ]
+        assert [action for action in seen if action != "learned nothing"] == ["published", "halted", "resumed"]
 
     @pytest.mark.parametrize("reason", ["incident", ""])
     def test_a_halt_by_a_person_stays(self, reason, world, store):

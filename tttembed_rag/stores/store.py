@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 
 from sqlalchemy import Connection, func, select, text
 
@@ -122,9 +121,7 @@ class Store(AbstractContextManager["Store"]):
         self.history = History(database)
         self.vectors = StoredVectors(database)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
