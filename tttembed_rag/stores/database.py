@@ -99,13 +99,7 @@ class Database:
         StoreError: The URL is neither.
     """
 
-    def __init__(
-        self,
-        url: str | URL,
-        *,
-        busy_seconds: float = 30.0,
-        idle_seconds: int = 60,
-    ) -> None:
+    def __init__(self, url: str | URL, *, busy_seconds: float = 30.0, idle_seconds: int = 60) -> None:
         self.url = checked_url(url)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"

@@ -361,13 +361,7 @@ class Store(AbstractContextManager["Store"]):
     # Forgetting
 
     def forget(
-        self,
-        *,
-        tenant: str,
-        query_id: str | None = None,
-        source: str | None = None,
-        unseen: bool = False,
-        by: str,
+        self, *, tenant: str, query_id: str | None = None, source: str | None = None, unseen: bool = False, by: str
     ) -> Forgotten:
         """Delete a query, the rewards of a source, or all of a tenant, and everything that was learned from it.
 

@@ -175,11 +175,7 @@ class Worker:
             return _by_tenant(steps)
 
     def run(
-        self,
-        *,
-        every: float = 60.0,
-        stop: Event | None = None,
-        watch: Callable[[Step], None] | None = None,
+        self, *, every: float = 60.0, stop: Event | None = None, watch: Callable[[Step], None] | None = None
     ) -> None:
         """Rounds until *stop* is set; a store that is out of order is waited for.
 

@@ -183,8 +183,7 @@ def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool)
     table, t = schema.changes, schema.tenants
     owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
     written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
-        table.c.judge == id_of(connection, schema.judges, judge),
-        table.c.tenant.in_(owners),
+        table.c.judge == id_of(connection, schema.judges, judge), table.c.tenant.in_(owners)
     )
     return int(connection.execute(written).scalar_one())
 

@@ -239,15 +239,7 @@ class Registry:
                 mark_due(connection, [owner])
 
     def _recorded(
-        self,
-        connection: Connection,
-        tenant: str,
-        owner: int,
-        number: int,
-        action: str,
-        *,
-        by: str,
-        note: str,
+        self, connection: Connection, tenant: str, owner: int, number: int, action: str, *, by: str, note: str
     ) -> Version:
         """The version that a change was about, once the audit trail tells of the change."""
         write_line(connection, by, action, f"version {number} is live{f': {note}' if note else ''}", tenant)
@@ -255,12 +247,7 @@ class Registry:
         return version_of_row(row, self._load)
 
     def _switch(
-        self,
-        action: Literal["halt", "resume"],
-        by: str,
-        tenant: str | None,
-        note: str,
-        lease: Lease | None,
+        self, action: Literal["halt", "resume"], by: str, tenant: str | None, note: str, lease: Lease | None
     ) -> bool:
         checked_name("by", by)
         if tenant is not None:
