@@ -117,14 +117,7 @@ def test_a_temperature_is_sent_and_told_apart(serve):
     ("chat", "said"),
     [
         (OpenAIChat, {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
-        (
-            AnthropicChat,
-            {
-                "content": [{"type": "text", "text": "Score: 4"}],
-                "stop_reason": "max_tokens",
-                "usage": {"input_tokens": 1, "output_tokens": 1},
-            },
-        ),
+        (AnthropicChat, anthropic(None, {"messages": [{"content": ""}]}, 0)[2] | {"stop_reason": "max_tokens"}),
     ],
 )
 def test_an_answer_that_was_cut_off_is_none(serve, chat, said):

@@ -97,7 +97,7 @@ class Row:
     """One measured cell; nDCG@10 has linear gains, the interval is a paired bootstrap over queries.
 
     `rerank_delta` is what direct rerank at this depth would gain if every query of the population were judged, and
-    `share` is `delta` over it: of the gain of a reranker, the part that is kept at no cost per query. It is None where
+    `share` is `delta` over it: of the gain of a reranker, the part that is kept without asking it. It is None where
     direct rerank gains less than `LEAST_GAIN`.
     """
 
@@ -138,13 +138,18 @@ def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     check_workload(workload)
     reranked = [collection.measure_reranked(np.arange(len(collection.raw)), plan.depth) for collection in workload]
     for seed in plan.seeds:
-        splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:
-            sizes = [len(pool) for pool, _ in splits]
-            drawn = water_fill(sizes, sum(min(rewarded, size) for size in sizes))
-            judged = [pool[rows] for (pool, _), rows in zip(splits, drawn, strict=True)]
-            held = [held for _, held in splits]
-            yield from _cell(workload, reranked, plan, seed, rewarded, judged, held)
+            yield from _cell(workload, reranked, plan, seed, rewarded, *drawn(workload, plan, seed, rewarded))
+
+
+def drawn(
+    workload: Sequence[Collection], plan: ExperimentPlan, seed: int, rewarded: int
+) -> tuple[list[IntArray], list[IntArray]]:
+    """The rows of rewarded queries and of held-out ones, of each collection, in the split of a *seed*."""
+    splits = [split(collection, seed, plan.holdout) for collection in workload]
+    sizes = [len(pool) for pool, _ in splits]
+    rows = water_fill(sizes, sum(min(rewarded, size) for size in sizes))
+    return [pool[some] for (pool, _), some in zip(splits, rows, strict=True)], [held for _, held in splits]
 
 
 def _cell(

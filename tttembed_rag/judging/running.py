@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -92,9 +93,8 @@ class Run:
 
         judge: The judge; all else is as for `judge_all`.
 
-        wary: Whether all that goes wrong is a failure of its call, not of the run: an error of any kind, and an answer
-            without any score on its scale to several documents, as a server in trouble says NaN to everything. Of
-            other answers, scores off the scale are none.
+        wary: Whether the judge is not trusted: an error of any kind is one of its calls, and a score off its scale is
+            none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
     """
 
     def __init__(
@@ -220,11 +220,10 @@ class Run:
                 raise
             raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
         if len(answer) != len(call.charge.pairs):
-            raise JudgeError(f"judge: expected {len(call.charge.pairs)} scores, got {len(answer)}")
-        if self._wary:
-            scores = _sensible(self._judge, answer)
-        else:
-            scores = [None if score is None else float(score) for score in answer]
+            raise JudgeError(f"{self._judge.fingerprint}: expected {len(call.charge.pairs)} scores, got {len(answer)}")
+        scores = (
+            _sensible(self._judge, answer) if self._wary else [None if one is None else float(one) for one in answer]
+        )
         rewards = checked_rewards(self._judge, scores).tolist()
         if not call.examines:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
@@ -285,31 +284,33 @@ class Run:
         return Verdicts(rewards, unjudged, progress, stopped, failed, broken=bool(self._stopped))
 
 
-def _sensible(judge: Judge, answer: Scores) -> Scores:
-    """The scores of an answer that are on the judge's scale; None for all others."""
+def _score(judge: Judge, call: JudgeCall) -> Scores:
+    """The judge's answers, one question after the other."""
+    return [score for query, texts in call.questions for score in judge.score(query, texts)]
+
+
+def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
+    """The scores of an answer; None where it has none, or one that is not on the scale of *judge*.
+
+    Raises:
+        JudgeError: There is no score for any of several documents, or for the only one a score off the scale.
+    """
     numbers = np.array([_number(score) for score in answer], dtype=np.float64)
-    scores = [
-        score if on_it else None for score, on_it in zip(numbers.tolist(), judge.scale.holds(numbers), strict=True)
-    ]
-    nonsense = sum(score is None and given is not None for score, given in zip(scores, answer, strict=True))
-    if scores.count(None) == len(scores) and (nonsense or len(scores) > 1):
+    held = judge.scale.holds(numbers)
+    nonsense = sum(given is not None for given, holds in zip(answer, held, strict=True) if not holds)
+    if not held.any() and (nonsense or len(answer) > 1):
         raise JudgeError(f"{judge.fingerprint}: expected scores on its scale {judge.scale}, got {answer[0]!r:.40}")
     if nonsense:
-        _log.warning("%s: %d of %d scores are off its scale %s", judge.fingerprint, nonsense, len(scores), judge.scale)
-    return scores
+        _log.warning("%s: %d of %d scores are off its scale %s", judge.fingerprint, nonsense, len(answer), judge.scale)
+    return [score if holds else None for score, holds in zip(numbers.tolist(), held, strict=True)]
 
 
-def _number(score: float | None) -> float:
+def _number(score: Any) -> float:
     """A score as a number, NaN where it is none."""
     try:
         return math.nan if score is None else float(score)
     except (TypeError, ValueError):
         return math.nan
-
-
-def _score(judge: Judge, call: JudgeCall) -> Scores:
-    """The judge's answers, one question after the other."""
-    return [score for query, texts in call.questions for score in judge.score(query, texts)]
 
 
 async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:

@@ -272,6 +272,10 @@ def keyed_digest(salt: bytes, content: bytes) -> bytes:
     return hashlib.blake2b(content, key=salt, digest_size=32).digest()
 
 
+# The ids that `TextIds` makes.
+TEXT_ID = re.compile(r"\b[0-9a-f]{32}\b")
+
+
 @dataclass(frozen=True, slots=True)
 class TextIds:
     """Makes an id of 32 characters of a text; without the *salt* it cannot be found by guessing texts."""
