@@ -368,7 +368,7 @@ def test_whoever_lost_a_lease(store, rng, stamps):
             refused[name]()
 
     assert before == (store.registry.versions(), store.registry.aliases(), store.audit.lines(), store.serving())
-    assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (None, None)
+    assert (store.leases.renew(lease, 60.0), store.leases.release(lease)) == (False, None)
 
 
 SAME = 6
