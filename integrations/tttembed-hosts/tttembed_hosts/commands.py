@@ -93,7 +93,7 @@ def annotate(
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
 @click.option(
-    "--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says.  [default: trusted]"
+    "--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says."
 )
 @click.option(
     "--every",
