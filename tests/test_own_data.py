@@ -131,6 +131,16 @@ class TestVotes:
         assert any("60 private offsets" in line and "--all lists them" in line for line in short)
         assert len(whole) > 60
 
+    def test_many_tasks_are_counted(self, here: Path) -> None:
+        """Ten have lines of their own, those that are served first; the rest is counted."""
+        rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
+        (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
+
+        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+
+        assert len(said) <= 14
+        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+
     def test_votes_of_several_tasks(self, here: Path) -> None:
         """A column names them; rows without one are of the task that the command names."""
         lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]
@@ -669,16 +679,10 @@ class TestStore:
 class TestAudit:
     """A person's labels decide whether what the judge claims is so."""
 
-    def test_from_offsets_to_a_spreadsheet_and_back(self, here: Path) -> None:
+    def test_to_a_spreadsheet_and_back(self, here: Path) -> None:
         """Pairs are drawn into a CSV; labels that agree confirm the offsets, labels that deny them withhold all."""
         write_votes(here / "votes.csv", "reward", 1, 0)
-        assert run("fit", "votes.csv", "--embed", EMBED, "--out", "plain.safetensors").exit_code == 0
-        drawn = run(
-            "audit",
-            "draw",
-            "votes.csv",
-            *("--embed", EMBED, "--offsets", "plain.safetensors", "--out", "pairs.csv", "--count", 40),
-        )
+        drawn = run("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "pairs.csv", "--count", 60)
         with (here / "pairs.csv").open(encoding="utf-8", newline="") as file:
             pairs = list(csv.DictReader(file))
         liked = {(query, text): good for query, text, good in ROWS}
@@ -696,8 +700,8 @@ class TestAudit:
             served[name] = sum(offset.served for offset in offsets.values())
             assert made.exit_code == 0, made.output
 
-        assert drawn.output == "pairs.csv: 40 pairs to label\n"
-        assert (len(pairs), {pair["label"] for pair in pairs}) == (40, {""})
+        assert drawn.output == "pairs.csv: 60 pairs to label\n"
+        assert (len(pairs), {pair["label"] for pair in pairs}) == (60, {""})
         assert served["right"] > 0
         assert served["wrong"] == 0
 

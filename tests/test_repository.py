@@ -295,6 +295,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
 @pytest.mark.parametrize(
     "part",
     [
+        "tttembed_rag/.agents/skills/adding-tttembed-to-rag/SKILL.md",
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
         "tttembed_rag/demo/tools.html.jinja",
@@ -310,7 +311,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
-    """Type markers, the demo's requests and its template are installed too."""
+    """Skills, type markers, the demo's requests and its template are installed too."""
     assert (unpacked / part).is_file()
 
 
