@@ -55,7 +55,9 @@ def test_sources_stand_side_by_side(store: Store) -> None:
     assert (store.counts().rewards, store.changes(JUDGE), store.budget(JUDGE)) == (2, 5, 2)
 
 
-@pytest.mark.parametrize(("last", "names"), [(4, {"eve 9", "eve 8", "ann 0", "bob 1"}), (3, {"eve 9", "ann 0", "bob 1"})])
+@pytest.mark.parametrize(
+    ("last", "names"), [(4, {"eve 9", "eve 8", "ann 0", "bob 1"}), (3, {"eve 9", "ann 0", "bob 1"})]
+)
 def test_who_speaks_most_takes_no_place_of_others(store: Store, last: int, names: set[str]) -> None:
     """Of the last rewarded queries each source has its share, also where many later ones are of one source."""
     for at, source in enumerate(["ann", "bob", *["eve"] * 8]):

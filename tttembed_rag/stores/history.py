@@ -182,7 +182,9 @@ class History:
             newest = newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
             number = id_of(connection, schema.judges, judge)
             if by_source:
-                newest = newest.where(q.c.id.in_(in_turns(newest.with_only_columns(q.c.last_at, q.c.id), number, limit)))
+                newest = newest.where(
+                    q.c.id.in_(in_turns(newest.with_only_columns(q.c.last_at, q.c.id), number, limit))
+                )
             newest = newest.order_by(q.c.last_at.desc(), q.c.id.desc())
             rows = connection.execute(newest.limit(limit)).all()
             shown = _candidates(connection, [row.id for row in rows], number, depth)
