@@ -61,6 +61,16 @@ class Logged:
     known: Known | None
     source: str = ""
 
+    def texts(self) -> list[str]:
+        """The documents as a list.
+
+        Raises:
+            InputError: They are one text, which would be a document for each of its characters.
+        """
+        if isinstance(self.documents, str | bytes):
+            raise InputError(f"documents: expected a list of texts, got {type(self.documents).__name__}")
+        return list(self.documents)
+
 
 class Log(ABC):
     """Where taps put what an application retrieves and scores: a `RewardLog`, a `StoreLog`, or one with a `note`.
@@ -118,14 +128,29 @@ class Log(ABC):
         """Keep one call of `observe`, which has no scores, or of `record`."""
 
 
+def checked_log(log: object) -> Log:
+    """*log* itself.
+
+    Raises:
+        InputError: It is no log.
+    """
+    if not isinstance(log, Log):
+        raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
+    return log
+
+
 def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:
     """A reward in [0, 1] for each score on *scale*, None where there is none.
 
     Raises:
-        InputError: Not one score per document.
+        InputError: Not one score per document, or one that is no number.
         RewardError: A score is off the scale.
     """
     if len(scores) != len(documents):
         raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
-    units = iter(scale.to_unit(np.array([score for score in scores if score is not None], dtype=np.float64)).tolist())
+    try:
+        given = np.array([score for score in scores if score is not None], dtype=np.float64)
+    except (TypeError, ValueError) as exc:
+        raise InputError(f"scores: expected numbers, or None where there is none ({exc})") from exc
+    units = iter(scale.to_unit(given).tolist())
     return [None if score is None else next(units) for score in scores]

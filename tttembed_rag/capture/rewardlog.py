@@ -75,8 +75,10 @@ class RewardLog(Log):
     ) -> None:
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        if not isinstance(judge, str):
+            raise InputError(f"judge: expected the fingerprint of one (see RewardLog.of), got {type(judge).__name__}")
         self.judge = judge
-        self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
+        self.scale = Scale.parse(scale)
         self.tenant, self.trusted = tenant, trusted
         self.dropped, self.dropped_rewards = 0, 0
         self._capacity = capacity
@@ -103,7 +105,7 @@ class RewardLog(Log):
 
     def note(self, call: Logged) -> None:
         """Keep one call, unless it was served to another tenant."""
-        shown = list(call.documents)
+        shown = call.texts()
         rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
         if current_tenant() == self.tenant:
             given = [{} if reward is None else {call.source: reward} for reward in rewards]

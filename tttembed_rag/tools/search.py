@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
-from tttembed_rag.errors import InputError, LeaseLost
+from tttembed_rag.errors import InputError, LeaseLost, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -96,6 +96,9 @@ class LearnedToolSearch:
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
+    def __repr__(self) -> str:
+        return f"LearnedToolSearch({len(self._index)} tools, {self._embedder.fingerprint}, {self._memory.live!r})"
+
     @property
     def names(self) -> list[str]:
         """The names of all tools."""
@@ -146,6 +149,7 @@ class LearnedToolSearch:
             among: The names that may be found; None is all.
         """
         _check(query, k)
+        check_text("task", task)
         if not query.strip() or not len(self._index):
             return []
         return self._found(query, self._vector(query), k, task, among)
@@ -194,16 +198,20 @@ class LearnedToolSearch:
 
             task: As for the search.
 
-            source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
-                source of the caller's `context`, and empty is trusted.
+            source: Who called it, such as a user or an agent, of whom none counts as more than one voice near a
+                request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
 
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
                 now.
 
         Raises:
-            InputError: There is no such tool, or the request is empty.
+            InputError: There is no such tool, the request is empty, or *succeeded* is neither True nor False.
         """
         _check(query, 1)
+        check_text("task", task)
+        check_text("source", source)
+        if succeeded not in (True, False):  # any other word would count as a success
+            raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
         index = self._index
         row = index.rows.get(tool)
         if row is None:

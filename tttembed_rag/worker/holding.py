@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 from tttembed_rag.errors import LeaseLost, StoreError
@@ -46,9 +45,7 @@ class Holding:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._left.set()
         self._thread.join(self._seconds)
         try:
@@ -79,13 +76,12 @@ class Holding:
         while not self._left.wait(self._seconds / 3):
             begun = time.monotonic()
             try:
-                lease = self._store.leases.renew(self._lease, self._seconds)
+                held = self._store.leases.renew(self._lease, self._seconds)
             except StoreError as exc:
                 _log.warning("the lease was not renewed: %s", exc)
-                lease = None if time.monotonic() - self._renewed >= self._seconds else self._lease
+                held = time.monotonic() - self._renewed < self._seconds
             else:
                 self._renewed = begun
-            if lease is None:
+            if not held:
                 self._lost.set()
                 return
-            self._lease = lease
