@@ -223,6 +223,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         task = b.collection.dataset.name
         raw = {"heldout": b.ndcg(held, 0.0), "rewarded": b.ndcg(rewarded, 0.0)}
         rows = {"heldout": held, "rewarded": rewarded}
+        others = np.setdiff1d(np.arange(len(b.similarities)), rewarded)
         changes = {
             population: {
                 rule: b.under(offsets, rows[population]) - raw[population]
@@ -250,7 +251,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             },
             "published": {rule: found.verdict == "published" for rule, found in evidence.items()},
             "own": own.served,
-            "judged change": {rule: _judged_change(b, held, cell, fitted[rule]) for rule in GATED},
+            "judged change": {rule: _judged_change(b, others, cell, fitted[rule]) for rule in GATED},
             "interval": {rule: found.interval for rule, found in evidence.items()},
             "code": {rule: found.code for rule, found in evidence.items()},
             "reason": {rule: found.reason for rule, found in evidence.items()},

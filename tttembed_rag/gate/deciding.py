@@ -285,8 +285,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     if voucher == "nobody":
         return _withheld(evidence, MEANS, _unbelieved(case) + said)
     if fall.mean <= 0:
-        against = fall.above(LEVEL) < 0
-        return replace(_withheld(evidence, FALLS, "they are ranked no better" + said), against=against)
+        return replace(_withheld(evidence, FALLS, "they are ranked no better" + said), against=proposal.harmed)
     if not believed and fall.below(LEVEL) <= 0:
         needed = _needed(n, fall)
         return replace(_withheld(evidence, FALLS, "the improvement is within its error" + said), needed=needed)

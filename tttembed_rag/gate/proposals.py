@@ -12,7 +12,7 @@ from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.scopes import local_offset, scope_weights, shared_offset, solve_shared
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import LOOSER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -46,6 +46,8 @@ class Proposal:
 
         falls: (n,) by how many nats the loss of each query falls below that of what is served without it.
 
+        before: (n,) by how many nats what is served without it lets that loss fall.
+
         learn: Learns the offset, on the evidence given.
 
         groups: (n,) what is one observation: a question, or a family of tasks.
@@ -59,6 +61,7 @@ class Proposal:
     case: Case
     held_out: Float64
     falls: Float64
+    before: Float64
     learn: Callable[[Evidence], Offset]
     groups: IntArray
     weights: Float64
@@ -71,7 +74,15 @@ class Proposal:
 
     def fall(self, expected: float) -> Gain:
         """The fall of the loss, with one pseudo-observation of what is *expected*."""
-        return Gain.of(self.falls, self.weights, self.groups, typical=TYPICAL_FALL, expected=expected, most=self._most)
+        return self._gain(self.falls, expected)
+
+    @property
+    def harmed(self) -> bool:
+        """Whether what is served without it does harm for sure."""
+        return self._gain(self.before, 0.0).above(LEVEL) < 0
+
+    def _gain(self, falls: Float64, expected: float) -> Gain:
+        return Gain.of(falls, self.weights, self.groups, typical=TYPICAL_FALL, expected=expected, most=self._most)
 
     @property
     def change(self) -> Gain:
@@ -89,28 +100,31 @@ def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
     optima, solution = case.optima
     targets = case.trust * optima
     none = np.zeros(case.rewards.width, targets.dtype)
+    name = "a local offset around the global one" if prior else "a local offset"
     prior = prior or Prior(none, none)
     weights = case.voices * case.usable
     regression = Local.of(
         case.widened, targets - prior.held_out, case.recipe.kappa, weights=weights, groups=case.groups
     )
-    before = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
-    held_out = before + regression.held_out(case.fold)
-    falls = case.falls(held_out) - case.falls(before)
+    without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
+    before = case.falls(without)
+    held_out = without + regression.held_out(case.fold)
+    falls = case.falls(held_out) - before
 
     def learn(evidence: Evidence) -> Offset:
         used = solution.only(case.usable > 0)
         around = replace(regression, targets=targets - prior.served)
         return local_offset(around, task, case.questions, used, case.recipe, evidence, prior.served)
 
-    return Proposal("a local offset", case, held_out, falls, learn, case.groups, case.voices)
+    return Proposal(name, case, held_out, falls, before, learn, case.groups, case.voices)
 
 
 def propose_constant(case: Case, task: str | None) -> Proposal:
     """One offset for all queries of *case*: that of a *task*, or (None) the global one."""
     name = "a global offset" if task is None else "one offset for all queries"
     held_out = _held_out(case, case.fold)
-    return Proposal(name, case, held_out, case.falls(held_out), _learner(case, task), case.groups, case.voices)
+    falls = case.falls(held_out)
+    return Proposal(name, case, held_out, falls, np.zeros_like(falls), _learner(case, task), case.groups, case.voices)
 
 
 def propose_for_unseen_tasks(case: Case) -> Proposal:
@@ -119,9 +133,8 @@ def propose_for_unseen_tasks(case: Case) -> Proposal:
     held_out = _held_out(case, families % (int(case.fold.max()) + 1))
     weights = scope_weights(case.rewards)  # every task weighs the same, whatever its size
     falls = case.falls(held_out)
-    return Proposal(
-        "a global offset on unseen tasks", case, held_out, falls, _learner(case, None), families, weights, "tasks"
-    )
+    name, learn = "a global offset on unseen tasks", _learner(case, None)
+    return Proposal(name, case, held_out, falls, np.zeros_like(falls), learn, families, weights, "tasks")
 
 
 def task_families(case: Case) -> IntArray:
