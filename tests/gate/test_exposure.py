@@ -81,13 +81,12 @@ class TestExposure:
 class TestGate:
     """What the gate does about documents that sources move."""
 
-    @pytest.mark.parametrize("scope", ["task", "auto"])
-    def test_what_sources_say_of_an_overrated_document_is_not_heard(self, scope, tmp_path):
+    def test_what_sources_say_of_an_overrated_document_is_not_heard(self, tmp_path):
         """It is named with its code, in the file too; what is served does not lift it; all others gain."""
         rewards = crowd()
         name = str(rewards.doc_ids[rewards.candidates[7]])
-        found = fit(voted(overrated(rewards, name)), scope=scope)
-        shared = next(offset for offset in found.values() if offset.served)
+        found = fit(voted(overrated(rewards, name)), scope="task")
+        shared = found["task:default"]
         vector = rewards.doc_vectors[rewards.doc_ids.tolist().index(name)]
         found.save(tmp_path / "offsets.safetensors")
 
@@ -130,9 +129,9 @@ class TestGate:
         assert rewards.doc_ids[row] in names
 
     def test_clean_votes_name_no_document(self):
-        """Users who say what they want are not suspected."""
+        """Users who say what they want are not suspected where they want different things."""
         for seed in range(4):
-            for offset in fit(voted(crowd(seed=seed))).values():
+            for offset in fit(voted(crowd(shift=0.2, seed=seed))).values():
                 assert offset.evidence.withheld == ()
 
     def test_accounts_do_not_lift_a_document(self):

@@ -101,7 +101,7 @@ class TestGate:
 
     def test_many_sources_are_believed_like_a_judge(self, planted):
         """A task that many users reward gets its offset; the evidence counts them."""
-        rewards = planted(40, strength=0.9)
+        rewards = planted(40, strength=0.5)
         found = fit(of_sources(rewards, [f"user {i}" for i in range(40)]), scope="task")["task:default"]
 
         assert (found.evidence.verdict, found.evidence.sources) == ("published", 40)

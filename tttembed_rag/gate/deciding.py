@@ -219,14 +219,15 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         evidence = _verdict(proposal)
         if evidence.verdict != "published" or not sources:
             break
-        if not (moved := exposure.moved(case.rewards, case.voices, proposal.held_out)):
+        moved = exposure.moved(case.rewards, case.voices, proposal.held_out)
+        if not (more := [one for one in moved if one not in withheld]):
             break
-        withheld += moved
-        evidence = _withheld(evidence, EXPOSED)
+        withheld += more
+        evidence = _withheld(evidence, EXPOSED, "; " + EXPOSED.answer)
         if (rest := exposure.without(withheld)) is None:
             break
         case = replace(case, given=rest)
-    names = tuple(exposure.names[one] for one in dict.fromkeys(withheld))
+    names = tuple(exposure.names[one] for one in withheld)
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
     return proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
 
@@ -295,9 +296,8 @@ def _verdict(proposal: Proposal) -> Evidence:
     return replace(evidence, reason=evidence.reason + told + said)
 
 
-def _withheld(evidence: Evidence, question: Question, found: str = "") -> Evidence:
-    reason = evidence.reason + (found or question.answer)
-    return replace(evidence, verdict="abstained", reason=reason, code=question.code)
+def _withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
+    return replace(evidence, verdict="abstained", reason=evidence.reason + found, code=question.code)
 
 
 def _needed(n: int, fall: Gain) -> int | None:
