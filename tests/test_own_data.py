@@ -122,7 +122,7 @@ class TestVotes:
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        command = ("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+        command = ("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "query")
 
         short, whole = run(*command).output.splitlines(), run(*command, "--all").output.splitlines()
 
@@ -290,9 +290,9 @@ class TestMeasured:
         assert "auto helps queries that nobody judged" in result.output
         assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
 
-    @pytest.mark.parametrize(("sources", "published"), [(1, False), (20, True)])
-    def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, published: bool) -> None:
-        """What one source alone said is not published, neither by `fit` nor by `eval`; of twenty it is."""
+    @pytest.mark.parametrize(("sources", "voices"), [(1, range(1, 4)), (20, range(20, 60))])
+    def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, voices: range) -> None:
+        """What one source alone said counts as a few queries, both by `fit` and by `eval`; of twenty as many."""
         rows = [
             f"{query},{text},{1 if liked else -1},u{TOPICS.index(query.split()[2]) % sources}"
             for query, text, liked in ROWS
@@ -305,9 +305,8 @@ class TestMeasured:
         task = Offsets.load("o.safetensors")["task:default"]
         measured = [row for row in json.loads(Path("o").read_text()) if row["scope"] == "task"]
 
-        assert task.served is published
-        assert {row["published"] for row in measured} == {published}
-        assert published or all("TTT-G11" in row["reason"] for row in measured)
+        assert (task.evidence.sources, task.n in voices) == (sources, True)
+        assert {row["published"] for row in measured} == {task.served}
 
     def test_several_files_are_several_tasks(self, here: Path) -> None:
         """Rows and lines that name no task are of one that is called like their file."""
@@ -490,7 +489,7 @@ class TestLog:
         assert judged.exit_code == learned.exit_code == 0, judged.output + learned.output
         assert (folder / "vectors" / "mine.npz").is_file()
         offsets = Offsets.load(here / "o.safetensors")
-        assert offsets["task:docs"].n == len(queries)
+        assert offsets["local:docs"].n == len(queries)
         assert offsets.settings["embedder"] == FakeEmbedder().fingerprint
         assert refused.exit_code == 2
         assert "--embed: expected a folder, got" in refused.output

@@ -14,7 +14,7 @@ from tttembed_rag.gate.voices import heard
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
-    """Rewards by a judge that is right, and the label of each pair; queries are asked a *shift* beside what is meant."""
+    """Rewards by a judge that is right, and the label of each pair; queries are asked *shift* beside what is meant."""
     rng = np.random.default_rng(seed)
     docs = rng.standard_normal((documents, width))
     meant = docs[rng.integers(documents, size=n)] + 0.5 * rng.standard_normal((n, width))

@@ -239,7 +239,7 @@ def _refused(case: Case) -> Evidence | None:
         several = case.rewards.depths.max() > 1
         found = "every candidate of a query has the same reward" if several else "one candidate of each was judged"
     elif case.signal.contradicts:
-        question, against = MEANS, True
+        question, against = MEANS, not case.named.any()  # no vote takes away what is served
         found = "the rewards contradict the retriever's order, as an inverted judge's do"
     elif case.questions < 2 and case.voucher != "its declaration":
         found = "one rewarded query cannot be held out from itself"

@@ -67,11 +67,17 @@ class Exposure:
         return np.asarray(change / voices[rows].sum())
 
     def moved(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> list[int]:
-        """Documents that sources rewarded and that enter or leave too many lists: see `changes`."""
+        """Documents that sources rewarded for several questions, and that enter or leave too many lists: see `changes`.
+
+        One that they rewarded for fewer is moved by what is said of others, as where all users share a habit.
+        """
         most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
-        voted = np.unique(self.document[np.repeat(self.rewards.sources != "", self.rewards.depths)])
-        change = self.changes(rewards, voices, offsets)[voted]
-        return list(voted[np.abs(change) > most].tolist())
+        named = np.repeat(self.rewards.sources != "", self.rewards.depths)
+        question = np.repeat(self.rewards.near_queries, self.rewards.depths)
+        asked = np.unique(np.stack([self.document[named], question[named]]), axis=1)[0]
+        several = np.bincount(asked, minlength=len(self.pool)) > MOST_MOVED_QUERIES
+        change = np.abs(self.changes(rewards, voices, offsets))
+        return list(np.flatnonzero(several & (change > most)).tolist())
 
     def without(self, documents: Iterable[int]) -> Rewards | None:
         """The rewards less what sources say of some *documents*; None where nothing else was judged."""

@@ -104,7 +104,7 @@ COMPARE = Question(
     "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the retriever's order "
     f"has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}; and where nobody vouches for the judge there are two rewarded "
     f"queries, of which those within cosine {NEAR:g} of each other count as one.",
-    "{found}",
+    "there is nothing to compare",
     "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by places "
     "or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or success 0. For "
     "calls of tools `LearnedToolSearch` compares with what the search listed: see [tools](../tools.md).",
@@ -117,7 +117,7 @@ MEANS = Question(
     f"the rewards agree with the retriever more than chance would (p < {BELIEVED_LEVEL:g}; {STRICT_LEVEL:g} where next "
     f"to no document was judged twice), and more than {VARIES:.0%} of the variance of rewards lies within documents. "
     f"Rewards that contradict the retriever (p < {LEVEL:g}) are refused whoever vouches.",
-    "{found}",
+    "nobody vouches for the rewards, or they contradict the retriever",
     "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates that "
     "were not judged are left out and not zero, and that the judge sees the query. Of clicks, leave the column "
     "`position` out where all documents are seen at once. Judge more queries.",
@@ -129,7 +129,7 @@ FALLS = Question(
     "somebody vouches for the judge, the fall that is to be expected is above zero: the mean of the falls and of one "
     f"more observation of {EXPECTED_FALL:g} nats. Where only the data do, its lower bound at one-sided level {LEVEL:g} "
     "(Student's t) is above zero. A task beside a global offset must lower the loss below that one's.",
-    "{found}",
+    "held-out queries are not ranked better, or not surely",
     "Judge about as many more queries as the evidence says; different queries of the task may want different things.",
 )
 EXPOSED = Question(
