@@ -53,10 +53,11 @@ check: .venv/hosts
 	$(BIN)/mypy $(HOSTS)/tttembed_hosts
 	cd integrations/tttembed-haystack/src && ../../../$(BIN)/mypy --namespace-packages --explicit-package-bases haystack_integrations
 
-# The site needs nothing of the package; the folder of its pages holds two files that are none.
+# The site needs nothing of the package; the folder of its pages holds three files that are none.
 docs: build/docs
 	build/docs/bin/zensical build --clean --strict
-	rm build/site/generate.py build/site/requirements.txt
+	rm build/site/generate.py build/site/llms.py build/site/requirements.txt
+	build/docs/bin/python docs/llms.py build/site
 
 build/docs: docs/requirements.txt constraints.txt
 	$(PYTHON) -m venv $@

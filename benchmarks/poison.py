@@ -245,22 +245,21 @@ def audit(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict
         plain, rows = fit(rewards), ground.pool[:count]
         base = ground.bench.ndcg(rows, 0.0)
         unaudited = float((ground.bench.under(plain, rows) - base).mean())
-        for draw in range(3):
-            labels = {pair: of_pair[pair] for pair in audit_sample(rewards, plain, 100, seed=draw)}
-            found = fit(rewards, audit=labels) if labels else plain
-            audited = float((ground.bench.under(found, rows) - base).mean())
-            yield {
-                "judge": judge,
-                "collection": name,
-                "rewarded": count,
-                "labels": len(labels),
-                "change unaudited": ground.change(plain),
-                "change": ground.change(found),
-                "rewarded unaudited": unaudited,
-                "rewarded audited": audited,
-                "harmed unaudited": unaudited < -0.01,
-                "harmed": audited < -0.01,
-            }
+        labels = {pair: of_pair[pair] for pair in audit_sample(rewards, 100)}
+        found = fit(rewards, audit=labels)
+        audited = float((ground.bench.under(found, rows) - base).mean())
+        yield {
+            "judge": judge,
+            "collection": name,
+            "rewarded": count,
+            "labels": len(labels),
+            "change unaudited": ground.change(plain),
+            "change": ground.change(found),
+            "rewarded unaudited": unaudited,
+            "rewarded audited": audited,
+            "harmed unaudited": unaudited < -0.01,
+            "harmed": audited < -0.01,
+        }
 
 
 def _standard(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Writes the pages that follow from the code: the verdicts, the gate, the command line, the store, and llms.txt.
+"""Writes the pages that follow from the code: the verdicts, the gate, the command line, and the store.
 
 `python docs/generate.py` writes them; a test compares what is there with what it would write.
 """
@@ -24,7 +24,6 @@ HERE = Path(__file__).parent
 ANSWERS = (*thresholds.QUESTIONS, thresholds.UNSOLVED)
 # What the docstring of a package says whose names may change.
 PRIVATE = "Private: may change without notice."
-SITE = "Verdicts of a reranker or judge, kept as small vectors that turn query vectors; published only on evidence."
 
 
 def pages() -> dict[str, str]:
@@ -36,7 +35,6 @@ def pages() -> dict[str, str]:
     written["reference/api.md"] = api()
     written["reference/cli.md"] = command_line()
     written["reference/schema.md"] = tables()
-    written["llms.txt"] = listing({**written})
     return written
 
 
@@ -229,15 +227,6 @@ def comments(source: str) -> dict[tuple[str, str], str]:
             said[table, column] = " ".join(above)
         above = []
     return said
-
-
-def listing(written: dict[str, str]) -> str:
-    """The pages with their titles, for language models."""
-    there = {str(path.relative_to(HERE)): path.read_text(encoding="utf-8") for path in HERE.rglob("*.md")}
-    lines = [f"# tttembed-rag\n\n> {SITE}\n"]
-    for name, text in sorted((there | written).items()):
-        lines.append(f"- [{text.partition(chr(10))[0].removeprefix('# ')}]({name})")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def service(*, real: bool) -> Iterator[str | None]:
 
 def learn(url: str | None) -> None:
     """Search, judge, learn, search again."""
-    embedder = GeminiEmbedder.connect(EMBEDDER, dimensions=256, base_url=url)
-    gemini = Gemini.connect(JUDGE, base_url=url)
+    embedder = GeminiEmbedder(EMBEDDER, dimensions=256, url=url)
+    gemini = Gemini(JUDGE, url=url)
     judge = RubricJudge(gemini, model=gemini.name, settings=gemini.settings, instruction=INSTRUCTION)
     documents, asked, unseen = (embedder.embed_documents(PASSAGES), *map(embedder.embed_queries, (ASKED, UNSEEN)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +19,10 @@ from click.testing import CliRunner, Result
 
 import tttembed_rag
 from tttembed_rag import Evidence, Offset, Offsets
-from tttembed_rag.cli import main, measuring
+from tttembed_rag.cli import main
 from tttembed_rag.demo import tools
 from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.evaluate.summary import conclusions
 from tttembed_rag.offsets import KernelMap
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -246,14 +248,20 @@ def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     assert expected == [line[1:-7] for line in lines]
 
 
+def test_the_table_counts_the_queries_that_were_rewarded(folder: Path) -> None:
+    """Of thirty queries, nine held out, 21 are rewarded at most, however many are asked for."""
+    said = tttembed("eval", folder, *SMALL, "--scopes", "auto", "--rewarded", "4,500").stdout
+
+    assert {line[2] for line in table_of(said)} == {"4", "21"}
+    assert "small: with 21 judged queries, auto" in said
+
+
 def test_the_table_ends_with_a_sentence(folder: Path) -> None:
     """Below it stands what the columns mean, and what `auto` did to queries that nobody judged."""
     *_, conclusion = tttembed("eval", folder, *SMALL).stdout.splitlines()
 
-    assert (
-        conclusion
-        == "small: with 4 judged queries, auto serves nothing: the evidence is too weak, and nothing changes."
-    )
+    said = r"small: with 4 judged queries, auto serves nothing, and nothing changes \(TTT-G\d\d(, TTT-G\d\d)*\)\."
+    assert re.fullmatch(said, conclusion)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +271,9 @@ def test_the_sentence_says_what_is_certain(low: float, high: float, word: str) -
     """Whether the interval lies above zero, holds it, or lies below it; of the most judged queries."""
     row = {"ci_low": low, "delta": (low + high) / 2, "ci_high": high, "published": True, "rerank_delta": 0.1}
     row |= {"raw_ndcg10": 0.5, "ndcg10": 0.5 + (low + high) / 2, "harmed_fraction": 0.1}
-    cells = {("wings", "heldout", rewarded, "auto"): [row] for rewarded in (16, 64)}
+    cells = {("wings", "heldout", asked, "auto"): [row | {"rewarded_queries": asked}] for asked in (16, 64)}
 
-    (line,) = measuring._conclusions(cells)
+    (line,) = conclusions(cells)
 
     assert line.startswith(f"wings: with 64 judged queries, auto {word} queries that nobody judged: ")
     assert line.endswith(f"], {(low + high) / 2 / 0.1:.0%} of what direct rerank of these queries would gain.")

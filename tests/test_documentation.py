@@ -11,6 +11,8 @@ import json
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from itertools import takewhile
@@ -29,13 +31,16 @@ from tttembed_rag.demo import tools as tools_demo
 from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
+from tttembed_rag.tools import cards_of
 from tttembed_rag.tools.learning import CONTRADICTED
 
 REPO = Path(__file__).resolve().parents[1]
 generated = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "generate.py")))
+for_models = SimpleNamespace(**runpy.run_path(str(REPO / "docs" / "llms.py")))
 README = REPO / "README.md"
 DATA = REPO.parent / "shared" / "data"
-PAGES = [README, *sorted((REPO / "docs").rglob("*.md"))]
+SKILLS = REPO / "tttembed_rag" / ".agents" / "skills"
+PAGES = [README, *sorted((REPO / "docs").rglob("*.md")), *sorted(SKILLS.rglob("*.md"))]
 NAMES = [str(page.relative_to(REPO)) for page in PAGES]
 # What the blocks of a page import and `make test` does not install; `make test-hosts` does, and runs that page.
 HOSTED = {"tools.md": "mcp"}
@@ -173,6 +178,24 @@ def test_first_examples_show_a_difference(
     printed = capsys.readouterr().out.splitlines()
     assert (printed[0], printed[-1]) == ("manual on taxes", "guide with examples on taxes")
     assert "It prints `manual on taxes`, then `guide with examples on taxes`" in TEXT
+
+
+def test_no_telemetry_is_sent(tmp_path: Path) -> None:
+    """The README's example opens no connection and looks up no host, as README, SECURITY and the pages promise."""
+    (code,) = (code for _, language, code in blocks(TEXT) if language == "python")
+    watch = (
+        "import sys\n"
+        "def refuse(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto'):\n"
+        "        raise RuntimeError(f'{event} {arguments[1:]}')\n"
+        "sys.addaudithook(refuse)\n"
+    )
+    command = [sys.executable, "-c", watch + code]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("README.md", "SECURITY.md", "docs/reference/versions.md"):
+        assert "No telemetry is sent to anybody" in (REPO / name).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -345,5 +368,26 @@ def test_every_page_is_in_the_site() -> None:
     site = tomllib.loads((REPO / "zensical.toml").read_text(encoding="utf-8"))
     named = set(re.findall(r"[\w/.-]+\.md", json.dumps(site["project"]["nav"])))
 
-    shown = {name.removeprefix("docs/") for name in NAMES if not name.startswith("docs/verdicts/TTT-")}
-    assert shown - {"README.md"} == named
+    pages = {name.removeprefix("docs/") for name in NAMES if name.startswith("docs/") and "/TTT-" not in name}
+    assert pages == named
+
+
+def test_models_are_given_a_line_a_page_and_all_pages() -> None:
+    """llms.txt says what each page of the site answers, and what `make docs` adds has their whole text."""
+    assert for_models.listing() == (REPO / "docs" / "llms.txt").read_text(encoding="utf-8")
+    assert len(list(for_models.whole())) == len([name for name in NAMES if name.startswith("docs/")])
+
+
+def test_skills_are_found_by_their_names() -> None:
+    """A skill stands in a folder of its name, where tools look for it in an installed package, and says when to use it.
+
+    Our own reader of skills takes them; a name has at most 64 letters and a description 1,024, by the format.
+    """
+    cards = {card.name: card.text for card in cards_of(SKILLS)}
+
+    assert sorted(cards) == sorted(folder.name for folder in SKILLS.iterdir())
+    assert [name for name in cards if not re.fullmatch(r"[a-z0-9-]{1,64}", name)] == []
+    for name, text in cards.items():
+        said = text.removeprefix(f"{name}: ")
+        assert 0 < len(said) <= 1024
+        assert "Use it when" in said

@@ -466,9 +466,7 @@ def gemini(serve, monkeypatch):
 
     def start(model, answer=by_length, **options):
         server = serve(answer)
-        embedder = GeminiEmbedder.connect(
-            model, base_url=server.url, patience=Patience(attempts=3, first_wait=0.01), **options
-        )
+        embedder = GeminiEmbedder(model, url=server.url, patience=Patience(attempts=3, first_wait=0.01), **options)
         return embedder, server
 
     return start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -290,6 +291,44 @@ class TestMeasured:
         assert "auto helps queries that nobody judged" in result.output
         assert "Labels of votes.csv: a document is relevant to a query where its reward" in result.output
 
+    def test_a_page_shows_what_the_last_line_says(self, here: Path) -> None:
+        """The same means, and the queries one by one: each once, with its lists, by name and not by digest."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        options = ("--rewarded", "8,54", "--holdout", "0.1", "--seeds", "0,1", "--scopes", "auto", "--json", "o")
+        said = run("eval", "votes.csv", "--embed", EMBED, *options, "--html", "page.html")
+        page = Path("page.html").read_text(encoding="utf-8")
+        rows = [row for row in json.loads(Path("o").read_text()) if (row["scope"], row["rewarded"]) == ("auto", 54)]
+        low, delta, high, after = (
+            np.mean([row[name] for row in rows if row["population"] == "heldout"])
+            for name in ("ci_low", "delta", "ci_high", "ndcg10")
+        )
+        shown = re.findall(r"<summary><span.*?</span> (.*?)</summary>", page)
+
+        assert said.output.splitlines()[-1] == "Report: page.html"
+        assert f"helps queries that nobody judged: {delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]" in page
+        assert f"to {after:.3f} ({delta:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}])" in page
+        assert len(shown) == len(set(shown)) > 3
+        assert set(shown) <= {query for query, _, _ in ROWS}
+        assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []
+
+    @pytest.mark.parametrize(
+        ("options", "reason"),
+        [
+            (("--scopes", "task", "--html", "p"), "--html: expected auto among --scopes, got task"),
+            (("--html", "none/p"), "none/p: expected a file in an existing folder"),
+        ],
+    )
+    def test_a_page_that_cannot_be_is_refused_before_the_work(
+        self, here: Path, options: tuple[str, ...], reason: str
+    ) -> None:
+        """In one line; nothing is embedded."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+
+        said = run("eval", "votes.csv", "--embed", "python:mine:none", *options)
+
+        assert said.exit_code == 2
+        assert said.output.splitlines()[-1] == f"Error: {reason}"
+
     @pytest.mark.parametrize(("sources", "voices"), [(1, range(1, 4)), (20, range(20, 60))])
     def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, voices: range) -> None:
         """What one source alone said counts as a few queries, both by `fit` and by `eval`; of twenty as many."""
@@ -535,6 +574,34 @@ class TestStore:
         assert live.embedder == "fake"
         assert finds_official_pages(live.offsets, "docs") > 0.3
 
+    @pytest.mark.parametrize("name", ["votes.csv", "votes.jsonl"])
+    def test_votes_are_rewards_that_a_worker_learns_from(self, here: Path, name: str) -> None:
+        """A file as `fit` takes it, by users: their votes are published from, and each is one voice."""
+        write_votes(here / name, "thumb", 1, -1)
+        imported = run("store", "import", name, "--store", "sqlite:///t.db", "--embed", EMBED)
+        worked = run("worker", "sqlite:///t.db", "--once")
+
+        assert imported.output == f"60 queries with {len(ROWS)} votes of {name}\n"
+        assert worked.exit_code == 0, worked.output
+        with open_store("sqlite:///t.db") as store:
+            live = store.serving().version
+            assert store.counts().rewards == len(ROWS)
+        assert live is not None, worked.output
+        assert finds_official_pages(live.offsets) > 0.3
+
+    def test_votes_of_a_store_keep_their_sources_and_tasks(self, here: Path) -> None:
+        """Two users say different things of a pair; a later file adds to what was said before."""
+        for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):
+            (here / name).write_text(f"query,text,rating,source,task\n{row}\n", encoding="utf-8")
+            options = ("--scale", "rubric:1,5", "--store", "sqlite:///t.db", "--embed", EMBED)
+            assert run("store", "import", name, *options).exit_code == 0
+
+        with open_store("sqlite:///t.db") as store:
+            rewards = store.rewards("votes")
+
+        assert (rewards.sources.tolist(), set(rewards.tasks.tolist())) == (["ann", "bob"], {"docs"})
+        assert sorted(rewards.values.tolist()) == [0.0, 0.25, 1.0]
+
     def test_a_new_embedding_model_learns_from_what_was_judged(self, here: Path) -> None:
         """Texts are embedded anew beside the old vectors, and rewards that were paid teach the new model."""
         write_log(here / "log.jsonl")
@@ -601,16 +668,10 @@ class TestStore:
 class TestAudit:
     """A person's labels decide whether what the judge claims is so."""
 
-    def test_from_offsets_to_a_spreadsheet_and_back(self, here: Path) -> None:
+    def test_to_a_spreadsheet_and_back(self, here: Path) -> None:
         """Pairs are drawn into a CSV; labels that agree confirm the offsets, labels that deny them withhold all."""
         write_votes(here / "votes.csv", "reward", 1, 0)
-        assert run("fit", "votes.csv", "--embed", EMBED, "--out", "plain.safetensors").exit_code == 0
-        drawn = run(
-            "audit",
-            "draw",
-            "votes.csv",
-            *("--embed", EMBED, "--offsets", "plain.safetensors", "--out", "pairs.csv", "--count", 40),
-        )
+        drawn = run("audit", "draw", "votes.csv", "--embed", EMBED, "--out", "pairs.csv", "--count", 60)
         with (here / "pairs.csv").open(encoding="utf-8", newline="") as file:
             pairs = list(csv.DictReader(file))
         liked = {(query, text): good for query, text, good in ROWS}
@@ -628,8 +689,8 @@ class TestAudit:
             served[name] = sum(offset.served for offset in offsets.values())
             assert made.exit_code == 0, made.output
 
-        assert drawn.output == "pairs.csv: 40 pairs to label\n"
-        assert (len(pairs), {pair["label"] for pair in pairs}) == (40, {""})
+        assert drawn.output == "pairs.csv: 60 pairs to label\n"
+        assert (len(pairs), {pair["label"] for pair in pairs}) == (60, {""})
         assert served["right"] > 0
         assert served["wrong"] == 0
 

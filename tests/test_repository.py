@@ -295,6 +295,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
 @pytest.mark.parametrize(
     "part",
     [
+        "tttembed_rag/.agents/skills/adding-tttembed-to-rag/SKILL.md",
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
         "tttembed_rag/demo/tools.html.jinja",
@@ -310,7 +311,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
-    """Type markers, the demo's requests and its template are installed too."""
+    """Skills, type markers, the demo's requests and its template are installed too."""
     assert (unpacked / part).is_file()
 
 
@@ -425,6 +426,26 @@ def test_no_file_names_a_package_index() -> None:
     naming = [str(file.relative_to(REPO)) for file in tracked_files() if index.search(file.read_bytes())]
 
     assert naming == []
+
+
+def test_contributors_are_told_where_a_release_fills_in_the_address() -> None:
+    """CONTRIBUTING lists the files in which a placeholder stands for the repository; one test names it, too."""
+    placeholder = b"repository." + b"invalid"
+    naming = [str(file.relative_to(REPO)) for file in tracked_files() if placeholder in file.read_bytes()]
+    listed = re.findall(r"^    (\S+)$", (REPO / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sorted(naming) == sorted(["CONTRIBUTING.md", *(name for name in listed if (REPO / name).is_file())])
+
+
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS[1:], ids=lambda path: path.name)
+def test_distributions_say_the_same_of_themselves(distribution: Path) -> None:
+    """Addresses, classifiers and the oldest Python are those of the package."""
+    said = [
+        {name: table[name] for name in ("classifiers", "requires-python", "urls", "license")}
+        for table in (project(REPO), project(distribution))
+    ]
+
+    assert said[0] == said[1]
 
 
 def documented_targets() -> list[tuple[str, str]]:

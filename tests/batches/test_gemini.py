@@ -144,7 +144,7 @@ def worker(gemini, store):
     def make(settling=600.0):
         patience = Patience(attempts=2, first_wait=0.001)
         lines, judge = open_batch_service(spec).judge, open_judge(spec)
-        chat = Gemini.connect("tiny", base_url=gemini.url, patience=patience)
+        chat = Gemini("tiny", url=gemini.url, patience=patience)
         service = GeminiBatches(lines, chat, settling=settling)
         return Worker(store, judge, batches=service, price=Price(input=2.0, output=12.0), min_new=100_000)
 
@@ -256,7 +256,7 @@ def test_a_redirect_does_not_get_the_key(serve, monkeypatch):
     other = serve(lambda *_: (200, {}, {}))
     server = serve(lambda *_: (307, {"location": other.url.replace("127.0.0.1", "localhost")}, {}))
     with pytest.raises(JudgeError, match="tiny: expected an answer, got 307"):
-        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=1))("hello")
+        Gemini("tiny", url=server.url, patience=Patience(attempts=1))("hello")
 
     assert server.asked[0][1]["x-goog-api-key"] == "s3cret"
     assert other.asked == []
@@ -265,8 +265,8 @@ def test_a_redirect_does_not_get_the_key(serve, monkeypatch):
 def test_the_key_is_not_sent_in_the_clear(monkeypatch):
     """As for every other service."""
     monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
-    with pytest.raises(InputError, match=r"^url: expected https where a key is sent, got http://example\.com$"):
-        Gemini.connect("tiny", base_url="http://example.com/v1?token=t")
+    with pytest.raises(InputError, match=r"^url: expected https where a key is sent, got 'http://example\.com/v1'$"):
+        Gemini("tiny", url="http://example.com/v1?token=t")
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_another_answer_of_a_model_is_an_error(serve, monkeypatch, said):
     monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
     server = serve(lambda *_: (200, {}, said))
     with pytest.raises(JudgeError, match="tiny: expected an answer of Gemini, got "):
-        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=1))("hello")
+        Gemini("tiny", url=server.url, patience=Patience(attempts=1))("hello")
 
 
 @pytest.mark.parametrize("error", ["boom", {"code": 429, "message": "m", "details": 5}])
@@ -286,6 +286,6 @@ def test_an_error_of_another_shape_is_asked_again(serve, monkeypatch, error):
     monkeypatch.setenv("GEMINI_API_KEY", "s3cret")
     server = serve(lambda *_: (429, {}, {"error": error}))
     with pytest.raises(JudgeError, match="tiny: expected an answer, got 429"):
-        Gemini.connect("tiny", base_url=server.url, patience=Patience(attempts=2, first_wait=0.001))("hello")
+        Gemini("tiny", url=server.url, patience=Patience(attempts=2, first_wait=0.001))("hello")
 
     assert len(server.asked) == 2

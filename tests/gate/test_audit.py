@@ -1,5 +1,6 @@
 """The audit: trusted labels correct what a judge claims."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,8 @@ from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
 from tttembed_rag.fitting.scopes import of_task
-from tttembed_rag.gate.audit import audit_sample, audited, confirmed_order
-from tttembed_rag.gate.thresholds import AUDITED, FALLS
+from tttembed_rag.gate.audit import PAIRS, audit_sample, audited, confirmed_order
+from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDITED, FALLS
 from tttembed_rag.gate.voices import heard
 
 
@@ -37,12 +38,26 @@ def some(labels, pairs):
     return {pair: labels[pair] for pair in pairs}
 
 
+def redrawn(rewards, labels, seed):
+    """The same under other query ids, of which the hash draws other pairs."""
+    names = {name: f"{seed} {name}" for name in rewards.query_ids.tolist()}
+    mine = replace(rewards, query_ids=np.array(list(names.values())))
+    return mine, {(names[query], document): label for (query, document), label in labels.items()}
+
+
+def half_wrong(rewards):
+    """A judge of yes and no that is wrong of three documents in ten."""
+    rng = np.random.default_rng(2)
+    good = rewards.values > np.quantile(rewards.values, 0.8)
+    return good, replace(rewards, values=np.where(rng.random(rewards.budget) < 0.3, 1.0 - good, good))
+
+
 class TestAudited:
     """Prediction-powered inference of the change of DCG."""
 
-    def test_labels_of_all_pairs_give_their_own_mean(self):
-        """Where every pair has a label the corrected change is that of the labels, whatever the judge said."""
-        rewards, labels = world(20)
+    def test_labels_of_all_documents_give_their_own_mean(self):
+        """Where every document has a label the corrected change is that of the labels, whatever the judge said."""
+        rewards, labels = world(20, depth=PAIRS)
         rng = np.random.default_rng(1)
         offsets = 0.3 * rng.standard_normal((20, 16))
         wrong = replace(rewards, values=rng.random(rewards.budget))
@@ -51,32 +66,45 @@ class TestAudited:
 
         assert_allclose(audited(wrong, voices, offsets, labels).found, scale * raw_change(rewards, offsets), rtol=1e-9)
 
-    def test_the_interval_holds_the_change_by_labels(self):
-        """In nine of ten draws of labels, the change by all labels lies within 1.64 standard errors."""
-        rewards, labels = world(60)
-        rng = np.random.default_rng(2)
-        wrong = replace(rewards, values=np.clip(rewards.values + 0.4 * rng.standard_normal(rewards.budget), 0, 1))
+    @pytest.mark.parametrize("count", [30, 50, 100])
+    def test_the_interval_holds_the_change_by_labels(self, count):
+        """The 90 % interval holds the change by all labels in 85 to 95 % of draws; nothing is confirmed too often."""
+        rewards, _ = world(120)
+        good, wrong = half_wrong(rewards)
+        of_pair = labels_of(replace(rewards, values=good.astype(float)))
         plain = fit(wrong, gate=False, scope="query")
         offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
-        truth = audited(wrong, np.ones(60), offsets, labels).found
+        scale = audited(wrong, np.ones(120), offsets, {}).claimed / raw_change(wrong, offsets)
+        truth = scale * raw_change(replace(rewards, values=good.astype(float)), offsets)
         held = 0
-        for seed in range(100):
-            drawn = some(labels, audit_sample(wrong, plain, 60, seed=seed))
-            found = audited(wrong, np.ones(60), offsets, drawn)
-            held += abs(found.found - truth) <= 1.645 * found.error
+        for seed in range(200):
+            mine, labels = redrawn(wrong, of_pair, seed)
+            found = audited(mine, np.ones(120), offsets, some(labels, audit_sample(mine, count)))
+            low, high = found.interval(0.05)
+            held += low <= truth <= high
 
-        assert held >= 85
+        assert found.labels == count // PAIRS * PAIRS
+        assert 0.85 <= held / 200 <= 0.95
+
+    def test_a_change_is_none_that_cannot_be(self):
+        """A judge that grades in thousandths has a change in thousandths: of labels in whole, it stays below one."""
+        rewards, labels = world(40)
+        tiny = replace(rewards, values=rewards.values / 1000)
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
+        found = audited(tiny, np.ones(40), offsets, some(labels, audit_sample(tiny, 30)))
+
+        assert abs(found.found) > 1
+        assert -1 <= found.interval(0.05)[0] <= found.interval(0.05)[1] <= 1
+        assert "say +1.000 [" in str(found) or "say -1.000 [" in str(found)
 
     def test_a_judge_of_another_scale_is_corrected_exactly(self):
-        """Where labels are a line of the rewards, a few labels give what all would, without an error."""
+        """Where labels are a line of the rewards, a few labels give what all would."""
         rewards, labels = world(20)
         offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
         stretched = replace(rewards, values=0.3 + 0.5 * rewards.values)
-        drawn = some(labels, sorted(labels)[::5])
-        found = audited(stretched, np.ones(20), offsets, drawn)
+        found = audited(stretched, np.ones(20), offsets, some(labels, audit_sample(stretched, 30)))
 
         assert found.found == pytest.approx(2 * found.claimed)
-        assert found.error == pytest.approx(0, abs=1e-9)
 
     def test_labels_of_pairs_that_stay_tell_nothing(self):
         """Without a label on a pair that moves, nothing is confirmed."""
@@ -88,24 +116,64 @@ class TestAudited:
 
     @pytest.mark.parametrize("label", [0.0, 0.3, 1.0])
     def test_equal_labels_tell_nothing(self, label):
-        """Rounding decides nothing: the changes of a query's places sum to zero."""
+        """The changes of a query's places sum to zero, and labels that are all good may be so by chance."""
         rewards, labels = world(20)
         for seed in range(20):
             offsets = 0.3 * np.random.default_rng(seed).standard_normal((20, 16))
-            found = audited(rewards, np.ones(20), offsets, dict.fromkeys(sorted(labels)[:60], label))
+            found = audited(rewards, np.ones(20), offsets, dict.fromkeys(labels, label))
 
             assert not found.confirms(0.2)
 
     def test_few_labels_confirm_nothing(self):
-        """However well nine of them fit the judge: they may do so by chance."""
+        """However well those of two queries fit the judge: they may do so by chance."""
         rewards, labels = world(20)
         plain = fit(rewards, gate=False, scope="query")
         offsets = plain.apply(rewards.queries.unit, query_id=rewards.query_ids.tolist()) - rewards.queries.unit
-        told = [pair for pair in sorted(labels) if audited(rewards, np.ones(20), offsets, {pair: 1.0}).labels]
-        few, enough = (audited(rewards, np.ones(20), offsets, some(labels, told[:count])) for count in (9, 40))
+        few, enough = (
+            audited(rewards, np.ones(20), offsets, some(labels, audit_sample(rewards, count))) for count in (6, 40)
+        )
 
-        assert (few.labels, few.confirms(0.2)) == (9, False)
-        assert enough.confirms(0.05)
+        assert (few.labels, few.confirms(0.2)) == (6, False)
+        assert "6 trusted labels say too little" in str(few)
+        assert (enough.labels, enough.queries, enough.confirms(0.05)) == (39, 13, True)
+
+
+class TestDesign:
+    """Which labels count is not up to who labels."""
+
+    def test_labels_of_other_pairs_are_ignored(self):
+        """Labels of the rest of a query change nothing but a line."""
+        rewards, labels = world(40)
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
+        drawn = audit_sample(rewards, 60)
+        asked = {query for query, _ in drawn}
+        rest = {pair: 1 - labels[pair] for pair in labels.keys() - set(drawn) if pair[0] in asked}
+        few, more = (
+            audited(rewards, np.ones(40), offsets, some(labels, drawn) | some(rest, also)) for also in ([], rest)
+        )
+
+        assert replace(more, ignored=0) == few
+        assert (few.ignored, more.ignored) == (0, len(rest))
+        assert f", {len(rest)} labels that `tttembed audit draw` did not ask for are ignored" in str(more)
+        assert confirmed_order(rewards, some(labels, drawn) | rest) == confirmed_order(rewards, some(labels, drawn))
+
+    @pytest.mark.parametrize("chosen", ["first three", "risen", "liked"])
+    def test_labels_chosen_by_place_or_reward_do_not_count(self, chosen):
+        """Of queries with such labels alone, next to none has a label on each document that the hash draws."""
+        rewards, labels = world(200)
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((200, 16))
+        documents = rewards.documents.unit[rewards.candidates].reshape(200, 10, -1)
+        before, after = (
+            np.argsort(np.argsort(-np.matvec(documents, queries), axis=1), axis=1)
+            for queries in (rewards.queries.unit, rewards.queries.unit + offsets)
+        )
+        own = rewards.values.reshape(200, 10)
+        liked = own > np.quantile(own, 0.7, axis=1, keepdims=True)
+        wanted = {"first three": before < 3, "risen": after < before, "liked": liked}[chosen].ravel()
+        pairs = [pair for pair, one in zip(labels, wanted.tolist(), strict=True) if one]
+        found = audited(rewards, np.ones(200), offsets, some(labels, pairs))
+
+        assert found.labels < AUDIT_LEAST < 500 < len(pairs)
 
 
 class TestConfirmedOrder:
@@ -113,7 +181,7 @@ class TestConfirmedOrder:
 
     def test_is_two_auc_minus_one_of_labels_good_or_bad(self):
         """Rewards above the mean of their query, of good against bad pairs, written out."""
-        rewards, labels = world(20)
+        rewards, labels = world(20, depth=PAIRS)
         noisy = replace(rewards, values=np.random.default_rng(1).random(rewards.budget))
         good = {pair: float(label > 0.3) for pair, label in labels.items()}
         above = noisy.values - np.repeat(np.add.reduceat(noisy.values, noisy.starts[:-1]) / noisy.depths, noisy.depths)
@@ -124,6 +192,14 @@ class TestConfirmedOrder:
         assert confirmed_order(replace(noisy, values=1 - noisy.values), good) == pytest.approx(
             max(0.0, -float(pairs.mean()))
         )
+
+    def test_few_labels_take_no_trust_away(self):
+        """Below thirty labels that deny the judge nothing is decided."""
+        rewards, labels = world(40)
+        denied = {pair: 1 - label for pair, label in labels.items()}
+        trusts = [confirmed_order(rewards, some(denied, audit_sample(rewards, count))) for count in (29, 30)]
+
+        assert trusts == [1, 0]
 
     def test_only_the_order_counts(self):
         """A judge with another scale is confirmed whole, its opposite not at all; labels that are one say nothing."""
@@ -161,7 +237,7 @@ class TestGate:
         """A hundred labels of a true judge change nothing but what the evidence says."""
         rewards, labels = world(shift=0.8)
         plain = fit(rewards)
-        found = fit(rewards, audit=some(labels, audit_sample(rewards, plain, 100)))
+        found = fit(rewards, audit=some(labels, audit_sample(rewards, 100)))
 
         assert [offset.served for offset in found.values()] == [offset.served for offset in plain.values()]
         assert any("trusted labels say +" in offset.evidence.reason for offset in found.values())
@@ -177,7 +253,7 @@ class TestGate:
         )
         wrong = replace(rewards, values=1 / (1 + np.exp(-8 * similar + 4 - 0.5 * liked)))
         plain = fit(wrong, scope=scope)
-        found = fit(wrong, scope=scope, audit=some(labels, audit_sample(wrong, plain, 200)))
+        found = fit(wrong, scope=scope, audit=some(labels, audit_sample(wrong, 200)))
 
         assert any(offset.served for offset in plain.values())
         assert not any(offset.served for offset in found.values())
@@ -263,7 +339,7 @@ class TestCopies:
         manual = np.repeat([0, 1], 20)
         twice = rated_twice(rewards, ["a"] * 20 + ["b"] * 20, [manual, manual])
         offsets = fit(twice, gate=False, scope="query")
-        pairs = audit_sample(twice, offsets, 100)
+        pairs = audit_sample(twice, 100)
         moves = [
             audited(
                 mine := heard(of_task(twice, task), 1.0).rewards,
@@ -276,7 +352,8 @@ class TestCopies:
         ]
 
         assert set(pairs) <= labels_of(twice).keys()
-        assert sum(found.labels for found in moves) == len(pairs) == 100
+        assert [found.ignored for found in moves] == [0, 0]
+        assert sum(found.labels for found in moves) > 90
 
     def test_a_label_of_a_copy_counts(self):
         """Where one user was shown the copy A and another B, a label of either counts; that of A comes first."""
@@ -302,27 +379,39 @@ class TestCopies:
         )
         offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
 
-        assert max(audited(both, np.ones(20), offsets, {pair: 0.5}).labels for pair in labels) == 1
+        drawn = np.array(audit_sample(both, 60)).reshape(20, PAIRS, 2)
+        whole = [all(name.startswith("d") for name in query[:, 1]) for query in drawn]
+
+        found = audited(both, np.ones(20), offsets, {(query, f"d{name[1:]}"): 0.5 for query, name in labels})
+        assert found.labels == PAIRS * sum(whole) > 0
 
 
 class TestSample:
     """Pairs worth a person's minute."""
 
-    def test_are_judged_pairs_whose_place_changes(self):
-        """Each is judged, none twice, the draw is the same every time, and no more than asked for."""
-        rewards, labels = world(shift=0.8)
-        offsets = fit(rewards)
-        pairs = audit_sample(rewards, offsets, 30)
+    def test_are_judged_pairs_of_whole_queries(self):
+        """Each is judged, none twice, the draw is the same every time, and a larger one holds a smaller one."""
+        rewards, labels = world()
+        pairs = audit_sample(rewards, 30)
 
         assert len(set(pairs)) == 30
         assert set(pairs) <= set(labels)
-        assert audit_sample(rewards, offsets, 30) == pairs
-        assert audit_sample(rewards, fit(rewards.take(np.arange(1))), 30) == []
+        assert set(Counter(query for query, _ in pairs).values()) == {PAIRS}
+        assert audit_sample(rewards, 31) == pairs
+        assert audit_sample(rewards, 99)[:30] == pairs
+        assert len(audit_sample(rewards, 10**6)) == PAIRS * len(rewards)
+
+    def test_any_document_is_drawn_as_often(self):
+        """Three of ten, whatever its place."""
+        rewards, labels = world(400)
+        drawn = set(audit_sample(rewards, 10**6))
+        of_place = np.array([pair in drawn for pair in labels]).reshape(-1, 10).mean(axis=0)
+
+        assert np.abs(of_place - 0.3).max() < 0.08
 
     def test_are_drawn_once_however_many_sources_rewarded_them(self):
-        """All pairs that move are drawn, and none twice, where two users rated each of them."""
+        """None twice, where two users rated each of them."""
         rewards, _ = world(30)
-        offsets = fit(rewards, gate=False, scope="query")
         twice = Rewards.from_indexed(
             np.repeat(rewards.query_vectors, 2, axis=0),
             rewards.doc_vectors,
@@ -332,7 +421,5 @@ class TestSample:
             doc_ids=rewards.doc_ids.tolist(),
             sources=["ann", "eve"] * 30,
         )
-        pairs = audit_sample(twice, offsets, 1000)
 
-        assert sorted(pairs) == sorted(audit_sample(rewards, offsets, 1000))
-        assert len(set(pairs)) == len(pairs)
+        assert audit_sample(twice, 1000) == audit_sample(rewards, 1000)

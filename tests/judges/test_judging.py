@@ -440,7 +440,7 @@ class TestFailure:
         verdicts = judge_all(Plan(served(), (3,)), Short(), ScoreCache.open(None))
 
         assert verdicts.rewards == {}
-        assert verdicts.stopped == "judge: expected 3 scores, got 1"
+        assert verdicts.stopped == "lengths: expected 3 scores, got 1"
 
     def test_concurrent_calls_run_side_by_side(self):
         """As many calls are in flight as allowed, no more."""

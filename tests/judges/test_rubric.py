@@ -253,7 +253,7 @@ def gemini(serve, monkeypatch):
 
     def start(answer, **patience):
         server = serve(answer)
-        model = Gemini.connect("gemini-3.5-flash", base_url=server.url, patience=Patience(first_wait=0.01, **patience))
+        model = Gemini("gemini-3.5-flash", url=server.url, patience=Patience(first_wait=0.01, **patience))
         return RubricJudge(model, model=model.name, settings=model.settings), server
 
     return start
@@ -351,4 +351,4 @@ class TestGemini:
             monkeypatch.delenv(name, raising=False)
 
         with pytest.raises(JudgeError, match="expected an API key in GEMINI_API_KEY"):
-            Gemini.connect("gemini-3.1-pro")
+            Gemini("gemini-3.1-pro")

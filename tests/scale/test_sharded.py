@@ -197,13 +197,13 @@ def test_published_offsets_are_learned_from_all(rewards, folder):
 
 def test_queries_that_labels_name_are_in_the_sample(rewards, folder, labels_of):
     """However few of all they are: labels that agree with the judge confirm it in both tasks."""
-    labels = labels_of(rewards, range(0, 600, 75))
+    labels = labels_of(rewards, range(0, 600, 25))
     offsets = fit_sharded(folder(3), scope="task", gate_queries=60, audit=labels)
     reasons = [one.evidence.reason for one in offsets.values()]
 
     assert [one.served for one in offsets.values()] == [True, True]
     assert all("trusted labels say" in reason for reason in reasons)
-    assert all("asked of a sample of 67 of 600 rewarded" in reason for reason in reasons)
+    assert all("asked of a sample of 81 of 600 rewarded" in reason for reason in reasons)
 
 
 def test_samples_take_small_tasks_whole(rewards, tmp_path, verdicts):

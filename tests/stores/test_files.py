@@ -167,9 +167,9 @@ def test_a_foreign_database_is_refused(new_sqlite_url: str) -> None:
         open_store(new_sqlite_url)
 
 
-def test_a_newer_schema_is_refused(store_url: str) -> None:
+def test_a_newer_schema_is_refused(new_store_url: str) -> None:
     """With what to do about it."""
-    with open_store(store_url) as store:
+    with open_store(new_store_url) as store:
         store.observe(traffic(1), judge=JUDGE)
         with store._database.write("migrating") as connection:
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
@@ -178,7 +178,7 @@ def test_a_newer_schema_is_refused(store_url: str) -> None:
     with pytest.raises(
         StoreError, match=rf"programs of schema {schema.HEAD} may use, found schema 9999; upgrade tttembed-rag"
     ):
-        open_store(store_url)
+        open_store(new_store_url)
 
 
 @pytest.mark.parametrize(

@@ -58,8 +58,11 @@ def open_by_next_release(tmp_path: Path) -> Callable[[str, str], None]:
 
 
 def test_the_newest_script_is_the_schema_in_use() -> None:
-    """There is one, and the package asks for it."""
+    """There is one, and the package asks for it; the first makes the tables in use only as long as it is the newest."""
+    first = Path(SCRIPTS.get_revision("0001").path).read_text(encoding="utf-8")
+
     assert SCRIPTS.get_heads() == [schema.HEAD]
+    assert ("schema.metadata" in first) == (schema.HEAD == "0001")
 
 
 def test_the_scripts_make_the_tables_in_use(new_store_url: str) -> None:

@@ -38,7 +38,7 @@ def test_a_text_that_another_writer_gives_makes_all_pairs_wait(store):
     store.observe([shown("old", "d")])
     store.judge_queue.waiting("judge")
     with store._database.write("observing") as connection:
-        observing.write_entries(connection, Entries([shown("a", "d")], ""), store._salt, 0.0)
+        observing.write_entries(connection, Entries([shown("a", "d")], ""), store._database.salt, 0.0)
         other = Thread(target=store.observe, args=([shown("b", "d", text="now known")],))
         other.start()
         other.join(0.3)

@@ -18,7 +18,6 @@ from tttembed_rag.cli.options import in_store, of_tenant, opened
 from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
-    from tttembed_rag.offsets.lookup import Offsets
     from tttembed_rag.rewards import Rewards
 
 
@@ -29,30 +28,20 @@ def audit() -> None:
 
 @audit.command()
 @rewards_options
-@click.option(
-    "--offsets",
-    "file",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    help="What was learned.  [default: what a store serves]",
-)
 @click.option("--out", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The CSV to fill in.")
-@counted("--count", 100, "Pairs to draw.")
-@click.option("--seed", default=0, show_default=True, help="Of the draw.")
-def draw(file: Path | None, out: Path, count: int, seed: int, **options: object) -> None:
-    """Draw pairs of query and document whose place the offsets change, for a person to label.
+@counted("--count", 100, "Pairs to draw at most.", least=3)
+def draw(out: Path, count: int, **options: object) -> None:
+    """Draw judged pairs for a person to label: some documents of each of some queries, which a hash of their ids says.
 
     Fill in the column label (0 bad to 1 good) in a spreadsheet, and give the file to `tttembed fit --audit FILE`, or to
-    `tttembed audit read` for a store: the labels then decide whether what the judge claims is so. Rows left empty are
-    not counted.
+    `tttembed audit read` for a store: the labels then decide whether what the judge claims is so. A query counts where
+    all of its rows are filled in.
     """
     from tttembed_rag.gate.audit import audit_sample
 
     check_target(out)
     source = RewardSource(out=out, **options)  # type: ignore[arg-type]
-    pairs = audit_sample(_labelable(source), _offsets(file, source), count, seed=seed)
-    if not pairs:
-        raise click.UsageError("--offsets: expected offsets that move what was judged, got none that do")
+    pairs = audit_sample(_labelable(source), count)
     texts = _texts(source, pairs)
     text = io.StringIO()
     rows = csv.writer(text)
@@ -102,21 +91,6 @@ def _labelable(source: RewardSource) -> Rewards:
     if not mine.any():
         raise click.UsageError(f"--tenant: expected rewards of queries of {source.tenant!r}, got those of others alone")
     return rewards.take(np.flatnonzero(mine))
-
-
-def _offsets(file: Path | None, source: RewardSource) -> Offsets:
-    """The offsets of a file, or those that a store serves."""
-    from tttembed_rag.offsets.lookup import Offsets
-
-    if file is not None:
-        return Offsets.load(file)
-    if not isinstance(source.source, str):
-        raise click.UsageError(f"--offsets: expected what was learned from {source.source}")
-    with opened(source.source) as store:
-        live = store.serving(tenant=source.tenant).version
-        if live is None:
-            raise click.UsageError("--offsets: expected what was learned, as the store serves nothing yet")
-        return live.offsets
 
 
 def _texts(source: RewardSource, pairs: list[tuple[str, str]]) -> dict[tuple[str, str], tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -23,10 +23,17 @@ from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
+from tttembed_rag.system.files import write_whole
 
 if TYPE_CHECKING:
     from tttembed_rag.evaluate.collection import Collection
     from tttembed_rag.evaluate.experiment import ExperimentPlan, Row
+
+# The labels of a file of the user's own.
+_OF_FILES = (
+    "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
+    "counts as not relevant."
+)
 
 
 @main.command("eval")
@@ -47,6 +54,7 @@ if TYPE_CHECKING:
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
+@click.option("--html", "page", metavar="PAGE", type=click.Path(path_type=Path), help="A page of queries one by one.")
 @side_by_side("splits")
 def evaluate(
     folders: tuple[Path, ...],
@@ -58,6 +66,7 @@ def evaluate(
     gate: str,
     index: Any,
     json_path: Path | None,
+    page: Path | None,
     workers: int | str,
     **plan: Any,
 ) -> None:
@@ -68,11 +77,18 @@ def evaluate(
 
     FILE is your own feedback, or a judged log, as `tttembed fit` takes it. Its documents are what is searched, and its
     rewards are the labels too: a document is relevant to a query where its reward lies above one half.
+
+    The page of --html shows what `auto` does with most judged queries: which queries gain and which lose, with their
+    lists before and after. It is one file that loads nothing from elsewhere.
     """
     from tttembed_rag.evaluate.experiment import ExperimentPlan, run
+    from tttembed_rag.evaluate.summary import cells_of, conclusions, table
 
     refuse_of_folder(folders, "vectors")
     check_target(json_path)
+    check_target(page)
+    if page is not None and "auto" not in plan["scopes"]:
+        raise click.UsageError(f"--html: expected auto among --scopes, got {', '.join(plan['scopes'])}")
     settings = ExperimentPlan(gates={"both": (True, False), "on": (True,), "off": (False,)}[gate], **plan)
     Scale.parse(scale)
     asked = (folders, vectors, rewards, scale, index, embed, task)
@@ -84,11 +100,20 @@ def evaluate(
         splits = [replace(settings, seeds=(seed,), rewarded=(count,)) for seed, count in every]
         found = run(opened or [], settings) if pool is None else _side_by_side(pool, asked, splits)
         measured = [row.as_dict() for row in watched(found, total, "eval")]
+    files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
+    cells = cells_of(measured)
+    if page is not None:
+        from tttembed_rag.report.measuring import page_of_measured
+
+        about = _OF_FILES.format(files=files) if files else f"Rewards: {measured[0]['rewards']}."
+        html = page_of_measured(opened or _collections(*asked), settings, cells, about=about)
+        write_whole(page, html.encode())
     if json_path is not None:
         write_json(json_path, measured)
     if json_path is None or str(json_path) != "-":
-        files = ", ".join(str(path) for path in folders if is_file_of_rows(path))
-        click.echo("\n".join([_summary(measured), *([_OF_FILES.format(files=files)] if files else [])]))
+        labels = [_OF_FILES.format(files=files)] if files else []
+        said = [table(cells), *conclusions(cells), *labels, *([f"Report: {page}"] if page else [])]
+        click.echo("\n".join(said))
 
 
 def _side_by_side(pool: Executor, asked: tuple[Any, ...], plans: Sequence[ExperimentPlan]) -> Iterator[Row]:
@@ -158,89 +183,3 @@ def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     say(f"It took {time.monotonic() - began:.0f} s.")
     if json_path is not None:
         write_json(json_path, rows)
-
-
-def _summary(rows: Iterable[dict[str, Any]]) -> str:
-    """Means over seeds on held-out and on rewarded queries, one line per cell."""
-    cells: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["population"] != "all":
-            label = f"{row['scope']}{'' if row['scope'] in ('raw', 'rerank', 'auto') or row['gated'] else ' ungated'}"
-            cells.setdefault((row["dataset"], row["population"], row["rewarded"], label), []).append(row)
-    judge = next(iter(cells.values()))[0]
-    lines = [
-        f"nDCG@10, mean of seeds; rewards: {judge['rewards']}{' (simulated judge)' if judge['simulated'] else ''}",
-        (
-            f"{'data set':<24}{'queries':<10}{'rewarded':>8}  {'scope':<15}{'raw':>7}{'nDCG':>7}{'delta':>8}"
-            f"{'worst':>8}{'share':>7}{'harmed':>8}{'published':>11}"
-        ),
-    ]
-    means = {key: _mean_row(cell) for key, cell in cells.items()}
-    lines += [_line(key, mean) for key, mean in sorted(means.items(), key=lambda item: item[0])]
-    if len({dataset for dataset, *_ in cells}) > 1:
-        sets: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-        for (_, *rest), mean in means.items():
-            sets.setdefault(("mean of the sets", *rest), []).append(mean)
-        lines += [_line(key, _mean_row(of_sets)) for key, of_sets in sorted(sets.items(), key=lambda item: item[0])]
-    return "\n".join([*lines, "", *_LEGEND, *_conclusions(cells)])
-
-
-def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean of rows that weigh the same, with the worst change and how many are published."""
-    mean: dict[str, Any] = {key: sum(row[key] for row in rows) / len(rows) for key in _AVERAGED}
-    mean["worst"] = min(row.get("worst", row["delta"]) for row in rows)
-    return mean | {key: sum(row.get(key, one) for row in rows) for key, one in (("published", 0), ("splits", 1))}
-
-
-def _line(cell: tuple[Any, ...], mean: dict[str, Any]) -> str:
-    dataset, population, rewarded, label = cell
-    published = f"{mean['published']}/{mean['splits']}"
-    return (
-        f"{dataset:<24.24}{population:<10}{rewarded:>8}  {label:<15}{mean['raw_ndcg10']:>7.3f}{mean['ndcg10']:>7.3f}"
-        f"{mean['delta']:>+8.3f}{mean['worst']:>+8.3f}{_share(mean):>7}{mean['harmed_fraction']:>8.1%}{published:>11}"
-    )
-
-
-def _share(mean: dict[str, Any]) -> str:
-    """The mean change over what direct rerank would change on the mean, in words; a dash where that is too little."""
-    from tttembed_rag.evaluate.experiment import LEAST_GAIN
-
-    whole = mean["rerank_delta"]
-    return f"{mean['delta'] / whole:.0%}" if whole >= LEAST_GAIN else "-"
-
-
-# What is averaged over splits, and over data sets.
-_AVERAGED = ("raw_ndcg10", "ndcg10", "delta", "rerank_delta", "harmed_fraction")
-# What the columns of the summary mean.
-_LEGEND = (
-    "raw: nDCG@10 without offsets; nDCG: with them; delta: the difference, worst: of the worst split. share: of the",
-    "gain that direct rerank would have if each of these queries were judged. harmed: queries with a lower nDCG@10",
-    "than before. published: splits on which something was served. heldout: queries that were not judged.",
-)
-
-# The labels of a file of the user's own.
-_OF_FILES = (
-    "Labels of {files}: a document is relevant to a query where its reward lies above one half; what has no reward\n"
-    "counts as not relevant."
-)
-
-
-def _conclusions(cells: dict[tuple[Any, ...], list[dict[str, Any]]]) -> list[str]:
-    """A sentence for each data set: what `auto` did to queries that nobody judged, with most judged queries."""
-    most: dict[str, tuple[int, list[dict[str, Any]]]] = {}
-    for (dataset, population, rewarded, label), cell in cells.items():
-        if (population, label) == ("heldout", "auto") and rewarded >= most.get(dataset, (0, []))[0]:
-            most[dataset] = rewarded, cell
-    said = []
-    for dataset, (rewarded, cell) in sorted(most.items()):
-        low, delta, high = (sum(row[key] for row in cell) / len(cell) for key in ("ci_low", "delta", "ci_high"))
-        of = f"{dataset}: with {rewarded} judged queries, auto"
-        if not any(row["published"] for row in cell):
-            said.append(f"{of} serves nothing: the evidence is too weak, and nothing changes.")
-            continue
-        verdict = "helps" if low > 0 else "harms" if high < 0 else "changes little for"
-        change = f"{delta:+.3f} nDCG@10 [{low:+.3f}, {high:+.3f}]"
-        share = _share(_mean_row(cell))
-        kept = "" if share == "-" else f", {share} of what direct rerank of these queries would gain"
-        said.append(f"{of} {verdict} queries that nobody judged: {change}{kept}.")
-    return said

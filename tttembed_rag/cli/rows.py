@@ -160,23 +160,18 @@ def read_embedded(
     Raises:
         click.UsageError: No model, or no scores of a log, are named.
     """
-    parsed = Scale.parse(scale)
-    log = _is_log(file)
-    rows = _judged_log(file, rewards, parsed, task) if log else read_rows(file, scale=parsed, task=task)
+    log = is_log(file)
+    if log:
+        rows = _judged_log(file, rewards, Scale.parse(scale), task)
+        _warn_of(file, rows, scale)
+    else:
+        rows = read_votes(file, scale, task)
     if embed is None:
         raise click.UsageError(
             f"--embed: expected the embedding model that your index was built with, for the texts of {file} "
             "(`tttembed data --help` lists them; minilm is one to try it with)"
         )
-    if doubt := parsed.doubt(np.array([row.reward for row in rows])):
-        click.echo(f"warning: {doubt}", err=True)
-    queries, documents = (list(dict.fromkeys(texts)) for texts in zip(*(row[:2] for row in rows), strict=True))
-    asked, shown = (int(np.median([len(text) for text in texts])) for texts in (queries, documents))
-    if asked > 2 * shown:
-        click.echo(
-            f"warning: {file}: queries have {asked} characters, documents {shown}: are the two columns exchanged?",
-            err=True,
-        )
+    queries, documents = _texts_of(rows)
     with cached_embedder(embed, beside.absolute() / _CACHE, len(queries) + len(documents)) as model:
         return EmbeddedRows(
             rows=rows,
@@ -185,6 +180,30 @@ def read_embedded(
             judge=rewards if log and rewards else file.name,
             embedder=model.fingerprint,
         )
+
+
+def read_votes(file: Path, scale: str, task: str) -> list[TextReward]:
+    """The rows of a *file* of votes as `read_rows` takes it, with a warning of what is odd about them."""
+    rows = read_rows(file, scale=Scale.parse(scale), task=task)
+    _warn_of(file, rows, scale)
+    return rows
+
+
+def _warn_of(file: Path, rows: Sequence[TextReward], scale: str) -> None:
+    """Print what is odd about *rows*: rewards that are too low for their *scale*, or two columns exchanged."""
+    if doubt := Scale.parse(scale).doubt(np.array([row.reward for row in rows])):
+        click.echo(f"warning: {doubt}", err=True)
+    asked, shown = (int(np.median([len(text) for text in texts])) for texts in _texts_of(rows))
+    if asked > 2 * shown:
+        click.echo(
+            f"warning: {file}: queries have {asked} characters, documents {shown}: are the two columns exchanged?",
+            err=True,
+        )
+
+
+def _texts_of(rows: Sequence[TextReward]) -> tuple[list[str], list[str]]:
+    """The different queries and documents of *rows*, in order."""
+    return list(dict.fromkeys(row.query for row in rows)), list(dict.fromkeys(row.document for row in rows))
 
 
 def is_file_of_rows(path: Path) -> bool:
@@ -216,7 +235,7 @@ def refuse_of_folder(paths: Sequence[Path], *names: str) -> None:
         return
     got = ", ".join(map(str, paths))
     refuse_given(names, "a BEIR folder", got)
-    if not any(map(_is_log, paths)):
+    if not any(map(is_log, paths)):
         refuse_given(["rewards"], "a BEIR folder or a judged log", got)
 
 
@@ -233,7 +252,7 @@ def refuse_embed(folder: Path, embed: str | None) -> None:
         raise click.UsageError(f"--embed: {folder} gets vectors by: tttembed data {folder} --embed {embed}")
 
 
-def _is_log(file: Path) -> bool:
+def is_log(file: Path) -> bool:
     """Whether the first line of *file* is that of a log of served queries."""
     if file.suffix.lower() in (".csv", ".tsv") or not file.is_file():
         return False

@@ -1,9 +1,10 @@
-"""`tttembed store import`: served queries from a log or from spans."""
+"""`tttembed store import`: served queries from a log or from spans, and votes."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,20 @@ import click
 from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import counted, operators
 from tttembed_rag.cli.options import PathOrURL, as_objects, in_store, opened
+from tttembed_rag.cli.rows import is_log, read_votes
+from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.extensions import extension
 
 if TYPE_CHECKING:
     from tttembed_rag.capture.spans import Reader, Retrieval
+    from tttembed_rag.rewards.rows import TextReward
     from tttembed_rag.stores import Served, Store
 
 # Queries that are imported in one transaction: others write in between.
 _AT_ONCE = 500
+# Who gave the rewards of a file of votes: of all such files, so that a later one adds to those before.
+_VOTERS = "votes"
 
 
 @operators.command("import")
@@ -32,7 +38,7 @@ _AT_ONCE = 500
 @click.option("--spans", is_flag=True, help="LOG holds spans of OpenTelemetry; so does a .parquet file.")
 @click.option("--cut-at", type=click.IntRange(min=1), metavar="N", help="Texts of spans from N characters on are cut.")
 @click.option("--scores-of", metavar="MODEL", help="Keep the scores that spans have of this reranker.")
-@click.option("--scale", metavar="SCALE", help="What they mean: probability, logit or rubric:LOW,HIGH.")
+@click.option("--scale", metavar="SCALE", help="Of scores and rewards: probability, logit or rubric:LOW,HIGH.")
 @counted("--limit", 10_000, "Spans read of a Phoenix project at most, the newest.")
 @as_objects
 def import_(
@@ -49,10 +55,11 @@ def import_(
     spans: bool,
     as_json: bool,
 ) -> None:
-    """Put the served queries of LOG into a store, where they wait for a judge.
+    """Put the served queries of LOG into a store, where they wait for a judge; or votes, which are rewards.
 
-    LOG is a file of JSON lines as `judge` reads them; with --spans a file of spans; or a Phoenix project,
-    phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted or cut are left out.
+    LOG is a file of JSON lines as `judge` reads them; a file of votes as `fit` takes it, CSV or JSON lines; with
+    --spans a file of spans; or a Phoenix project, phoenix+http://HOST:6006/PROJECT. Texts of spans that were redacted
+    or cut are left out.
 
     All of LOG is checked first; if it ends on the way, run it again: what is there is merged. Nothing is learned from
     texts without vectors: --embed makes them here, or later in `tttembed worker`. Spans that say no time count as the
@@ -60,14 +67,16 @@ def import_(
     """
     from tttembed_rag.stores.rows import in_parts
 
-    if (scores_of is None) != (scale is None):
-        raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
     of_spans = spans or isinstance(log, str) or log.suffix == ".parquet"
     if scores_of is not None and not of_spans:
-        raise click.UsageError("--scores-of: expected spans, got a log of served queries")
+        raise click.UsageError(f"--scores-of: expected spans, got {log}")
+    of_log = not of_spans and is_log(Path(log))
+    if (scores_of is None) != (scale is None) and (of_spans or of_log):
+        raise click.UsageError("expected --scores-of and --scale together: scores mean nothing without a scale")
+    votes = [] if of_spans or of_log else read_votes(Path(log), scale or "probability", DEFAULT_TASK)
     left_out, written, hidden = 0, 0, not sys.stderr.isatty()
-    owner = tenant or ""
-    served = [] if of_spans else _served_log(Path(log), owner)
+    owner, judge = tenant or "", _VOTERS if votes else scores_of or ""
+    served = _served_log(Path(log), owner) if of_log else []
     with opened(url, create=True) as store:
         if tenant is None and store.has_tenants():
             known = len(store.tenants()) - 1
@@ -80,9 +89,11 @@ def import_(
             reader = Reader(scores_of, None, cut_at)
             served = _served_spans(log, reader, limit, store, owner, None if scale is None else Scale.parse(scale))
             left_out = reader.counts.left_out
+        elif votes:
+            served = _served_votes(votes, store.text_id, owner)
         with click.progressbar(length=len(served), label="import", file=sys.stderr, hidden=hidden) as bar:
             for part in in_parts(served, _AT_ONCE):
-                written += store.observe(part, judge=scores_of or "")
+                written += store.observe(part, judge=judge)
                 bar.update(len(part))
         if scores_of is not None:
             store.trust(scores_of, True)
@@ -93,7 +104,10 @@ def import_(
         facts = {"queries": written, "without_vectors": lacking.texts}
         click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))
         return
-    click.echo(f"{written} queries of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
+    if votes:
+        written = len({(vote.task, vote.query) for vote in votes})
+    what = f"{written} queries" + (f" with {len(votes)} votes" if votes else "")
+    click.echo(f"{what} of {log}" + (f"; {left_out} documents without a whole text" if left_out else ""))
     if lacking.texts:
         click.echo(f"{lacking}: nothing is learned from those until --embed SPEC gives them some", err=True)
 
@@ -112,6 +126,20 @@ def _served_log(log: Path, tenant: str) -> list[Served]:
             tenant,
         )
         for one in read_log(log)
+    ]
+
+
+def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], tenant: str) -> list[Served]:
+    """The queries that were voted on, once for each source, with its rewards of their documents."""
+    from tttembed_rag.stores import Candidate, Served
+
+    given: dict[tuple[str, str, str], list[Candidate]] = {}
+    for query, document, reward, task, source in votes:
+        shown = given.setdefault((query, task, source), [])
+        shown.append(Candidate(text_id(document), text=document, reward=reward))
+    return [
+        Served(text_id(query), None, shown, query, task, tenant, source=source)
+        for (query, task, source), shown in given.items()
     ]
 
 

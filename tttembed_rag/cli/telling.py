@@ -31,7 +31,7 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
             continue
         say(
             f"{version.number:>6}  {when(version.at)}  {version.by:<14.14}  {','.join(stand_for):<10}"
-            f"{version.served:>6} of {version.kept:<6} served  {version.evidence}"
+            f"{version.served:>6} of {version.kept:<6} served  {store.history.in_words(tenant, version.evidence)}"
         )
 
 

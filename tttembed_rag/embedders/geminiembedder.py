@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from tttembed_rag.embedders.contract import Width, unit_vectors
-from tttembed_rag.embedders.groups import requests
+from tttembed_rag.embedders.groups import embedded
 from tttembed_rag.errors import EmbedderError, InputError, JudgeError, require
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.googleclient import EXTRA, client_of, failures_of
@@ -25,16 +22,16 @@ DOCUMENT_PREFIX = "title: none | text: "
 
 
 class GeminiEmbedder:
-    """Unit vectors of a Gemini embedding model.
+    """Unit vectors of a Gemini embedding model; an `EmbedderError` where the service refuses or stays busy.
 
     ``gemini-embedding-001`` reads from a task type whether a text is a query, and leaves vectors of fewer
     dimensions unnormalised; ``gemini-embedding-2`` knows no task types and reads a prefix. The two
     spaces have nothing in common: offsets of one model are noise in the other.
 
     Args:
-        client: A `google.genai.Client`; it should not retry by itself.
+        model: Its name; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-        model: Its name.
+        url: Another server that speaks the protocol; None is Google.
 
         dimensions: Width asked for (Matryoshka); None is the model's own.
 
@@ -43,21 +40,27 @@ class GeminiEmbedder:
         document_prefix: Before every document, from the second generation on.
 
         patience: How often and how fast the service is asked.
+
+        timeout: Seconds to wait for the next part of an answer.
     """
 
     def __init__(
         self,
-        client: Any,
         model: str,
         *,
+        url: str | None = None,
         dimensions: int | None = None,
         query_prefix: str = QUERY_PREFIX,
         document_prefix: str = DOCUMENT_PREFIX,
         patience: Patience | None = None,
+        timeout: float = 120.0,
     ) -> None:
         if dimensions is not None and dimensions < 1:
             raise InputError(f"dimensions: expected at least 1, got {dimensions}")
-        self._client = client
+        try:
+            self._client = client_of(model, url=url, timeout=timeout, patience=patience)
+        except JudgeError as exc:
+            raise EmbedderError(exc.brief, exc.said) from exc
         self._model = model
         self._dimensions = dimensions
         self._ask = (patience or Patience()).caller()
@@ -67,52 +70,12 @@ class GeminiEmbedder:
         self._query_prompt, self._document_prompt = prompts
         self.fingerprint = fingerprint_of("gemini", model, prompts=prompts, dimensions=dimensions)
 
-    @classmethod
-    def connect(
-        cls,
-        model: str,
-        *,
-        dimensions: int | None = None,
-        query_prefix: str = QUERY_PREFIX,
-        base_url: str | None = None,
-        patience: Patience | None = None,
-        timeout: float = 120.0,
-    ) -> GeminiEmbedder:
-        """The model behind the key in GEMINI_API_KEY or GOOGLE_API_KEY.
-
-        Args:
-            model: Its name.
-
-            dimensions: Width asked for.
-
-            query_prefix: Before every query, from the second generation on.
-
-            base_url: Another server that speaks the protocol.
-
-            patience: How often and how fast it is asked.
-
-            timeout: Seconds to wait for an answer.
-        """
-        try:
-            client = client_of(model, base_url=base_url, timeout=timeout, patience=patience)
-        except JudgeError as exc:
-            raise EmbedderError(exc.brief, exc.said) from exc
-        return cls(client, model, dimensions=dimensions, query_prefix=query_prefix, patience=patience)
-
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries.
-
-        Raises:
-            EmbedderError: The service refused the request, stayed busy or answered something else.
-        """
+        """Unit vectors (len(texts), d) of queries."""
         return self._embed(texts, self._query_prompt)
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents.
-
-        Raises:
-            EmbedderError: The service refused the request, stayed busy or answered something else.
-        """
+        """Unit vectors (len(texts), d) of documents."""
         return self._embed(texts, self._document_prompt)
 
     def _embed(self, texts: Sequence[str], prompt: str) -> FloatArray:
@@ -121,18 +84,16 @@ class GeminiEmbedder:
             task_type=None if self._by_prefix else prompt, output_dimensionality=self._dimensions
         )
         prefixed = [prompt + text for text in texts] if self._by_prefix else texts
-        width = Width(self._model, self._dimensions)
-        try:
-            parts = [
-                width.checked(self._ask(partial(self._answer, group, config))) for group in requests(prefixed, _AT_ONCE)
-            ]
-        except JudgeError as exc:  # a request that was refused, or a service that stayed busy
-            raise EmbedderError(exc.brief, exc.said) from exc
-        return np.concatenate(parts) if parts else unit_vectors(self._model, [], 0)
 
-    def _answer(self, texts: Sequence[str], config: Any) -> FloatArray:
+        def ask(group: list[str]) -> list[list[float]]:
+            answer: list[list[float]] = self._ask(partial(self._answer, group, config))
+            return answer
+
+        return embedded(self._model, prefixed, ask, at_once=_AT_ONCE, dimensions=self._dimensions)
+
+    def _answer(self, texts: Sequence[str], config: Any) -> list[list[float]]:
         # One content per text: strings would become one aggregated vector in the second generation.
         contents = [{"parts": [{"text": text}]} for text in texts]
         with failures_of(self._model):
             answer = self._client.models.embed_content(model=self._model, contents=contents, config=config)
-        return unit_vectors(self._model, [item.values or [] for item in answer.embeddings or []], len(texts))
+        return [item.values or [] for item in answer.embeddings or []]

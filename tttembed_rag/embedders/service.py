@@ -6,11 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tttembed_rag.embedders.contract import Width, unit_vectors
-from tttembed_rag.embedders.groups import requests
-from tttembed_rag.errors import EmbedderError, InputError, JudgeError
+from tttembed_rag.embedders.groups import embedded
+from tttembed_rag.errors import InputError
 from tttembed_rag.models.endpoint import Endpoint, with_path
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.models.retrying import Patience
@@ -88,7 +85,7 @@ PROTOCOLS = {
 
 
 class EmbeddingService:
-    """Unit vectors of an embedding model behind HTTP.
+    """Unit vectors of an embedding model behind HTTP; an `EmbedderError` where the service refuses or stays busy.
 
     Args:
         protocol: A name of `PROTOCOLS`; ``openai`` is spoken by OpenAI, Azure, Ollama, vLLM, TEI and most others.
@@ -145,33 +142,21 @@ class EmbeddingService:
         self._dimensions = dimensions
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries.
-
-        Raises:
-            EmbedderError: The service refused the request, stayed busy or answered something else.
-        """
+        """Unit vectors (len(texts), d) of queries."""
         return self._embed(texts, 0)
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents.
-
-        Raises:
-            EmbedderError: The service refused the request, stayed busy or answered something else.
-        """
+        """Unit vectors (len(texts), d) of documents."""
         return self._embed(texts, 1)
 
     def _embed(self, texts: Sequence[str], kind: int) -> FloatArray:
-        said, width = self._body | self._protocol.kinds[kind], Width(self.fingerprint, self._dimensions)
-        prefixed = [self._prefixes[kind] + text for text in texts]
-        try:
-            parts = [
-                width.checked(unit_vectors(self.fingerprint, self._answer(said, group), len(group)))
-                for group in requests(prefixed, self._protocol.at_once)
-            ]
-        except JudgeError as exc:  # a request that was refused, or a service that stayed busy
-            raise EmbedderError(exc.brief, exc.said) from exc
-        return np.concatenate(parts) if parts else unit_vectors(self.fingerprint, [], 0)
+        protocol = self._protocol
+        said, prefix = self._body | protocol.kinds[kind], self._prefixes[kind]
 
-    def _answer(self, said: dict[str, Any], texts: list[str]) -> Any:
-        body = said | {self._protocol.texts: texts}
-        return self._endpoint.ask(body, self._protocol.vectors, expected="a vector for each text")
+        def ask(group: list[str]) -> Any:
+            return self._endpoint.ask(
+                said | {protocol.texts: group}, protocol.vectors, expected="a vector for each text"
+            )
+
+        prefixed = [prefix + text for text in texts]
+        return embedded(self.fingerprint, prefixed, ask, at_once=protocol.at_once, dimensions=self._dimensions)

@@ -43,10 +43,8 @@ def open_embedder(spec: str) -> Embedder:
     if (kind == "minilm") == bool(target.strip("/")):
         raise InputError(f"embedder: expected {KINDS}, got {without_secrets(spec)!r}")
     dimensions = options.whole("dimensions", 0) or None
-    if kind in PROTOCOLS:
+    if kind in PROTOCOLS or kind == "gemini":
         embedder = _service(kind, target, dimensions, options)
-    elif kind == "gemini":
-        embedder = _gemini(target, dimensions, options)
     else:
         embedder = _here(spec, kind, target, options)
         embedder = embedder if dimensions is None else Truncated(embedder, dimensions)
@@ -63,28 +61,22 @@ def name_of(spec: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)).strip("-.") or "vectors"
 
 
-def _gemini(model: str, dimensions: int | None, options: Options) -> Embedder:
-    from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
+def _service(kind: str, model: str, dimensions: int | None, options: Options) -> Embedder:
+    url, patience = options.take("url", "") or None, options.patience()
+    if kind == "gemini":
+        from tttembed_rag.embedders.geminiembedder import QUERY_PREFIX, GeminiEmbedder
 
-    return GeminiEmbedder.connect(
-        model,
-        dimensions=dimensions,
-        query_prefix=options.take("query_prefix", QUERY_PREFIX),
-        base_url=options.take("url", "") or None,
-        patience=options.patience(),
-    )
-
-
-def _service(protocol: str, model: str, dimensions: int | None, options: Options) -> Embedder:
+        prefix = options.take("query_prefix", QUERY_PREFIX)
+        return GeminiEmbedder(model, url=url, dimensions=dimensions, query_prefix=prefix, patience=patience)
     return EmbeddingService(
-        protocol,
+        kind,
         model,
-        url=options.take("url", "") or None,
-        key=options.key(PROTOCOLS[protocol].key),
+        url=url,
+        key=options.key(PROTOCOLS[kind].key),
         dimensions=dimensions,
         query_prefix=options.take("query_prefix", ""),
         document_prefix=options.take("document_prefix", ""),
-        patience=options.patience(),
+        patience=patience,
     )
 
 

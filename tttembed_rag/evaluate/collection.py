@@ -154,8 +154,18 @@ class Collection:
             ranked = self.index.search(self.query_vectors[query : query + 1], len(self.index))[1][0]
             places = self._places(ranked, scores)
         rows = ranked[places[:depth]]
-        values = [max(0.0, scores.get(doc, 0.0)) if self.simulated else scores[doc] for doc in self.doc_ids[rows]]
-        return rows, np.array(values)
+        return rows, np.array([self._score(scores, doc) for doc in self.doc_ids[rows]])
+
+    def _score(self, scores: Mapping[str, float], document: str) -> float:
+        """The score of a document among those of a query; of a simulated judge no label, and one below 0, is 0."""
+        return max(0.0, scores.get(document, 0.0)) if self.simulated else scores[document]
+
+    def rewards_of(self, query_id: str, documents: Sequence[str]) -> dict[str, float]:
+        """The rewards in [0, 1] of those among *documents* that were judged for a query."""
+        scores = self.scores.get(query_id, {})
+        judged = [doc for doc in documents if doc in scores]
+        units = self.scale.to_unit(np.array([self._score(scores, doc) for doc in judged]))
+        return dict(zip(judged, units.tolist(), strict=True))
 
     def _places(self, ranked: IntArray, scores: Mapping[str, float]) -> list[int]:
         return [

@@ -46,8 +46,8 @@ class ExperimentPlan:
 
         scopes: Scopes fitted.
 
-        baselines: Baselines measured; ``fused`` is direct rerank of the search with ``auto``, search and judge
-            weighing the same, for rewarded queries with a private offset.
+        baselines: Baselines measured; ``rerank`` is direct rerank, as if every query were judged; ``fused`` is that of
+            the search with ``auto``, search and judge weighing the same, for rewarded queries with a private offset.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
 
@@ -97,7 +97,7 @@ class Row:
     """One measured cell; nDCG@10 has linear gains, the interval is a paired bootstrap over queries.
 
     `rerank_delta` is what direct rerank at this depth would gain if every query of the population were judged, and
-    `share` is `delta` over it: of the gain of a reranker, the part that is kept at no cost per query. It is None where
+    `share` is `delta` over it: of the gain of a reranker, the part that is kept without asking it. It is None where
     direct rerank gains less than `LEAST_GAIN`.
     """
 
@@ -138,13 +138,18 @@ def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     check_workload(workload)
     reranked = [collection.measure_reranked(np.arange(len(collection.raw)), plan.depth) for collection in workload]
     for seed in plan.seeds:
-        splits = [split(collection, seed, plan.holdout) for collection in workload]
         for rewarded in plan.rewarded:
-            sizes = [len(pool) for pool, _ in splits]
-            drawn = water_fill(sizes, sum(min(rewarded, size) for size in sizes))
-            judged = [pool[rows] for (pool, _), rows in zip(splits, drawn, strict=True)]
-            held = [held for _, held in splits]
-            yield from _cell(workload, reranked, plan, seed, rewarded, judged, held)
+            yield from _cell(workload, reranked, plan, seed, rewarded, *drawn(workload, plan, seed, rewarded))
+
+
+def drawn(
+    workload: Sequence[Collection], plan: ExperimentPlan, seed: int, rewarded: int
+) -> tuple[list[IntArray], list[IntArray]]:
+    """The rows of rewarded queries and of held-out ones, of each collection, in the split of a *seed*."""
+    splits = [split(collection, seed, plan.holdout) for collection in workload]
+    sizes = [len(pool) for pool, _ in splits]
+    rows = water_fill(sizes, sum(min(rewarded, size) for size in sizes))
+    return [pool[some] for (pool, _), some in zip(splits, rows, strict=True)], [held for _, held in splits]
 
 
 def _cell(
@@ -162,7 +167,7 @@ def _cell(
         everyone = np.arange(len(collection.raw))
         populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
         budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
-        for outcome in _outcomes(collection, plan, rewarded_rows, fitted):
+        for outcome in _outcomes(collection, plan, by_judge, rewarded_rows, fitted):
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
@@ -221,14 +226,17 @@ def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -
 
 
 def _outcomes(
-    collection: Collection, plan: ExperimentPlan, rewarded: IntArray, fitted: Mapping[tuple[AnyScope, bool], _Fitted]
+    collection: Collection,
+    plan: ExperimentPlan,
+    by_judge: Float64,
+    rewarded: IntArray,
+    fitted: Mapping[tuple[AnyScope, bool], _Fitted],
 ) -> Iterator[_Outcome]:
-    """nDCG@10 of every query under each baseline and each fit; *rewarded* are the rows of rewarded queries."""
+    """nDCG@10 of every query under each baseline and each fit: *by_judge* is that of direct rerank."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
     if "rerank" in plan.baselines:
-        reranked = collection.measure_reranked(rewarded, plan.depth)
-        yield _Outcome("rerank", False, reranked, False, "judged documents in reward order", 0.0, False)
+        yield _Outcome("rerank", False, by_judge, False, "judged documents in reward order", 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets

@@ -16,7 +16,7 @@ from tttembed_rag.gate.audit import Audited, Labels, audited, confirmed_order
 from tttembed_rag.gate.belief import Signal, Voucher, signal_of
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
+from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.gate.voices import Voices, heard
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
@@ -151,8 +151,7 @@ class Case:
     @cached_property
     def trust(self) -> float:
         """The factor in [0, 1] on whatever is learned: how far trusted labels confirm the judge; 1 without labels."""
-        labels = self.labels or {}
-        return confirmed_order(self.rewards, labels) if len(labels) >= AUDIT_LEAST else 1.0
+        return confirmed_order(self.rewards, self.labels) if self.labels else 1.0
 
     def judged_changes(self, offsets: Float64) -> Float64:
         """(n,) by how much nDCG@10 of the judged candidates, by their rewards, changes when *offsets* (n, d) move."""

@@ -16,7 +16,6 @@ from tttembed_rag.models.local import (
     Batches,
     PlainTokenizer,
     load,
-    load_tokenizer,
     short_name,
     weights_digest,
 )
@@ -88,10 +87,9 @@ class CrossEncoderJudge(Blocking):
         batch_tokens: int | None = None,
     ) -> CrossEncoderJudge:
         """The cross-encoder with that name or in that folder."""
-        loaded = load("AutoModelForSequenceClassification", model, revision=revision, device=device, dtype=dtype)
-        tokenizer = load_tokenizer(model, revision=revision)
+        parts = load("AutoModelForSequenceClassification", model, revision=revision, device=device, dtype=dtype)
         name = short_name(model)
-        return cls(loaded, tokenizer, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
+        return cls(*parts, scale=scale, name=name, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """One score per document, on the declared scale; None for a document without text."""

@@ -21,9 +21,9 @@ class Gemini:
     A refusal, an empty answer and an answer that was cut off are no answer.
 
     Args:
-        client: A `google.genai.Client`; it should not retry by itself.
+        model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``; its key is in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-        model: Such as ``gemini-3.1-pro`` or ``gemini-3.5-flash``.
+        url: Another server that speaks the protocol; None is Google.
 
         thinking: How much it thinks; ``low`` is understood by every model.
 
@@ -31,50 +31,32 @@ class Gemini:
 
         patience: How often and how fast it is asked.
 
+        timeout: Seconds to wait for the next part of an answer.
+
     Attributes:
-        client: The client.
+        client: The `google.genai.Client`.
 
         ask: Calls a function that asks it, again where that may help.
     """
 
     def __init__(
         self,
-        client: Any,
         model: str,
         *,
+        url: str | None = None,
         thinking: Literal["low", "medium", "high"] = "low",
         output_tokens: int = OUTPUT_TOKENS,
         patience: Patience | None = None,
+        timeout: float = 120.0,
     ) -> None:
+        self.client = client_of(model, url=url, timeout=timeout, patience=patience)
         types = require("google.genai.types", EXTRA)
-        self.client = client
         self._config = types.GenerateContentConfig(
             thinking_config=types.ThinkingConfig(thinking_level=thinking), max_output_tokens=output_tokens
         )
         self.ask = (patience or Patience()).caller()
         self.name = model
         self.settings = f"thinking={thinking} n={output_tokens}"
-
-    @classmethod
-    def connect(
-        cls, model: str, *, base_url: str | None = None, patience: Patience | None = None, timeout: float = 120.0
-    ) -> Gemini:
-        """The model behind the key in GEMINI_API_KEY or GOOGLE_API_KEY.
-
-        Args:
-            model: Its name.
-
-            base_url: Another server that speaks the protocol.
-
-            patience: How often and how fast it is asked.
-
-            timeout: Seconds to wait for an answer.
-        """
-        return cls(
-            client_of(model, base_url=base_url, timeout=timeout, patience=patience),
-            model,
-            patience=patience,
-        )
 
     def request(self, prompt: str) -> dict[str, Any]:
         """The JSON that asks *prompt*."""

@@ -130,7 +130,10 @@ class RubricJudge:
         return grade_of(answers[0])
 
     async def ascore(self, query: str, documents: Sequence[str]) -> Scores:
-        """The same, several prompts at once; a plain function runs in threads."""
+        """The same, without blocking; a plain function runs in threads."""
+        if not self._async:
+            return await asyncio.to_thread(self.score, query, documents)
+        complete = cast("Callable[[str], Awaitable[str | None]]", self.complete)
         screened = Screened.of(documents, self.longest_document)
         slots = asyncio.Semaphore(self._concurrency)
 
@@ -138,10 +141,7 @@ class RubricJudge:
             prompt = self.prompt(query, text)
             async with slots:
                 with self._accounted(prompt) as answers:
-                    if self._async:
-                        answers.append(await cast("Callable[[str], Awaitable[str | None]]", self.complete)(prompt))
-                    else:
-                        answers.append(await asyncio.to_thread(self.complete, prompt))
+                    answers.append(await complete(prompt))
             return grade_of(answers[0])
 
         return screened.spread(await asyncio.gather(*(grade(text) for text in screened.texts)), self.scale)

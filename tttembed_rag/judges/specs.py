@@ -89,7 +89,7 @@ def _chat(kind: str, model: str, options: Options) -> tuple[Any, int]:
         from tttembed_rag.judges.gemini import OUTPUT_TOKENS as GEMINI_TOKENS
         from tttembed_rag.judges.gemini import Gemini
 
-        return Gemini.connect(model, base_url=url, patience=patience), GEMINI_TOKENS
+        return Gemini(model, url=url, patience=patience), GEMINI_TOKENS
     from tttembed_rag.judges.anthropicchat import AnthropicChat
     from tttembed_rag.judges.openaichat import OUTPUT_TOKENS, OpenAIChat
 

@@ -22,7 +22,6 @@ from tttembed_rag.models.local import (
     Batches,
     PlainTokenizer,
     load,
-    load_tokenizer,
     short_name,
     weights_digest,
 )
@@ -104,16 +103,9 @@ class YesNoJudge(Blocking):
         batch_tokens: int | None = None,
     ) -> YesNoJudge:
         """The reranker with that name or in that folder, such as ``Qwen/Qwen3-Reranker-4B``."""
-        loaded = load("AutoModelForCausalLM", model, revision=revision, device=device, dtype=dtype)
-        tokenizer = load_tokenizer(model, revision=revision)
-        return cls(
-            loaded,
-            tokenizer,
-            name=short_name(model),
-            instruction=instruction,
-            max_tokens=max_tokens,
-            batch_tokens=batch_tokens,
-        )
+        parts = load("AutoModelForCausalLM", model, revision=revision, device=device, dtype=dtype)
+        name = short_name(model)
+        return cls(*parts, name=name, instruction=instruction, max_tokens=max_tokens, batch_tokens=batch_tokens)
 
     def score(self, query: str, documents: Sequence[str]) -> Scores:
         """P(yes) per document; None for a document without text, or where the query leaves no room for one."""

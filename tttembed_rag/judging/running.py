@@ -15,6 +15,9 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Event
+from typing import Any
+
+import numpy as np
 
 from tttembed_rag.errors import InputError, JudgeError, RewardError
 from tttembed_rag.judges.contract import Judge, Scores, blocks, checked_rewards
@@ -89,6 +92,9 @@ class Run:
         plan: The pairs; its caps are not looked at.
 
         judge: The judge; all else is as for `judge_all`.
+
+        wary: Whether the judge is not trusted: an error of any kind is one of its calls, and a score off its scale is
+            none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
     """
 
     def __init__(
@@ -102,11 +108,12 @@ class Run:
         seconds: float | None = None,
         stop: Stop | None = None,
         examine: bool = True,
+        wary: bool = False,
     ) -> None:
         judge.scale.check_calibrated()  # before anything is paid
         if concurrency < 1:
             raise InputError(f"concurrency: expected at least 1, got {concurrency}")
-        self._account, self._judge, self._concurrency = account, judge, concurrency
+        self._account, self._judge, self._concurrency, self._wary = account, judge, concurrency, wary
         self._watch, self._stop = watch or (lambda _: None), stop or Event()
         self._walk = Walk(plan, judge, account, examine=examine)
         self._under_way = Calls[tuple[JudgeCall, Meter]](judge.fingerprint, seconds, self._stop)
@@ -208,9 +215,15 @@ class Run:
             answer = future.result()
         except (CancelledError, asyncio.CancelledError) as exc:
             raise JudgeError(f"{self._judge.fingerprint}: cancelled its own call") from exc
-        scores = [None if score is None else float(score) for score in answer]
-        if len(scores) != len(call.charge.pairs):
-            raise JudgeError(f"judge: expected {len(call.charge.pairs)} scores, got {len(scores)}")
+        except (Exception, SystemExit) as exc:
+            if isinstance(exc, JudgeError) or not self._wary:
+                raise
+            raise JudgeError(f"{self._judge.fingerprint}: {type(exc).__name__}:", str(exc)) from exc
+        if len(answer) != len(call.charge.pairs):
+            raise JudgeError(f"{self._judge.fingerprint}: expected {len(call.charge.pairs)} scores, got {len(answer)}")
+        scores = (
+            _sensible(self._judge, answer) if self._wary else [None if one is None else float(one) for one in answer]
+        )
         rewards = checked_rewards(self._judge, scores).tolist()
         if not call.examines:
             self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
@@ -274,6 +287,30 @@ class Run:
 def _score(judge: Judge, call: JudgeCall) -> Scores:
     """The judge's answers, one question after the other."""
     return [score for query, texts in call.questions for score in judge.score(query, texts)]
+
+
+def _sensible(judge: Judge, answer: Sequence[object]) -> Scores:
+    """The scores of an answer; None where it has none, or one that is not on the scale of *judge*.
+
+    Raises:
+        JudgeError: There is no score for any of several documents, or for the only one a score off the scale.
+    """
+    numbers = np.array([_number(score) for score in answer], dtype=np.float64)
+    held = judge.scale.holds(numbers)
+    nonsense = sum(given is not None for given, holds in zip(answer, held, strict=True) if not holds)
+    if not held.any() and (nonsense or len(answer) > 1):
+        raise JudgeError(f"{judge.fingerprint}: expected scores on its scale {judge.scale}, got {answer[0]!r:.40}")
+    if nonsense:
+        _log.warning("%s: %d of %d scores are off its scale %s", judge.fingerprint, nonsense, len(answer), judge.scale)
+    return [score if holds else None for score, holds in zip(numbers.tolist(), held, strict=True)]
+
+
+def _number(score: Any) -> float:
+    """A score as a number, NaN where it is none."""
+    try:
+        return math.nan if score is None else float(score)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 async def _ascore(judge: Judge, call: JudgeCall, concurrency: int) -> Scores:

@@ -6,22 +6,22 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
-from tttembed_rag.errors import InputError, JudgeError, require
-from tttembed_rag.models.client import LOOPBACK, client_options
+from tttembed_rag.errors import JudgeError, require
+from tttembed_rag.models.client import client_options
+from tttembed_rag.models.endpoint import Address
 from tttembed_rag.models.retrying import BusyError, Patience, check_status
 
 EXTRA = "gemini"
 
 
-def client_of(model: str, *, base_url: str | None, timeout: float, patience: Patience | None = None) -> Any:
+def client_of(model: str, *, url: str | None, timeout: float, patience: Patience | None = None) -> Any:
     """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
 
     Args:
         model: The model's name, for errors.
 
-        base_url: Another server that speaks the protocol.
+        url: Another server that speaks the protocol.
 
         timeout: Seconds until the next part of an answer must be there.
 
@@ -31,13 +31,12 @@ def client_of(model: str, *, base_url: str | None, timeout: float, patience: Pat
         InputError: The address would send the key in the clear to another machine.
         JudgeError: There is no key.
     """
-    parts = urlsplit(base_url or "")
-    if parts.scheme == "http" and parts.hostname not in LOOPBACK:
-        raise InputError(f"url: expected https where a key is sent, got http://{parts.hostname}")
+    if url is not None:
+        Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to
     genai = require("google.genai", EXTRA)
     http = require("httpx", EXTRA).Client(timeout=timeout, **client_options(patience))
     options = require("google.genai.types", EXTRA).HttpOptions(
-        base_url=base_url, timeout=int(timeout * 1000), httpx_client=http
+        base_url=url, timeout=int(timeout * 1000), httpx_client=http
     )
     try:
         client = genai.Client(http_options=options)

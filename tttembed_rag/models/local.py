@@ -23,8 +23,10 @@ _SAMPLED = 64
 EXTRA = "local"
 
 
-def load(auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None) -> Any:
-    """A model of transformers in evaluation mode, by default in full precision on a CPU and in its own elsewhere.
+def load(
+    auto_class: str, model: str, *, revision: str | None, device: str | None, dtype: str | None
+) -> tuple[Any, Any]:
+    """A model of transformers in evaluation mode, and the fast tokenizer beside it.
 
     Args:
         auto_class: ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``.
@@ -35,7 +37,7 @@ def load(auto_class: str, model: str, *, revision: str | None, device: str | Non
 
         device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
 
-        dtype: ``float32``, ``bfloat16``, ``float16``.
+        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, and the model's own elsewhere.
     """
     torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -43,17 +45,10 @@ def load(auto_class: str, model: str, *, revision: str | None, device: str | Non
     dtype = dtype or ("float32" if device == "cpu" else "auto")
     with loading(model, "transformers", JudgeError, extra=EXTRA):
         loaded = getattr(transformers, auto_class).from_pretrained(model, revision=revision, dtype=dtype)
-    return loaded.to(device).eval()
-
-
-def load_tokenizer(model: str, *, revision: str | None) -> Any:
-    """The tokenizer beside a model; one of the `tokenizers` library, or an error."""
-    auto = require("transformers", EXTRA).AutoTokenizer
-    with loading(model, "transformers", JudgeError, extra=EXTRA):
-        tokenizer = auto.from_pretrained(model, revision=revision)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, revision=revision)
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(f"{model}: expected a tokenizer.json, found a tokenizer without one")
-    return tokenizer
+    return loaded.to(device).eval(), tokenizer
 
 
 @contextmanager

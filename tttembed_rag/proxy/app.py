@@ -25,13 +25,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tttembed_rag.proxy.callers import Caller, Callers
-from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer, whole_vectors
+from tttembed_rag.proxy.shapes import EmbeddingRequest, asked_of, is_embedding_path, steered_answer
 from tttembed_rag.proxy.upstream import Answer, Headers, Unreachable, Upstream
 from tttembed_rag.serving.context import context
 from tttembed_rag.serving.live import LiveOffsets
 from tttembed_rag.serving.steering import Steering
-
-__all__ = ["proxy_app"]
 
 _log = logging.getLogger(__name__)
 # The header that says which version steered the answer; and its value where none did.
@@ -164,23 +162,19 @@ class _Proxy:
         read, rest = await _whole(request.stream(), self._limit)
         if rest is not None:
             return _refusal(413, f"expected a body of at most {self._limit} bytes, got more")
-        return await self._steered_here(read, self._callers.find(request.headers))
-
-    async def _steered_here(self, read: bytes, caller: Caller) -> Response:
         try:
             fields = orjson.loads(read)
         except orjson.JSONDecodeError as error:
             return _refusal(400, f"expected JSON ({error})")
-        vectors = whole_vectors(fields.get("vectors")) if isinstance(fields, dict) else None
-        if vectors is None:
+        vectors = fields.get("vectors") if isinstance(fields, dict) else None
+        if not (isinstance(vectors, list) and all(map(_is_vector, vectors))):
             return _refusal(400, 'expected {"vectors": [[number, ...], ...]}')
-        vectors = list(vectors)
         texts = fields.get("texts") or [""] * len(vectors)
         if not (isinstance(texts, list) and len(texts) == len(vectors) and all(isinstance(t, str) for t in texts)):
             return _refusal(400, f"texts: expected one string per vector, {len(vectors)}")
 
         def turned() -> tuple[list[Any], int, bytes]:
-            with _context(caller, len(texts)):
+            with _context(self._callers.find(request.headers), len(texts)):
                 after = [self._steering.apply(vector, text) for vector, text in zip(vectors, texts, strict=True)]
                 changed = sum(new != old for new, old in zip(after, vectors, strict=True))
                 return after, changed, self._version() if changed else _BASE
@@ -195,6 +189,10 @@ class _Proxy:
         with _context(caller, 0):
             now = self._live.status
         return _json({"version": now.version, "reason": now.reason, "age": now.age, "error": now.error})
+
+
+def _is_vector(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(number, int | float) for number in value)
 
 
 def _context(caller: Caller, queries: int) -> context:

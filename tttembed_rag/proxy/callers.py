@@ -12,8 +12,6 @@ from tttembed_rag.errors import InputError
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
-__all__ = ["Caller", "Callers"]
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:

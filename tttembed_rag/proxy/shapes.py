@@ -8,14 +8,12 @@ nothing is steered.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
-
-__all__ = ["EmbeddingRequest", "Turn", "asked_of", "is_embedding_path", "steered_answer"]
 
 # (vector, number of the text) to the vector to hand out, of the type that came: a list, or an array of doubles.
 Turn: TypeAlias = Callable[[Any, int], Any]
@@ -110,11 +108,3 @@ def _turn(holder: Any, place: Any, turn: Turn, number: int) -> bool:
         return True
     holder[place] = turn(given, number)
     return bool(holder[place] != given)
-
-
-def whole_vectors(vectors: Any) -> Iterable[list[float]] | None:
-    """*vectors* if they are lists of numbers, else None."""
-    good = isinstance(vectors, list) and all(
-        isinstance(one, list) and all(isinstance(x, int | float) for x in one) for one in vectors
-    )
-    return vectors if good else None

@@ -11,8 +11,6 @@ from yarl import URL
 
 from tttembed_rag.errors import InputError
 
-__all__ = ["Answer", "Unreachable", "Upstream"]
-
 # Headers that concern one connection alone, and those that the client writes itself.
 _HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "

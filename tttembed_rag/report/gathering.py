@@ -117,8 +117,8 @@ def _learned_now(
     held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
     if version is not None:
         return held, ()
-    learned = fit(rewards, audit=labels).values()
-    return held, tuple(_offset_facts(offset) for offset in learned if offset.query_id is None)[:_OFFSETS]
+    shared = [offset for offset in fit(rewards, audit=labels).values() if offset.query_id is None]
+    return held, tuple(_offset_facts(store, tenant, offset) for offset in shared[:_OFFSETS])
 
 
 def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:
@@ -172,7 +172,7 @@ def _version_facts(store: Store, version: Version, aliases: Sequence[str], tenan
         raise
     except StoreError as exc:
         return replace(facts, damage=shortened(str(exc), _NOTE))
-    shared = [_offset_facts(offset) for offset in offsets.values() if offset.query_id is None]
+    shared = [_offset_facts(store, tenant, offset) for offset in offsets.values() if offset.query_id is None]
     private = [offset.served for offset in offsets.values() if offset.query_id is not None]
     shared.sort(key=lambda offset: (not offset.served, -offset.n, offset.key))
     return replace(
@@ -184,7 +184,7 @@ def _version_facts(store: Store, version: Version, aliases: Sequence[str], tenan
     )
 
 
-def _offset_facts(offset: Offset) -> OffsetFacts:
+def _offset_facts(store: Store, tenant: str, offset: Offset) -> OffsetFacts:
     evidence = offset.evidence
     bounded = evidence.interval is not None and all(map(math.isfinite, evidence.interval))
     return OffsetFacts(
@@ -195,7 +195,7 @@ def _offset_facts(offset: Offset) -> OffsetFacts:
         gain=evidence.gain,
         interval=evidence.interval if bounded else None,
         verdict=evidence.verdict,
-        reason=shortened(evidence.reason, _NOTE),
+        reason=shortened(store.history.in_words(tenant, evidence.reason), _NOTE),
         needed=evidence.needed,
     )
 

@@ -123,7 +123,7 @@ class HeldOut:
 
         served: The same with offsets, where the gate publishes them.
 
-        rerank: The same where the judge is asked for every query, and its order is served.
+        rerank: The same where the candidates are in the order of their rewards: more than the judge cannot gain.
 
         interval: 95 % interval of the gain, a bootstrap over queries.
 
@@ -168,10 +168,10 @@ class HeldOut:
         if not self.moved:
             return f"On {many}, nDCG@10 {self.measure} stays at {self.raw:.3f}: no list of theirs changes for it."
         low, high = self.interval
-        share = f": {self.share:.0%} of what asking the judge at every request would gain" if self.share else ""
+        share = f": {self.share:.0%} of what reranking by the rewards themselves would gain" if self.share else ""
         return (
             f"On {many}, nDCG@10 {self.measure} goes from {self.raw:.3f} to {self.served:.3f} "
-            f"({self.gain:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]){share}, at no cost per query."
+            f"({self.gain:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]){share}."
         )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,16 +51,49 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
     return Effect(looked, moved, tuple(shown_first))
 
 
+class Firsts(NamedTuple):
+    """The documents that are among the first of a query before or after it is moved, in the order before.
+
+    Attributes:
+        rows: Their rows.
+
+        ranks: Their ranks under the base vector among all documents, 1 is the best.
+
+        scores: x·z.
+
+        lifts: alpha v·z.
+    """
+
+    rows: list[int]
+    ranks: list[int]
+    scores: list[float]
+    lifts: list[float]
+
+
+def firsts_of(vectors: FloatArray, query: FloatArray, dosed: FloatArray) -> Firsts:
+    """The first of unit *vectors* (n, d) for a unit *query* (d,) that is moved by *dosed* (d,)."""
+    scores, lifts = vectors @ query, vectors @ dosed
+    order = np.argsort(-scores, kind="stable")
+    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
+    kept = order[np.minimum(was, now)[order] < _CANDIDATES]
+    return Firsts(kept.tolist(), (was[kept] + 1).tolist(), scores[kept].tolist(), lifts[kept].tolist())
+
+
 def lists_of(
     served: Served, dosed: FloatArray, key: str, *, before: float | None = None, after: float | None = None
 ) -> Lists:
     """The candidates of a query that is moved by *dosed* (d,): alpha v of the offset *key*."""
     vectors = unit(np.array([candidate.vector for candidate in served.candidates], dtype=np.float64))
-    scores = vectors @ unit(np.asarray(served.vector, dtype=np.float64))
-    lifts = vectors @ np.asarray(dosed, dtype=np.float64)
-    order = np.argsort(-scores, kind="stable")
-    was, now = np.argsort(order), np.argsort(np.argsort(-scores - lifts, kind="stable"))
-    kept = [row for row in order.tolist() if min(was[row], now[row]) < _CANDIDATES]
+    query = unit(np.asarray(served.vector, dtype=np.float64))
+    firsts = firsts_of(vectors, query, np.asarray(dosed, dtype=np.float64))
+    shown = replace(served, candidates=[served.candidates[row] for row in firsts.rows])
+    return lists_from(shown, firsts, key, before=before, after=after)
+
+
+def lists_from(
+    served: Served, firsts: Firsts, key: str, *, before: float | None = None, after: float | None = None
+) -> Lists:
+    """The same where the candidates of *served* are the *firsts* alone."""
     return Lists(
         query_id=shortened(served.query_id, _NAME),
         query=None if served.query is None else shortened(served.query),
@@ -71,12 +106,11 @@ def lists_of(
                 document=shortened(candidate.doc_id, _NAME),
                 text=shortened(candidate.text or "", _TITLE),
                 reward=candidate.reward,
-                rank=int(was[row]) + 1,
-                score=float(scores[row]),
-                lift=float(lifts[row]),
+                rank=rank,
+                score=score,
+                lift=lift,
             )
-            for row in kept
-            for candidate in [served.candidates[row]]
+            for candidate, rank, score, lift in zip(served.candidates, *firsts[1:], strict=True)
         ),
     )
 

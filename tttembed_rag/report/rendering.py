@@ -12,6 +12,7 @@ from typing import Any
 from tttembed_rag.errors import require
 from tttembed_rag.report import drawing
 from tttembed_rag.report.heldout import LISTED, HeldOut
+from tttembed_rag.stores.database import TEXT_ID
 
 
 def rendered(
@@ -46,11 +47,17 @@ def rendered(
     if interactive:
         policy += f"; script-src 'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
     environment.filters |= {"drawn": markup, **filters}
+    environment.tests["said_by"] = _said_by
     environment.globals |= {"listed": LISTED, "interactive": interactive}
     page: str = environment.get_template(template).render(
         style=markup(style), script=markup(script), policy=policy, **facts
     )
     return page
+
+
+def _said_by(name: str, text: str) -> bool:
+    """Whether an id says nothing beside its *text*: it begins so, or is a digest of it."""
+    return text.startswith(name.rstrip("…")) or TEXT_ID.fullmatch(name) is not None
 
 
 def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
@@ -60,7 +67,7 @@ def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
     levels = {
         "raw: base vectors": held.raw,
         "served: with offsets": held.served,
-        "direct rerank: the judge asked at every request": held.rerank,
+        "reranked: in the order of the rewards themselves": held.rerank,
     }
     lose, gain = sum(one < 0 for one in held.gains), sum(one > 0 for one in held.gains)
     counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."

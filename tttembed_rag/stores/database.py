@@ -274,12 +274,13 @@ class Database:
             bare.execute("PRAGMA journal_mode=WAL")
 
 
-def keyed_digest(*parts: bytes, key: bytes = b"") -> bytes:
-    """32 bytes that stand for *parts*; without the *key* they cannot be found by guessing."""
-    hashed = hashlib.blake2b(key=key, digest_size=32)
-    for part in parts:
-        hashed.update(len(part).to_bytes(8, "big") + part)
-    return hashed.digest()
+def keyed_digest(salt: bytes, content: bytes) -> bytes:
+    """32 bytes that stand for *content*; without the *salt* they cannot be found by guessing."""
+    return hashlib.blake2b(content, key=salt, digest_size=32).digest()
+
+
+# The ids that `TextIds` makes.
+TEXT_ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ class TextIds:
 
     def __call__(self, text: str) -> str:
         """The id of *text*."""
-        return keyed_digest(text.encode("utf-8", "surrogatepass"), key=self.salt).hex()[:32]
+        return keyed_digest(self.salt, text.encode("utf-8", "surrogatepass")).hex()[:32]
 
 
 def checked_url(url: str | URL) -> URL:

@@ -127,13 +127,13 @@ def _unlearned(
     learners = {tenant, ""} if connection.execute(shared).scalar_one() else {tenant}
     if not (gone or names is None or _has_expired(connection, learners)):
         return 0
-    return unlearn(connection, salt, learners)
+    return unlearn(connection, learners)
 
 
-def unlearn(connection: Connection, salt: bytes, learners: AbstractSet[str]) -> int:
+def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
     """Delete what was learned for *learners*, and stop what is being learned; gives how many versions."""
     versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
-    leasing.revoke(connection, salt, learners)
+    leasing.revoke(connection, learners)
     mark_due(connection, ids_of(connection, schema.tenants, learners).values())
     return versions
 

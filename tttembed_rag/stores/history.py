@@ -15,7 +15,7 @@ from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.database import TEXT_ID, Database
 from tttembed_rag.stores.log.reading import owners_of
 from tttembed_rag.stores.log.sources import Pair, Said, all_of, said_of
 from tttembed_rag.stores.records import Day
@@ -25,6 +25,8 @@ from tttembed_rag.stores.work.spending import spent_on
 _DAY_SECONDS = 86_400
 # Characters that are read of a text.
 _TEXT = 1000
+# Characters of a text that name its document in a sentence.
+_NAMED = 60
 
 
 class History:
@@ -100,6 +102,13 @@ class History:
     def document_texts(self, tenant: str, names: Sequence[str]) -> dict[str, str]:
         """The texts of documents of *tenant* by their ids, where texts are kept."""
         return dict(self._of_documents(tenant, names, schema.documents.c.text))
+
+    def in_words(self, tenant: str, sentence: str) -> str:
+        """The *sentence* with the beginnings of texts in place of the ids of *tenant*'s documents that they became."""
+        texts = self.document_texts(tenant, sorted(set(TEXT_ID.findall(sentence))))
+        for name, text in texts.items():
+            sentence = sentence.replace(name, repr(text[:_NAMED]))
+        return sentence
 
     def document_lengths(self, tenant: str, names: Sequence[str]) -> dict[str, int]:
         """The characters of those texts."""

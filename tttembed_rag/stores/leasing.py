@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.database import Database, TextIds
+from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Lease, checked_name
 from tttembed_rag.stores.rows import insert
 
@@ -21,17 +21,10 @@ _table = schema.leases
 
 
 class Leases:
-    """The leases of a store, by the clock of its database.
+    """The leases of a store, named by their tenants, by the clock of its database."""
 
-    Args:
-        database: The database of the store.
-
-        salt: Key of the hashes that stand for tenants.
-    """
-
-    def __init__(self, database: Database, salt: bytes) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._salt = salt
 
     def take(self, tenant: str, owner: str, seconds: float) -> Lease | None:
         """The right to work for *tenant* alone for some seconds, an hour at most; None while another owner has it.
@@ -41,11 +34,11 @@ class Leases:
         checked_name("owner", owner)
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
-            now, name = self._database.now(connection), _name(self._salt, tenant)
+            now = self._database.now(connection)
             is_free = or_(_table.c.owner == owner, _table.c.expires <= now, _table.c.expires > now + LONGEST)
-            connection.execute(_table.delete().where(_table.c.name == name, is_free))
-            lease = Lease(name, owner, secrets.randbits(62), now + seconds)
-            values = {"name": name, "owner": owner, "token": lease.token, "expires": lease.expires}
+            connection.execute(_table.delete().where(_table.c.name == tenant, is_free))
+            lease = Lease(tenant, owner, secrets.randbits(62), now + seconds)
+            values = {"name": tenant, "owner": owner, "token": lease.token, "expires": lease.expires}
             made = insert(connection, _table).values(**values).on_conflict_do_nothing()
             return lease if connection.execute(made.returning(_table.c.name)).first() else None
 
@@ -73,26 +66,20 @@ def check_lease(connection: Connection, lease: Lease | None) -> None:
     """
     if lease is None or connection.execute(select(_table.c.name).where(_is(lease)).with_for_update()).first():
         return
-    holder = connection.execute(select(_table.c.owner).where(_table.c.name == lease.name)).scalar()
+    holder = connection.execute(select(_table.c.owner).where(_table.c.name == lease.tenant)).scalar()
     raise LeaseLost(
-        f"lease {lease.name!r}: expected to be held by {lease.owner!r}, got "
+        f"lease of tenant {lease.tenant!r}: expected to be held by {lease.owner!r}, got "
         f"{'nobody' if holder is None else repr(holder)}; nothing was changed"
     )
 
 
-def revoke(connection: Connection, salt: bytes, tenants: Iterable[str]) -> None:
+def revoke(connection: Connection, tenants: Iterable[str]) -> None:
     """End the leases of *tenants*: what is being learned for them now can no longer be published."""
-    names = sorted(_name(salt, tenant) for tenant in tenants)
-    connection.execute(_table.delete().where(_table.c.name.in_(names)))
-
-
-def _name(salt: bytes, tenant: str) -> str:
-    """The name of the lease of *tenant*; it does not tell the name of the tenant."""
-    return f"worker:{TextIds(salt)(tenant) if tenant else ''}"
+    connection.execute(_table.delete().where(_table.c.name.in_(sorted(tenants))))
 
 
 def _is(lease: Lease) -> ColumnElement[bool]:
-    return and_(_table.c.name == lease.name, _table.c.token == lease.token)
+    return and_(_table.c.name == lease.tenant, _table.c.token == lease.token)
 
 
 def _check_seconds(seconds: float) -> None:

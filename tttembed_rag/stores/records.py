@@ -193,7 +193,7 @@ class Lease:
     """The right to work for a tenant alone for a while.
 
     Attributes:
-        name: Stands for the tenant.
+        tenant: The tenant.
 
         owner: The name of the owner.
 
@@ -202,7 +202,7 @@ class Lease:
         expires: When other owners may take it, in Unix seconds of the database's clock.
     """
 
-    name: str
+    tenant: str
     owner: str
     token: int
     expires: float

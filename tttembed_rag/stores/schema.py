@@ -356,7 +356,7 @@ states = Table(
     Column("value", Text, nullable=False),
 )
 
-# The tenants that workers are at work for; a lease that ended or was revoked has no row.
+# By name, the tenants that workers are at work for; a lease that ended or was revoked has no row.
 leases = Table(
     "leases",
     metadata,

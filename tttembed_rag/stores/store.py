@@ -107,16 +107,16 @@ class Store(AbstractContextManager["Store"]):
 
     def __init__(self, database: Database, *, texts: bool = True) -> None:
         database.recognise()
-        self._database, self._salt = database, database.salt
+        self._database = database
         self.name = database.name
         self.texts = texts
-        self.text_id = TextIds(self._salt)
+        self.text_id = TextIds(database.salt)
         self._load = partial(aliases.load_offsets, database)
         self.registry = Registry(database, self._load)
-        self.judge_queue = JudgeQueue(database, self._salt)
+        self.judge_queue = JudgeQueue(database)
         self.open_batches = OpenBatches(database)
         self.audit = AuditTrail(database)
-        self.leases = Leases(database, self._salt)
+        self.leases = Leases(database)
         self.due = Due(database)
         self.states = States(database)
         self.history = History(database)
@@ -159,7 +159,7 @@ class Store(AbstractContextManager["Store"]):
         with self._database.write("observing") as connection:
             now = self._database.now(connection)
             entries.not_after(now + _AHEAD)
-            return observing.write_entries(connection, entries, self._salt, now)
+            return observing.write_entries(connection, entries, self._database.salt, now)
 
     def reward(self, judge: str, rewards: Mapping[QueryKey, Mapping[str, float]], *, source: str = "") -> int:
         """Write rewards of pairs that were observed, all or nothing; gives how many were written.
@@ -358,7 +358,7 @@ class Store(AbstractContextManager["Store"]):
             t = schema.tenants
             changed = t.update().where(t.c.name == tenant, t.c.shares.is_not(allowed)).values(**values)
             if connection.execute(changed).rowcount and not allowed:
-                forgetting.unlearn(connection, self._salt, {""})
+                forgetting.unlearn(connection, {""})
             write_line(connection, by, "share", "allowed" if allowed else "not allowed", tenant)
 
     # Forgetting
@@ -407,13 +407,14 @@ class Store(AbstractContextManager["Store"]):
         names = None
         if (chosen := query_id if source is None else checked_name("source", source)) is not None:
             names = [name for name in (chosen, self.text_id(chosen)) if is_name(name)]  # an id may stand for the text
+        salt = self._database.salt
         with self._database.write("forgetting") as connection:
             now = self._database.now(connection)
             if source is None or names is None:
-                gone = forgetting.forget_queries(connection, self._salt, tenant=tenant, names=names, by=by, now=now)
+                gone = forgetting.forget_queries(connection, salt, tenant=tenant, names=names, by=by, now=now)
             else:
                 gone = forgetting.forget_source(
-                    connection, self._salt, tenant=tenant, names=names, unseen=unseen, by=by, now=now
+                    connection, salt, tenant=tenant, names=names, unseen=unseen, by=by, now=now
                 )
         self._database.scrub()
         return gone

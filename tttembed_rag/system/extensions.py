@@ -11,8 +11,6 @@ from typing import Any
 
 from tttembed_rag.errors import MissingExtraError
 
-__all__ = ["extension", "extensions"]
-
 
 def extensions(group: str) -> list[str]:
     """The names that installed distributions registered in *group*."""

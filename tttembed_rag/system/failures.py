@@ -10,8 +10,6 @@ from threading import Lock
 
 from tttembed_rag.errors import in_brief
 
-__all__ = ["FailureLog"]
-
 
 class FailureLog:
     """Logs the error that is being handled in one line, at most once in so many seconds, then with how many there were.

@@ -31,22 +31,6 @@ from threading import Lock
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import WeakSet
 
-__all__ = [
-    "Measured",
-    "Point",
-    "Tallies",
-    "Tally",
-    "applied",
-    "decided",
-    "judged",
-    "mark",
-    "record",
-    "span",
-    "start",
-    "step",
-    "watch",
-]
-
 Value: TypeAlias = str | bool | int | float
 KeyT = TypeVar("KeyT", bound=Hashable)
 

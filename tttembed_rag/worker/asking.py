@@ -33,7 +33,6 @@ from tttembed_rag.stores.records import Spend
 from tttembed_rag.stores.work.account import DailyAccount
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
-from tttembed_rag.worker.wary import Wary
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
@@ -109,7 +108,7 @@ class Asking:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
         self._store = store
         self._queue, self._open = store.judge_queue, store.open_batches
-        self._judge = Wary(judge)
+        self._judge = judge
         self._budget, self._price = budget, price
         self._concurrency, self._seconds = concurrency, seconds
 
@@ -168,8 +167,11 @@ class Asking:
         """
         deepest = max([1, *(len(one.candidates) for one in observations)])
         plan = Plan(observations, depths or (deepest,))
-        run = Run(account, plan, self._judge, concurrency=self._concurrency, seconds=self._seconds, stop=stop)
-        return run.verdicts()
+        return self._run(account, plan, stop).verdicts()
+
+    def _run(self, account: DailyAccount, plan: Plan, stop: Event) -> Run:
+        at_once, seconds = self._concurrency, self._seconds
+        return Run(account, plan, self._judge, concurrency=at_once, seconds=seconds, stop=stop, wary=True)
 
     def _after_failures(
         self, verdicts: Verdicts, asked: Sequence[Observation], account: DailyAccount, tenant: str, stop: Event
@@ -187,7 +189,7 @@ class Asking:
         keys = self._declinable([pair for pair in verdicts.failed if pair[0] in lasting], asked)
         if not keys:
             return refused
-        examined = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).examined(why)
+        examined = self._run(account, Plan([]), stop).examined(why)
         if examined.stopped:
             return replace(refused, stopped=examined.stopped, broken=examined.broken)
         charge = account.charge(self.fingerprint, keys, Usage())

@@ -34,7 +34,6 @@ from tttembed_rag.stores.records import Spend
 from tttembed_rag.worker.asking import Asked
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
-from tttembed_rag.worker.wary import Wary
 
 # Queries that are sent at a time.
 _QUERIES = 1000
@@ -104,7 +103,7 @@ class BatchAsking:
             )
         self._store = store
         self._queue, self._open = store.judge_queue, store.open_batches
-        self._judge = Wary(judge)
+        self._judge = judge
         self._service, self._lines = service, service.judge
         self._budget, self._price = budget, price
         self._seconds = seconds
@@ -218,7 +217,8 @@ class BatchAsking:
         packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
         account = self._queue.account((), caps=self._budget, price=self._price, lease=lambda: holding.lease)
         if packed:
-            examined = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop).examined()
+            run = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop, wary=True)
+            examined = run.examined()
             if examined.stopped:
                 return Asked(scored, stopped=examined.stopped, broken=examined.broken, spent=account.paid)
         pairs, usd = 0, 0.0

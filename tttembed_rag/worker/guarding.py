@@ -43,7 +43,7 @@ def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
     halts = tenant.serves and bool(foreign) and (bool(changed) or registry.halted(tenant=tenant.name, own=True) is None)
     why = f"another embedding model: {foreign}"
     if halts:
-        registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease, yielding=True)
+        registry.halt(by=BY, tenant=tenant.name, note=why, lease=tenant.lease)
     if before is None or changed:  # last: a worker that is killed before it sees the change again
         tenant.notes.set_probe(probe)
     if of_live is not None and not foreign:

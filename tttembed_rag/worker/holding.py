@@ -73,7 +73,7 @@ class Holding:
             LeaseLost: Another worker has it.
         """
         if self._lost.is_set():
-            raise LeaseLost(f"lease {self._lease.name!r}: lost, another worker may be at work; nothing was changed")
+            raise LeaseLost(f"lease of tenant {self._lease.tenant!r}: lost to another worker; nothing was changed")
 
     def _renew(self) -> None:
         while not self._left.wait(self._seconds / 3):

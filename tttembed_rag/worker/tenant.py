@@ -168,7 +168,7 @@ class Tenant:
     def resume(self, why: str) -> Iterator[Step]:
         """End a halt of the tenant by the worker itself; a person's halt stays."""
         halted = self.store.registry.halted(tenant=self.name, own=True) is not None
-        if halted and self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease, yielding=True):
+        if halted and self.store.registry.resume(by=BY, tenant=self.name, note=why, lease=self.lease):
             yield self.step("resumed", why)
 
 

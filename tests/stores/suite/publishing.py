@@ -202,18 +202,19 @@ class PublishingTests:
 
     @pytest.mark.parametrize("tenant", ["a", None])
     def test_a_halt_of_somebody_else_is_yielded_to(self, store: Store, tenant: str | None) -> None:
-        """Who is told to yield neither takes over another's halt nor ends it."""
-        first = store.registry.halt(by="worker", tenant=tenant, note="first", yielding=True)
-        again = store.registry.halt(by="worker", tenant=tenant, note="again", yielding=True)
+        """Who works under a lease neither takes over another's halt nor ends it."""
+        lease = store.leases.take("a", "worker", 60.0)
+        first = store.registry.halt(by="worker", tenant=tenant, note="first", lease=lease)
+        again = store.registry.halt(by="worker", tenant=tenant, note="again", lease=lease)
         store.registry.halt(by="operator", tenant=tenant, note="stop")
-        over = store.registry.halt(by="worker", tenant=tenant, note="mine", yielding=True)
-        ended = store.registry.resume(by="worker", tenant=tenant, yielding=True)
+        over = store.registry.halt(by="worker", tenant=tenant, note="mine", lease=lease)
+        ended = store.registry.resume(by="worker", tenant=tenant, lease=lease)
         held = store.registry.halted(tenant="a")
         store.registry.resume(by="operator", tenant=tenant)
 
         assert (first, again, over, ended) == (True, True, False, False)
         assert (held, store.registry.halted(tenant="a")) == ("stop", None)
-        assert not store.registry.resume(by="worker", tenant=tenant, yielding=True)
+        assert not store.registry.resume(by="worker", tenant=tenant, lease=lease)
         assert [line.action for line in store.audit.lines()] == ["resume", "halt", "halt", "halt"]
 
     def test_publishing_and_rolling_back_at_once(self, store: Store) -> None:

@@ -31,7 +31,7 @@ EVERYTHING = b""
 
 def forgotten_id(salt: bytes, query_id: str) -> bytes:
     """The bytes that stand for a query id in `schema.forgotten`."""
-    return keyed_digest(query_id.encode("utf-8", "surrogatepass"), key=salt)
+    return keyed_digest(salt, query_id.encode("utf-8", "surrogatepass"))
 
 
 def source_id(source: str) -> str:

@@ -188,15 +188,7 @@ class Registry:
             numbers = {alias: aliased(connection, owner, alias) for alias in ALIASES}
         return {alias: number for alias, number in numbers.items() if number is not None}
 
-    def halt(
-        self,
-        *,
-        by: str,
-        tenant: str | None = None,
-        note: str = "",
-        lease: Lease | None = None,
-        yielding: bool = False,
-    ) -> bool:
+    def halt(self, *, by: str, tenant: str | None = None, note: str = "", lease: Lease | None = None) -> bool:
         """Serve base vectors, to one tenant or (None) to all, until `resume`; gives whether that was written.
 
         Args:
@@ -206,29 +198,19 @@ class Registry:
 
             note: The reason.
 
-            lease: As for `publish`.
-
-            yielding: Whether a halt by another name is left as it is.
+            lease: As for `publish`; who works under one leaves a halt by another name as it is.
 
         Raises:
             LeaseLost: As for `publish`.
         """
-        return self._switch("halt", by, tenant, note, lease, yielding=yielding)
+        return self._switch("halt", by, tenant, note, lease)
 
-    def resume(
-        self,
-        *,
-        by: str,
-        tenant: str | None = None,
-        note: str = "",
-        lease: Lease | None = None,
-        yielding: bool = False,
-    ) -> bool:
+    def resume(self, *, by: str, tenant: str | None = None, note: str = "", lease: Lease | None = None) -> bool:
         """Serve again what is live; gives whether that was written.
 
         A halt of all tenants and a halt of one tenant are resumed each by itself. The arguments are those of `halt`.
         """
-        return self._switch("resume", by, tenant, note, lease, yielding=yielding)
+        return self._switch("resume", by, tenant, note, lease)
 
     def halted(self, *, tenant: str = "", own: bool = False) -> str | None:
         """Why base vectors are served to *tenant*, maybe empty; None if they are not.
@@ -282,8 +264,6 @@ class Registry:
         tenant: str | None,
         note: str,
         lease: Lease | None,
-        *,
-        yielding: bool,
     ) -> bool:
         checked_name("by", by)
         if tenant is not None:
@@ -292,7 +272,7 @@ class Registry:
         with self._database.write("publishing") as connection:
             check_lease(connection, lease)
             holder = halted_by(connection, tenant)
-            if yielding and holder != by and not (action == "halt" and holder is None):
+            if lease is not None and holder != by and not (action == "halt" and holder is None):
                 return False
             set_halted(connection, tenant, *((why, by) if action == "halt" else (None, None)))
             if lease is None and tenant is not None:

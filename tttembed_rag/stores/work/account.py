@@ -22,11 +22,11 @@ from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.usage import Usage
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
-from tttembed_rag.stores.database import Database
+from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
-from tttembed_rag.stores.work.answers import StoredAnswers, keyed, patiently
+from tttembed_rag.stores.work.answers import StoredAnswers, patiently
 from tttembed_rag.stores.work.spending import count_spending, is_within, spent_on
 
 
@@ -35,8 +35,6 @@ class DailyAccount:
 
     Args:
         database: The database of the store.
-
-        salt: Key of the hashes that stand for pairs.
 
         about: What is asked about.
 
@@ -55,15 +53,14 @@ class DailyAccount:
     def __init__(
         self,
         database: Database,
-        salt: bytes,
         about: Sequence[Observation],
         *,
         caps: Budget,
         price: Price,
         lease: Callable[[], Lease],
     ) -> None:
-        self._database, self._salt = database, salt
-        self._answers = StoredAnswers(database, salt, about)
+        self._database = database
+        self._answers = StoredAnswers(database, about)
         self._caps, self.price, self._lease = caps, price, lease
         self._open: set[str] = set()
         self.paid = Spend()
@@ -114,11 +111,11 @@ class DailyAccount:
                 self.ended = f"budget: {self._caps.pairs:g} pairs of today are spent" if is_full else BUDGET_ENDED
                 return None
             charge = Charge(fresh[:room], estimate, today.isoformat())
-            held = {"key": charge.key, "judge": number, "lease": lease.name, "token": lease.token}
+            held = {"key": charge.key, "judge": number, "lease": lease.tenant, "token": lease.token}
             connection.execute(schema.charges.insert().values(**held))
             if not anew:
                 rows = [
-                    {"pair": keyed(self._salt, pair), "charge": charge.key, "query": owners[pair]}
+                    {"pair": keyed_digest(self._database.salt, pair), "charge": charge.key, "query": owners[pair]}
                     for pair in charge.pairs
                 ]
                 insert_all(connection, schema.asking, rows)
@@ -149,7 +146,7 @@ class DailyAccount:
 
     def _fresh(self, connection: Connection, pairs: Sequence[bytes]) -> list[bytes]:
         """Those of *pairs* that have no answer yet, and that no other call asks about."""
-        names = {keyed(self._salt, pair): pair for pair in pairs}
+        names = {keyed_digest(self._database.salt, pair): pair for pair in pairs}
         for table in (schema.answers, schema.asking):
             for part in in_parts(list(names)):
                 known = connection.execute(select(table.c.pair).where(table.c.pair.in_(part))).scalars().all()

@@ -53,18 +53,13 @@ class StoredAnswers:
     Args:
         database: The database of the store.
 
-        salt: Key of the hashes that stand for pairs.
-
         about: What is asked about; answers to anything else but the examination of a judge are not kept.
 
         day: The day on which their costs count; None is the day on which they come.
     """
 
-    def __init__(
-        self, database: Database, salt: bytes, about: Sequence[Observation] = (), *, day: date | None = None
-    ) -> None:
+    def __init__(self, database: Database, about: Sequence[Observation] = (), *, day: date | None = None) -> None:
         self._database = database
-        self._salt = salt
         self._about = about
         self._day = day
         # By judge, the pairs that are asked about, each with the ids of its queries.
@@ -73,7 +68,7 @@ class StoredAnswers:
     def get(self, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
         """The answers that are kept, of *pairs*."""
         with self._database.read() as connection:
-            return paid_answers(connection, self._salt, pairs)
+            return paid_answers(connection, self._database.salt, pairs)
 
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays.
@@ -95,12 +90,12 @@ class StoredAnswers:
     def keep(self, connection: Connection, judge: str, answers: Mapping[bytes, Paid]) -> AbstractSet[bytes]:
         """Keep *answers* within a transaction, and count nothing; gives those that were there before."""
         owners = self.owners(connection, judge, list(answers))
-        before = paid_answers(connection, self._salt, list(owners)).keys()
+        before = paid_answers(connection, self._database.salt, list(owners)).keys()
         number = ids_of(connection, schema.judges, [judge])[judge]
         now = self._database.now(connection)
         rows = [
             {
-                "pair": keyed(self._salt, pair),
+                "pair": keyed_digest(self._database.salt, pair),
                 "query": owners[pair],
                 "judge": number,
                 "score": answers[pair].score,
@@ -136,15 +131,10 @@ def _there(connection: Connection, queries: Sequence[int]) -> set[int]:
     return there
 
 
-def keyed(salt: bytes, pair: bytes) -> bytes:
-    """The bytes that stand for a pair in this store; without its salt they cannot be found by trying texts."""
-    return keyed_digest(pair, key=salt)
-
-
 def paid_answers(connection: Connection, salt: bytes, pairs: Sequence[bytes]) -> dict[bytes, Paid]:
     """The answers that were paid for and kept, of *pairs*."""
     table = schema.answers
-    names = {keyed(salt, pair): pair for pair in pairs}
+    names = {keyed_digest(salt, pair): pair for pair in pairs}
     return {
         names[bytes(pair)]: Paid(score, tokens, usd)
         for part in in_parts(list(names))

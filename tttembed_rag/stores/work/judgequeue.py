@@ -35,9 +35,8 @@ class JudgeQueue:
     Queries and documents have plain ids here, the store's own: `judged` takes rewards by the ids that `waiting` gave.
     """
 
-    def __init__(self, database: Database, salt: bytes) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._salt = salt
 
     def waiting(
         self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False, without: Collection[str] = ()
@@ -185,7 +184,7 @@ class JudgeQueue:
 
             day: The day by UTC on which they were asked for, and count; None is the day on which they come.
         """
-        return StoredAnswers(self._database, self._salt, about, day=day)
+        return StoredAnswers(self._database, about, day=day)
 
     def account(
         self, about: Sequence[Observation], *, caps: Budget, price: Price, lease: Callable[[], Lease]
@@ -201,7 +200,7 @@ class JudgeQueue:
 
             lease: Gives the lease under which is asked: what it asks about, nobody else does while it is held.
         """
-        return DailyAccount(self._database, self._salt, about, caps=caps, price=price, lease=lease)
+        return DailyAccount(self._database, about, caps=caps, price=price, lease=lease)
 
     def spent(self, day: date | None = None) -> Spend:
         """What judges were paid on a day by UTC, today if none is named, and may still be paid for calls under way."""
@@ -257,7 +256,7 @@ class JudgeQueue:
             for document, text in one.candidates
         }
         declined: dict[int, dict[int, float | None]] = {}
-        for key, paid in paid_answers(connection, self._salt, list(pairs)).items():
+        for key, paid in paid_answers(connection, self._database.salt, list(pairs)).items():
             if paid.score is None:
                 query, document = pairs[key]
                 declined.setdefault(query, {})[document] = None
