@@ -84,6 +84,11 @@ class Case:
         return np.asarray(self.given.sources != "")
 
     @property
+    def alone(self) -> bool:
+        """Whether one source alone speaks, which nobody confirms."""
+        return bool(self.named.all()) and self.heard.sources == 1
+
+    @property
     def declared(self) -> bool:
         """Whether somebody vouches for all of the rewards by declaration: never for what sources say."""
         return self.trusted is True and not self.named.any()

@@ -241,6 +241,8 @@ def _refused(case: Case) -> Evidence | None:
     elif case.signal.contradicts:
         question, against = MEANS, not case.named.any()  # no vote takes away what is served
         found = "the rewards contradict the retriever's order, as an inverted judge's do"
+    elif case.alone:
+        found = "one source alone rewarded them"
     elif case.questions < 2 and case.voucher != "its declaration":
         found = "one rewarded query cannot be held out from itself"
     elif case.voucher == "nobody" and not case.labels:

@@ -102,8 +102,8 @@ COMPARE = Question(
     "TTT-G01",
     "Is there something to compare?",
     "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the retriever's order "
-    f"has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}; and where nobody vouches for the judge there are two rewarded "
-    f"queries, of which those within cosine {NEAR:g} of each other count as one.",
+    f"has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}; they are a judge's, or of two sources or more; and where nobody "
+    f"declares the judge there are two rewarded queries, of which those within cosine {NEAR:g} of each other are one.",
     "there is nothing to compare",
     "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by places "
     "or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or success 0. For "
