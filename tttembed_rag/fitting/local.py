@@ -1,11 +1,10 @@
 """Gaussian-process regression of private offsets: an offset that depends on where the query lies.
 
 The private optima w_i of rewarded queries x_i are noisy observations of a function v(x) with prior mean zero and
-covariance c + k(x, y), k(x, y) = exp((x·y - 1) / h), in each coordinate. The noise of w_i is kappa / r_i, r_i being how
-far the rewards of query i reach, over the mean reach: a query whose rewards hardly differ says little. With all queries
-as landmarks the posterior mean is (c + k(x))' (c + K + D)^-1 W (Rasmussen and Williams 2006, Eq. 2.25); above
-`LANDMARKS` queries it is the subset-of-regressors approximation on a sample of them (their section 8.3.1), which costs
-O(n m^2).
+covariance k(x, y) = exp((x·y - 1) / h) in each coordinate. The noise of w_i is kappa / r_i, r_i being how far the
+rewards of query i reach, over the mean reach: a query whose rewards hardly differ says little. With all queries as
+landmarks the posterior mean is k(x)' (K + D)^-1 W (Rasmussen and Williams 2006, Eq. 2.25); above `LANDMARKS` queries
+it is the subset-of-regressors approximation on a sample of them (their section 8.3.1), which costs O(n m^2).
 """
 
 from __future__ import annotations
@@ -22,10 +21,6 @@ from tttembed_rag.vectors.rows import Float64
 # Landmarks at most, and bytes of them and their weights in float32: what serving reads for every query.
 LANDMARKS = 256
 _LANDMARK_BYTES = 1 << 21
-# Prior variance of the part of v that is the same everywhere, beside the 1 of the part that depends on the query: what
-# all queries want, such as one suite of tools, is learned for queries far from all others too, and shrinks where they
-# differ. On development it gains .002 at 16 rewarded queries and costs nothing at 200.
-COMMON = 1.0
 # Least and most of how far the rewards of a query reach, over the mean.
 _LEAST_REACH, _MOST_REACH = 0.05, 1.5
 # Least bandwidth, in units of cosine: queries nearer than this are one query.
@@ -36,7 +31,7 @@ _JITTER = 1e-8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local:
-    """The regression in the coordinates phi(x) = (L^-1 k_m(x), sqrt c), with L L' the kernel matrix of m landmarks.
+    """The regression in the m coordinates phi(x) = L^-1 k_m(x), with L L' the kernel matrix of the landmarks.
 
     In these coordinates it is ridge regression with ridge 1: the coefficients are C = G^-1 R with
     G = I + sum phi_i phi_i' / noise_i and R = sum phi_i w_i' / noise_i.
@@ -48,7 +43,7 @@ class Local:
 
         factor: (m, m) L.
 
-        features: (n, m + 1) phi of the rewarded queries.
+        features: (n, m) phi of the rewarded queries.
 
         precision: (n,) 1 / noise.
 
@@ -92,19 +87,15 @@ class Local:
         reach = rewards.reach / max(float(rewards.reach.mean()), np.finfo(np.float64).tiny)
         kernel = kernel_of(unit, unit[rows], bandwidth)
         factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)
-        features = np.pad(_solved_lower(factor, kernel.T).T, ((0, 0), (0, 1)), constant_values=COMMON**0.5)
+        features = _solved_lower(factor, kernel.T).T
         precision = voices * np.clip(reach, _LEAST_REACH, _MOST_REACH) / max(kappa, _JITTER)
         landmarks = unit[rows].astype(targets.dtype)
         return cls(landmarks, bandwidth, factor, features, precision, targets)
 
     def map(self) -> KernelMap:
-        """The part that depends on the query, for serving."""
-        weights = _solved_lower(self.factor, self._coefficients()[:-1], transposed=True)
+        """The regression as a function of the query, for serving."""
+        weights = _solved_lower(self.factor, self._coefficients(), transposed=True)
         return KernelMap(self.landmarks, weights.astype(self.landmarks.dtype), self.bandwidth)
-
-    def common(self) -> FloatArray:
-        """(d,) the part of v that is the same everywhere."""
-        return np.asarray(COMMON**0.5 * self._coefficients()[-1]).astype(self.landmarks.dtype)
 
     def fitted(self) -> Float64:
         """(n, d) v at the rewarded queries themselves."""

@@ -280,7 +280,7 @@ def local_offset(
         converged=bool(solution.converged.all()),
         residual=local.residual,
     )
-    vector = local.common() if vector is None else vector + local.common()
+    vector = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype) if vector is None else vector
     found = evidence or ungated(n)
     offset = Offset(
         scope="local", task=task, vector=vector, alpha=1.0, n=n, evidence=found, certificate=targets, map=map_

@@ -112,7 +112,7 @@ def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
     falls = case.falls(held_out) - before
 
     def learn(evidence: Evidence) -> Offset:
-        used = solution.only(case.usable > 0)
+        used = solution.only(case.usable > 0) if case.usable.any() else solution
         around = replace(regression, targets=targets - prior.served)
         return local_offset(around, task, case.questions, used, case.recipe, evidence, prior.served)
 
