@@ -56,18 +56,12 @@ def test_rewards_no_query_twice(sizes, queries):
     ]
 
 
-def test_exhausted_tasks_drop_out():
-    """What a small task cannot take goes to the others."""
-    expected = [1, 4, 4]
-
-    assert expected == counts(water_fill([1, 9, 9], 9))
-
-
-def test_the_remainder_goes_to_the_first_tasks():
-    """A budget that does not divide evenly gives the first tasks one more."""
-    expected = [2, 2, 1]
-
-    assert expected == counts(water_fill([5, 5, 5], 5))
+@pytest.mark.parametrize(
+    ("sizes", "queries", "expected"), [([1, 9, 9], 9, [1, 4, 4]), ([5, 5, 5], 5, [2, 2, 1]), ([], 5, [])]
+)
+def test_tasks_take_turns(sizes, queries, expected):
+    """What a small task cannot take goes to the others, and the remainder to the first ones."""
+    assert expected == counts(water_fill(sizes, queries))
 
 
 @pytest.mark.parametrize("seed", [1000, 7])
@@ -77,11 +71,6 @@ def test_task_t_is_drawn_with_seed_plus_t(seed):
     filled = water_fill([8, 8, 8], 9) if seed == 1000 else water_fill([8, 8, 8], 9, seed=seed)
 
     assert expected == [rows.tolist() for rows in filled]
-
-
-def test_no_tasks_need_no_budget():
-    """Without tasks nothing is rewarded."""
-    assert water_fill([], 5) == []
 
 
 def test_a_negative_budget_is_an_error():

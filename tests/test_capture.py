@@ -10,7 +10,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import DataError, InputError, RewardError, context, fit
-from tttembed_rag.capture import Known, RewardLog, TextVectors
+from tttembed_rag.capture import Known, RewardLog, StoreLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
 
@@ -355,6 +355,36 @@ def test_another_file_is_no_log(tmp_path, content):
     (tmp_path / "other.jsonl").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=r"other\.jsonl: expected a file that RewardLog\.save wrote"):
         RewardLog.load(tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize("documents", ["abc", b"abc"])
+def test_one_text_is_no_list_of_documents(documents, tmp_path, caplog):
+    """Its characters would be documents: it is refused, and where a request must not fail, left out and logged."""
+    log = RewardLog("judge")
+    for refused in (lambda: log.record("q", documents, [1.0, 0.0, 1.0]), lambda: log.observe("q", documents)):
+        with pytest.raises(InputError, match=r"^documents: expected a list of texts, got (str|bytes)$"):
+            refused()
+    with StoreLog(f"sqlite:///{tmp_path / 't.db'}", "judge") as stored:
+        stored.record("q", documents, [1.0, 0.0, 1.0])
+
+    assert len(log) == 0
+    assert stored.counts.dropped == 1
+    assert "documents: expected a list of texts" in caplog.text
+
+
+def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
+    """Before the first query waits: most often the address is mistyped."""
+    with caplog.at_level("WARNING"):
+        StoreLog(f"sqlite:///{tmp_path / 'no' / 't.db'}", "judge").close(0)
+
+    assert "its folder is not there" in caplog.text
+
+
+def test_logs_and_vectors_say_what_they_hold(tmp_path):
+    """Printed in a shell."""
+    with StoreLog(f"sqlite:///{tmp_path / 't.db'}", "judge") as log:
+        assert repr(log).startswith("StoreLog('judge', Captured(written=0, queued=0,")
+    assert repr(TextVectors()) == "TextVectors(0 supplied, 0 remembered, 0 embedded)"
 
 
 @pytest.mark.parametrize(("query", "document"), [(None, "a"), ("q", None), ("q", {"text": "a"})])

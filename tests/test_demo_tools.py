@@ -1,5 +1,7 @@
 """The demo of a search over tools: its story, its rows and its report, on a small world of tools."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,31 @@ def test_the_story_has_a_line_for_each_count(story):
     assert [
         "30", f"{means[0]:.3f}", f"{means[1]:.3f}", f"{np.mean(changes):+.3f}", f"{min(changes):+.3f}", "2/2"
     ] in [line.split() for line in lines]  # fmt: skip
+
+
+def test_three_samples_say_which_they_are(story):
+    """The best, the middle of those that changed and the worst: each with the right tool, its ranks, and how many."""
+    lines, _, html = story
+    said = [line.split("\n") for line in lines if "\n  right: " in line]
+
+    assert [title.partition(" (")[0] for title, _ in said] == ["Gained most", "In between", "Lost most"]
+    for title, right in said:
+        (asked,) = re.findall(r"please handle my (\w+)", title)
+        assert re.match(rf"  right: <i>zeta_{asked}, #\d+ -> #\d+; ", right)
+        assert f"Right: <strong>&lt;i&gt;zeta_{asked}</strong>, #" in html
+    assert re.search(r"\(\d+ of 30 gain\): ", said[0][0])
+    assert "#2 -> #1; " in said[0][1]
+
+
+def test_points_are_filled_where_something_is_served(story):
+    """Offsets or another weight, in one split at least: before the first request, nothing is."""
+    _, rows, html = story
+    served = {row["seen"] for row in rows if row["moves"] or row["weight"] != 0.35}
+    figure = html.partition("How many requests it takes")[2]
+
+    assert re.findall(r'class="(filled|hollow)"', figure) == [
+        "filled" if seen in served else "hollow" for seen in sorted({row["seen"] for row in rows})
+    ]
 
 
 def test_the_report_is_one_file_that_escapes_texts(story):

@@ -130,19 +130,14 @@ def hidden_states(folder, text):
 class TestQwen3:
     """Instruction, last token, padding on the left."""
 
-    def test_queries_carry_the_instruction(self, qwen_folder):
-        """A query in a batch is its last token's vector behind the instruction, as for it alone."""
+    def test_equals_a_plain_computation(self, qwen_folder):
+        """A text in a batch is its last token's vector, of a query behind the instruction, as for it alone."""
         embedder = local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION)
-        plain = [hidden_states(qwen_folder, f"Instruct: {INSTRUCTION}\nQuery:{text}")[-1] for text in TEXTS]
+        queries = [hidden_states(qwen_folder, f"Instruct: {INSTRUCTION}\nQuery:{text}")[-1] for text in TEXTS]
+        documents = [hidden_states(qwen_folder, text)[-1] for text in TEXTS]
 
-        assert_allclose(embedder.embed_queries(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
-
-    def test_documents_are_plain(self, qwen_folder):
-        """A document in a batch is its last token's vector, as for it alone."""
-        embedder = local_model(str(qwen_folder), "qwen3", instruction=INSTRUCTION)
-        plain = [hidden_states(qwen_folder, text)[-1] for text in TEXTS]
-
-        assert_allclose(embedder.embed_documents(TEXTS), [unit(vector) for vector in plain], atol=1e-5)
+        assert_allclose(embedder.embed_queries(TEXTS), [unit(vector) for vector in queries], atol=1e-5)
+        assert_allclose(embedder.embed_documents(TEXTS), [unit(vector) for vector in documents], atol=1e-5)
 
     def test_pads_on_the_left(self, qwen_folder):
         """Whatever side the tokenizer was saved with."""
@@ -183,11 +178,6 @@ class TestEmbeddingGemma:
         assert_allclose(embedder.embed_queries(TEXTS), queries, atol=1e-5)
         assert_allclose(embedder.embed_documents(TEXTS), documents, atol=1e-5)
 
-    def test_half_precision_is_refused(self, gemma_folder):
-        """Its activations overflow float16."""
-        with pytest.raises(InputError, match="expected float32 or bfloat16"):
-            local_model(str(gemma_folder), "embeddinggemma", dtype="float16")
-
     def test_bfloat16_is_near_full_precision(self, gemma_folder):
         """The precision of accelerators gives the same vectors, roughly, as float32."""
         half = local_model(str(gemma_folder), "embeddinggemma", dtype="bfloat16").embed_queries(TEXTS)
@@ -195,8 +185,10 @@ class TestEmbeddingGemma:
         assert half.dtype == np.float32
         assert_allclose(half, local_model(str(gemma_folder), "embeddinggemma").embed_queries(TEXTS), atol=0.05)
 
-    def test_a_folder_without_projections_is_refused(self, qwen_folder):
-        """A bare transformer would be pooled and left unprojected."""
+    def test_what_is_none_or_overflows_is_refused(self, gemma_folder, qwen_folder):
+        """Its activations overflow float16; a bare transformer would be pooled and left unprojected."""
+        with pytest.raises(InputError, match="expected float32 or bfloat16"):
+            local_model(str(gemma_folder), "embeddinggemma", dtype="float16")
         with pytest.raises(EmbedderError, match="expected the two projections"):
             local_model(str(qwen_folder), "embeddinggemma")
 
@@ -245,24 +237,16 @@ def test_model2vec_is_the_mean_of_token_vectors(tmp_path):
 class TestFingerprint:
     """Whatever changes vectors changes it."""
 
-    def test_is_the_same_for_the_same(self, qwen_folder):
-        """Loading twice names the same embedder."""
-        assert local_model(str(qwen_folder), "qwen3").fingerprint == local_model(str(qwen_folder), "qwen3").fingerprint
-
     @pytest.mark.parametrize(
         "options",
-        [{"instruction": INSTRUCTION}, {"max_tokens": 8}, {"dtype": "bfloat16"}],
+        [{"instruction": INSTRUCTION}, {"max_tokens": 8}, {"dtype": "bfloat16"}, {"kind": "sentence-transformers"}],
         ids=lambda options: next(iter(options)),
     )
     def test_tells_settings_apart(self, qwen_folder, options):
-        """Instruction, length and precision are part of it."""
-        usual, other = local_model(str(qwen_folder), "qwen3"), local_model(str(qwen_folder), "qwen3", **options)
+        """Instruction, length, precision and pooling are part of it."""
+        usual, same, other = (local_model(str(qwen_folder), **{"kind": "qwen3", **more}) for more in ({}, {}, options))
 
-        assert usual.fingerprint != other.fingerprint
-
-    def test_tells_pooling_apart(self, qwen_folder):
-        """The same weights pooled otherwise are another embedder."""
-        assert local_model(str(qwen_folder), "qwen3").fingerprint != local_model(str(qwen_folder)).fingerprint
+        assert usual.fingerprint == same.fingerprint != other.fingerprint
 
     def test_tells_weights_apart(self, qwen_folder, tmp_path):
         """A folder of the same name with other weights is another embedder."""
@@ -287,16 +271,14 @@ class TestTruncated:
     """Matryoshka."""
 
     def test_keeps_the_first_dimensions_at_unit_length(self):
-        """The cut vector is normalised again."""
+        """The cut vector is normalised again; it is never taken for the whole one."""
         whole = embedder().embed_queries(TEXTS)
 
-        cut = Truncated(embedder(), 2).embed_queries(TEXTS)
+        cut = Truncated(embedder(), 2)
 
-        assert_allclose(cut, whole[:, :2] / np.linalg.norm(whole[:, :2], axis=1, keepdims=True), atol=1e-6)
-
-    def test_is_another_embedder(self):
-        """Its vectors are never taken for the whole ones."""
-        assert len({embedder().fingerprint, *(Truncated(embedder(), d).fingerprint for d in (1, 2))}) == 3
+        expected = whole[:, :2] / np.linalg.norm(whole[:, :2], axis=1, keepdims=True)
+        assert_allclose(cut.embed_queries(TEXTS), expected, atol=1e-6)
+        assert len({embedder().fingerprint, cut.fingerprint, Truncated(embedder(), 1).fingerprint}) == 3
 
     def test_more_than_there_are_is_an_error(self):
         """A model has no dimensions to add."""
@@ -339,30 +321,22 @@ class TestCache:
         assert_array_equal(cached, embedder().embed_documents(TEXTS))
 
     def test_asks_for_a_text_once(self, cache):
-        """Known texts and repeated ones are not embedded again."""
+        """Known texts and repeated ones are not embedded again; the same text as a query is another vector."""
         asked = embedder()
         cached = CachedEmbedder(asked, cache)
         cached.embed_documents(["a", "b", "a"])
         cached.embed_documents(["b", "c"])
-
-        assert asked.documents == ["a", "b", "c"]
-
-    def test_tells_queries_from_documents(self, cache):
-        """The same text as a query is another vector, which is asked for."""
-        asked = embedder()
-        cached = CachedEmbedder(asked, cache)
-        cached.embed_documents(["a"])
         cached.embed_queries(["a"])
 
-        assert (asked.documents, asked.queries) == (["a"], ["a"])
+        assert (asked.documents, asked.queries) == (["a", "b", "c"], ["a"])
 
     def test_tells_embedders_apart(self, cache):
         """Another fingerprint finds nothing."""
-        CachedEmbedder(embedder(fingerprint="one"), cache).embed_documents(["a"])
-        other = embedder(fingerprint="two")
-        CachedEmbedder(other, cache).embed_documents(["a"])
+        one, other = embedder(fingerprint="one"), embedder(fingerprint="two")
+        for model in (one, other):
+            CachedEmbedder(model, cache).embed_documents(["a"])
 
-        assert other.documents == ["a"]
+        assert one.documents == other.documents == ["a"]
 
     def test_a_width_that_changes_is_an_error(self, cache):
         """The model behind a service may become another one in the middle: nothing of that is kept."""
@@ -420,38 +394,30 @@ class TestFrameworks:
         assert_allclose(embedder.embed_queries(TEXTS), np.full((4, 4), 0.5))
         assert_allclose(embedder.embed_documents(TEXTS), np.full((4, 4), 0.5))
 
+    class Client:
+        """A model of LangChain that leaves out the vectors of some texts."""
+
+        def __init__(self, model, left_out=0):
+            self.model, self.left_out = model, left_out
+
+        def embed_query(self, text):
+            """One vector."""
+            return [1.0]
+
+        def embed_documents(self, texts):
+            """A vector of each, but for the first ones."""
+            return [[1.0] for _ in texts[self.left_out :]]
+
     def test_models_of_one_class_are_told_apart(self):
         """The model's name is part of the fingerprint."""
-
-        class Client:
-            def __init__(self, model):
-                self.model = model
-
-            def embed_query(self, text):
-                return [1.0]
-
-            def embed_documents(self, texts):
-                return [[1.0] for _ in texts]
-
-        assert FrameworkEmbedder(Client("small")).fingerprint != FrameworkEmbedder(Client("large")).fingerprint
+        assert len({FrameworkEmbedder(self.Client(name)).fingerprint for name in ("small", "large")}) == 2
 
     def test_anything_else_is_refused(self):
-        """An object without the methods is named."""
+        """An object without the methods is named, and a batch that comes back short is not taken."""
         with pytest.raises(InputError, match=r"\(LangChain\).* got dict"):
             FrameworkEmbedder({})
-
-    def test_a_missing_vector_is_an_error(self):
-        """A batch that comes back short is not taken."""
-
-        class Short:
-            def embed_query(self, text):
-                return [1.0]
-
-            def embed_documents(self, texts):
-                return [[1.0] for _ in texts[1:]]
-
         with pytest.raises(EmbedderError, match=r"embed_documents: expected vectors \(4, d\) .* got shape \(3, 1\)"):
-            FrameworkEmbedder(Short()).embed_documents(TEXTS)
+            FrameworkEmbedder(self.Client("short", 1)).embed_documents(TEXTS)
 
 
 @pytest.fixture
@@ -573,17 +539,13 @@ class TestSpecs:
             ("minilm:x", "expected sentence-transformers:MODEL"),
             ("python:no_such_module:x", "expected an importable MODULE:NAME"),
             ("python:json:loads?dimensions=x", "expected a number for dimensions"),
+            ("cohere:m?url=http://h&colour=red", "expected options .*url.* got colour"),
         ],
     )
     def test_a_wrong_one_is_an_error(self, spec, message):
         """What was expected is said."""
         with pytest.raises(InputError, match=f"embedder: {message}"):
             open_embedder(spec)
-
-    def test_an_unknown_option_is_an_error(self, qwen_folder):
-        """Options that nobody takes are named."""
-        with pytest.raises(InputError, match=r"expected options .*instruction.* got colour"):
-            open_embedder(f"qwen3:{qwen_folder}?colour=red")
 
     def test_options_reach_the_model(self, qwen_folder):
         """Instruction and width in a line do what they do in Python."""

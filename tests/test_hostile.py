@@ -118,12 +118,16 @@ class TestJudges:
             assert "secret2" not in str(caught.value)
 
     @pytest.mark.parametrize(
-        "address", ["//me:secret/@host", "//host:secret/path", "/me:secret@host", "me:secret@host", r"\\me:secret@host"]
+        "address",
+        [
+            *("http://me:secret/@host", "http://host:secret/path", "http:/me:secret@host", "http:me:secret@host"),
+            *(r"http:\\me:secret@host", "http://me:secret@host/x", "ftp://host/?key=secret", "http://[secret"),
+        ],
     )
     def test_an_address_that_is_none_is_neither_shown_nor_a_judge(self, address):
         """A password with an oblique stroke, or one stroke too few: the fingerprint would have held the password."""
         with pytest.raises(InputError) as caught:
-            Endpoint(f"http:{address}")
+            Endpoint(address)
 
         assert "secret" not in "".join(traceback.format_exception(caught.value, limit=0))
 

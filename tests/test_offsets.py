@@ -380,8 +380,9 @@ class TestMapping:
 
     def test_a_missing_key_names_those_there_are(self):
         """Those of the same name first: a task's name alone is no key, since it may have two offsets."""
-        with pytest.raises(KeyError, match="expected a key such as 'task:billing', got 'billing'"):
+        with pytest.raises(KeyError, match="expected a key such as 'task:billing', got 'billing'") as caught:
             everything()["billing"]
+        assert str(caught.value).startswith("offsets: expected")
         with pytest.raises(KeyError, match=r"expected a key such as 'global', 'task:billing'.*, got 'nobody'"):
             everything()["nobody"]
         with pytest.raises(KeyError, match="expected no key of an empty one, got 'a'"):

@@ -131,6 +131,16 @@ class TestVotes:
         assert any("60 private offsets" in line and "--all lists them" in line for line in short)
         assert len(whole) > 60
 
+    def test_many_tasks_are_counted(self, here: Path) -> None:
+        """Ten have lines of their own, those that are served first; the rest is counted."""
+        rows = [f"{query},{text},{int(liked)},of {query.split()[2]}" for query, text, liked in ROWS]
+        (here / "votes.csv").write_text("\n".join(["query,document,success,task", *rows]), encoding="utf-8")
+
+        said = run("fit", "votes.csv", "--embed", EMBED, "--out", "o", "--scope", "task").output.splitlines()
+
+        assert len(said) <= 14
+        assert [line for line in said if line.startswith("and 50 more tasks, ")]
+
     def test_votes_of_several_tasks(self, here: Path) -> None:
         """A column names them; rows without one are of the task that the command names."""
         lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]

@@ -208,6 +208,17 @@ async def test_a_failure_after_the_first_search_costs_its_order_alone(case, fail
     ] * 2
 
 
+def test_a_judge_that_gives_no_score_is_logged(case, caplog):
+    """Its requests cost time, and change nothing: that must not go unseen."""
+    query, documents, rewards = case
+    library = Library((query, documents, np.full(len(rewards), np.nan)))
+
+    assert library.found(depth=4) == np.argsort(-(documents @ query), kind="stable").tolist()
+    assert [str(one.exc_info[1]) for one in caplog.records] == [
+        "judge: expected a score of one of 4 documents at least, got none"
+    ]
+
+
 @pytest.mark.parametrize("failing", ["embed", "search"])
 async def test_a_failure_before_is_the_callers(case, failing):
     """Without any documents there is nothing to fall back on."""

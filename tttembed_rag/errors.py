@@ -2,6 +2,7 @@
 
 TTTEmbedError
 ├── InputError (also ValueError)      an argument is not what was expected
+│   ├── UnknownKey (also KeyError)    a mapping has no such key
 │   ├── VectorError                   NaN, infinite, zero or wrong-width vectors
 │   └── RewardError                   rewards outside their scale, mixed judges, nothing judged
 ├── DataError (also ValueError)       a data set on disk lacks a part or is malformed
@@ -37,6 +38,7 @@ __all__ = [
     "StoreUnavailable",
     "Superseded",
     "TTTEmbedError",
+    "UnknownKey",
     "VectorError",
     "in_brief",
     "raised",
@@ -60,6 +62,12 @@ class TTTEmbedError(Exception):
 
 class InputError(TTTEmbedError, ValueError):
     """An argument is not what was expected; the message names it."""
+
+
+class UnknownKey(InputError, KeyError):  # noqa: N818 (a mapping's own error)
+    """There is no such key; the message names some that there are."""
+
+    __str__ = Exception.__str__  # KeyError would put the message in quotes
 
 
 class VectorError(InputError):

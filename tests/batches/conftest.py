@@ -45,11 +45,8 @@ class BatchServer(ThreadingHTTPServer):
         self.lock = threading.RLock()
         self.files, self.batches, self.paid, self.single, self.uploads = {}, {}, [], [], []
         self.names = itertools.count()
-        self.looks, self.fate, self.fault = (
-            2,
-            lambda requests: ("completed", list(map(self.result, requests)), []),
-            None,
-        )
+        self.looks, self.fault = 2, None
+        self.fate = lambda requests: ("completed", list(map(self.result, requests)), [])
 
     def handle_error(self, *_):
         """A client that was killed is no news."""

@@ -61,6 +61,11 @@ def tttembed(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments], prog_name="tttembed")
 
 
+def interrupted(_):
+    """Ctrl-C while a run waits."""
+    raise KeyboardInterrupt
+
+
 class Run:
     """A plan, and runs of it over one file of paid scores."""
 
@@ -131,9 +136,6 @@ def test_a_run_that_is_stopped_is_gone_on_with(log, spec, batch_server, monkeypa
     """Ctrl-C while a batch is open: exit code 130, and the next run reads it."""
     command = ("judge", log, "--judge", spec, "--batch")
     batch_server.looks = 1
-
-    def interrupted(_):
-        raise KeyboardInterrupt
 
     monkeypatch.setattr(judge_by_batches, "__kwdefaults__", judge_by_batches.__kwdefaults__ | {"sleep": interrupted})
     stopped = tttembed(*command)
@@ -206,10 +208,6 @@ def test_answers_that_cannot_be_read_stay_counted(run, batch_server):
 
 def test_a_changed_plan_loses_nothing_that_was_paid_for(run, batch_server):
     """Other queries stand in the log when the results are read: they are kept for the first ones all the same."""
-
-    def interrupted(_):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         run(sleep=interrupted)
     other = run(observations=[Observation("q", "word9 word9b", [("d", "word9")])])
@@ -231,9 +229,6 @@ def test_a_judge_that_fails_its_examination_is_sent_nothing(run, batch_server):
 def test_two_runs_at_once_send_one_batch(run, batch_server, monkeypatch):
     """The second is refused before it has sent anything."""
     add, began = FiledBatches.add, []
-
-    def interrupted(_):
-        raise KeyboardInterrupt
 
     def slow(books, batch, keys):
         if not began:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 
 import pytest
 
+from tests.batches.conftest import BatchHandler
 from tttembed_rag.errors import InputError, JudgeError
 from tttembed_rag.judges import Patience, open_judge
 from tttembed_rag.judges.gemini import Gemini
@@ -53,10 +54,8 @@ class GeminiServer(ThreadingHTTPServer):
         query, document = re.findall(r"<(?:query|document)-\w+>\n(.*?)\n</", prompt, re.DOTALL)
         parts = [{"text": f"Score: {round(5 * word_overlap(query, document))}"}]
         used = {"promptTokenCount": 100, "candidatesTokenCount": 10}
-        return {
-            "candidates": [{"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}],
-            "usageMetadata": used,
-        }
+        candidate = {"content": {"parts": parts, "role": "model"}, "finishReason": "STOP"}
+        return {"candidates": [candidate], "usageMetadata": used}
 
     def run(self, name):
         """Let a batch end."""
@@ -71,20 +70,8 @@ class GeminiServer(ThreadingHTTPServer):
         self.files[job["output"]["responsesFile"]] = "\n".join(told).encode()
 
 
-class GeminiHandler(BaseHTTPRequestHandler):
+class GeminiHandler(BatchHandler):
     """The paths of such a server."""
-
-    def do_GET(self):
-        """Without content."""
-        self.respond(b"")
-
-    def do_DELETE(self):
-        """Without content."""
-        self.respond(b"")
-
-    def do_POST(self):
-        """With content."""
-        self.respond(self.rfile.read(int(self.headers["content-length"])))
 
     def respond(self, content):
         """Answer one request."""
@@ -123,9 +110,6 @@ class GeminiHandler(BaseHTTPRequestHandler):
         else:
             body = server.files[name]
         return {}, body
-
-    def log_message(self, *_):
-        """Say nothing."""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -131,15 +132,14 @@ def keys(monkeypatch):
 @pytest.fixture
 def bench():
     """Makes benches."""
-    made = []
+    with ExitStack() as ends:
 
-    def make(*arguments, **options):
-        made.append(Bench(*arguments, **options))
-        return made[-1]
+        def make(*arguments, **options):
+            made = Bench(*arguments, **options)
+            ends.callback(made.cache.close)
+            return made
 
-    yield make
-    for one in made:
-        one.cache.close()
+        yield make
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["chat", "gemini", "score"])
@@ -158,7 +158,7 @@ def test_every_pair_is_asked_once_and_every_answer_kept(bench, spec):
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["chat", "gemini", "score"])
-def test_parts_in_any_order_with_lines_twice_make_the_same_rewards(bench, spec, tmp_path):
+def test_parts_in_any_order_with_lines_twice_make_the_same_rewards(bench, spec):
     """Results are what they say, not where they stand."""
     one = bench(spec)
     results = [result_of(request) for request in one.write()]
@@ -177,10 +177,8 @@ def test_what_expired_is_asked_again_and_nothing_else(bench):
     collected = one.read(*map(result_of, requests[:10]), *map(expired, requests[10:15]))
     again = one.write()
 
-    assert [collected.answers, dict(collected.failures)] == [
-        10,
-        {"batch_expired This request could not be executed.": 5},
-    ]
+    assert collected.answers == 10
+    assert dict(collected.failures) == {"batch_expired This request could not be executed.": 5}
     assert {r["custom_id"] for r in again} == {r["custom_id"] for r in requests[10:]}
 
 
@@ -303,23 +301,26 @@ def test_reasons_without_end_take_no_room(bench):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    "change",
     [
-        (lambda body: body.update(choices=[]), "an answer of another form"),
-        (lambda body: body.update(choices=None), "an answer of another form"),
-        (lambda body: body["choices"][0]["message"].update(content=["Score: 5"]), "an answer of another form"),
-        (lambda body: body["choices"][0].update(message="Score: 5"), "an answer of another form"),
+        lambda body: body.update(choices=[]),
+        lambda body: body.update(choices=None),
+        lambda body: body["choices"][0]["message"].update(content=["Score: 5"]),
+        lambda body: body["choices"][0].update(message="Score: 5"),
     ],
 )
-def test_an_answer_of_another_form_is_none(bench, change, reason):
+def test_an_answer_of_another_form_is_none(bench, change):
     """Its pair is not judged, and may be asked about again."""
     one = bench()
-    requests = one.write()
-    result = result_of(requests[0])
+    result = result_of(one.write()[0])
     change(result["response"]["body"])
     collected = one.read(result)
 
-    assert [collected.answers, dict(collected.failures), collected.lost] == [0, {reason: 1}, 1 / 24]
+    assert [collected.answers, dict(collected.failures), collected.lost] == [
+        0,
+        {"an answer of another form": 1},
+        1 / 24,
+    ]
     assert len(one.write()) == 24
 
 
@@ -327,16 +328,12 @@ def test_an_answer_of_another_form_is_none(bench, change, reason):
 def test_a_score_off_the_scale_is_none(bench, score):
     """A reranker's number must lie where its scale says."""
     one = bench(SPECS[2])
-    requests = one.write()
-    result = result_of(requests[0])
+    result = result_of(one.write()[0])
     result["response"]["body"]["data"][0]["score"] = score
     collected = one.read(result)
-    is_number = type(score) is float
+    reason = "a score off the scale probability" if type(score) is float else "an answer of another form"
 
-    assert collected.answers == 0
-    assert dict(collected.failures) == {
-        "a score off the scale probability" if is_number else "an answer of another form": 1
-    }
+    assert (collected.answers, dict(collected.failures)) == (0, {reason: 1})
 
 
 @pytest.mark.parametrize("tokens", [-1, 10**12, "many", None, 1.5, True])
@@ -379,10 +376,8 @@ def test_answers_outlive_a_changed_plan(bench):
 def test_a_batch_costs_half_the_price_at_most(bench):
     """What the requests may cost is half of what single ones may, and a cap on money holds that many."""
     one = bench(price=PRICE)
-    whole = sum(
-        PRICE.of(one.judge.forecast(o.query, [text])) for o in one.plan.observations for _, text in o.candidates
-    )
-    one.plan = replace(one.plan, budget=Budget(usd=whole / 4))
+    whole = [PRICE.of(one.judge.forecast(o.query, [t])) for o in one.plan.observations for _, t in o.candidates]
+    one.plan = replace(one.plan, budget=Budget(usd=sum(whole) / 4))
 
     assert 12 <= len(one.write()) < 16
 
@@ -488,29 +483,10 @@ def test_reading_never_raises_for_bytes(judges, line):
     assert isinstance(judges[SPECS[0]].read(line), LineResult)
 
 
+NAMES = ("response", "error", "body", "choices", "message", "content", "usage", "status_code", "data", "candidates")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "response",
-                    "error",
-                    "body",
-                    "choices",
-                    "message",
-                    "content",
-                    "usage",
-                    "status_code",
-                    "data",
-                    "candidates",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
     max_leaves=12,
 )
 
@@ -556,6 +532,3 @@ def test_a_judge_by_batches_is_not_called():
     """A call is an error that says so."""
     with pytest.raises(JudgeError, match="expected to be asked by batches"):
         open_batch_service(SPECS[0]).judge.score("q", ["d"])
-
-
-# The command

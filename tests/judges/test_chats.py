@@ -59,11 +59,12 @@ def test_a_server_that_needs_no_key(serve):
     assert "authorization" not in server.asked[0][1]
 
 
-def test_what_stands_behind_the_question_mark_is_in_no_log(serve, caplog):
-    """It may be a key; it is sent all the same."""
+@pytest.mark.parametrize("address", ["/v1?key=s3cret", "/v1/?key=s3cret", "/v1/chat/completions?key=s3cret"])
+def test_what_stands_behind_the_question_mark_is_in_no_log(serve, caplog, address):
+    """It may be a key; it is sent all the same, behind the path."""
     server = serve(openai)
     with caplog.at_level(logging.INFO):
-        OpenAIChat("m", url=f"{server.url}/v1?key=s3cret")("p")
+        OpenAIChat("m", url=server.url + address)("p")
 
     assert server.asked[0][0] == "/v1/chat/completions?key=s3cret"
     assert "HTTP Request: POST" in caplog.text
@@ -117,14 +118,7 @@ def test_a_temperature_is_sent_and_told_apart(serve):
     ("chat", "said"),
     [
         (OpenAIChat, {"choices": [{"message": {"content": "Score: 4"}, "finish_reason": "length"}]}),
-        (
-            AnthropicChat,
-            {
-                "content": [{"type": "text", "text": "Score: 4"}],
-                "stop_reason": "max_tokens",
-                "usage": {"input_tokens": 1, "output_tokens": 1},
-            },
-        ),
+        (AnthropicChat, anthropic(None, {"messages": [{"content": ""}]}, 0)[2] | {"stop_reason": "max_tokens"}),
     ],
 )
 def test_an_answer_that_was_cut_off_is_none(serve, chat, said):

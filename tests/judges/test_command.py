@@ -40,6 +40,24 @@ def folder(tmp_path):
     return path
 
 
+@pytest.fixture
+def spec(cohere):
+    """The judge behind the server, in one line."""
+    return f"http+cohere:{cohere.url.removeprefix('http:')}"
+
+
+def judged(folder, lines, *options, log="", file="feedback.csv"):
+    """What `tttembed judge` says of a log with one query, or of a folder, and a file of feedback with these lines."""
+    source, feedback = folder, folder / file
+    feedback.write_text(lines, encoding="utf-8")
+    if log:
+        source = folder / "served.jsonl"
+        candidates = [{"id": name, "text": name.upper()} for name in log]
+        source.write_text(json.dumps({"query_id": "q", "query": "Q", "candidates": candidates}), encoding="utf-8")
+    suffix, *others = options or [""]
+    return tttembed("judge", source, "--judge", f"feedback:{feedback}{suffix}", *others)
+
+
 def rows(path):
     """Lines of a scores file below the header, as fields."""
     header, *lines = path.read_text(encoding="utf-8").splitlines()
@@ -47,10 +65,15 @@ def rows(path):
     return [line.split("\t") for line in lines]
 
 
-def test_judges_a_folder(folder, cohere):
+def test_judges_a_folder(folder, cohere, spec):
     """Every query's first candidates get a reward; the line tells what it cost and where it lies."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}?model=m"
-    result = tttembed("judge", folder, "--judge", spec, "--depth", "5", "--price", "request=0.5", "--budget", "usd=100")
+    result = tttembed(
+        "judge",
+        folder,
+        "--judge",
+        f"{spec}?model=m",
+        *["--depth", "5", "--price", "request=0.5", "--budget", "usd=100"],
+    )
 
     assert result.exit_code == 0, result.output
     (written,) = (folder / "scores").glob("*.tsv")
@@ -61,9 +84,8 @@ def test_judges_a_folder(folder, cohere):
     assert len(cohere.asked) == 24 + 12  # the examination is paid for, too
 
 
-def test_what_it_writes_is_what_eval_reads(folder, cohere):
+def test_what_it_writes_is_what_eval_reads(folder, spec):
     """The rewards feed `tttembed eval` without a word about scales."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
     out = folder / "scores" / "overlap.tsv"
     assert tttembed("judge", folder, "--judge", spec, "--depth", "10", "--out", out).exit_code == 0
 
@@ -72,23 +94,11 @@ def test_what_it_writes_is_what_eval_reads(folder, cohere):
     assert {row["rewards"] for row in json.loads(done.stdout)} == {"overlap"}
 
 
-def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere):
+def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere, spec):
     """The forecast is printed from texts alone; not a file is made."""
     before = sorted(folder.rglob("*"))
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
-    result = tttembed(
-        "judge",
-        folder,
-        "--judge",
-        spec,
-        "--depth",
-        "5,10",
-        "--budget",
-        "pairs=70",
-        "--price",
-        "request=0.5",
-        "--dry-run",
-    )
+    options = ["--depth", "5,10", "--budget", "pairs=70", "--price", "request=0.5", "--dry-run"]
+    result = tttembed("judge", folder, "--judge", spec, *options)
 
     assert result.stdout.startswith("forecast: 70 of 70 pairs, 0 known before, at most ")
     known = "at most $19.0000, with its examination if it has not passed that before; time unknown before"
@@ -97,9 +107,8 @@ def test_a_dry_run_asks_nothing_and_writes_nothing(folder, cohere):
     assert before == sorted(folder.rglob("*"))
 
 
-def test_continues_where_the_cap_stopped_it(folder, cohere):
+def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
     """A second run with a larger cap pays for the rest only."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
     command = ("judge", folder, "--judge", spec, "--depth", "5", "--json", "--budget")
     first = json.loads(tttembed(*command, "pairs=20").stdout)
     asked = len(cohere.asked)
@@ -110,9 +119,8 @@ def test_continues_where_the_cap_stopped_it(folder, cohere):
     assert len(cohere.asked) - asked == 8  # the calls that are left; the examination was passed before
 
 
-def test_a_cap_on_money_is_told(folder, cohere):
+def test_a_cap_on_money_is_told(folder, cohere, spec):
     """The run ends cleanly, says why, and what was judged is written."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
     options = ("--depth", "5", "--budget", "usd=13.5", "--price", "request=0.5")
     result = tttembed("judge", folder, "--judge", spec, *options)
 
@@ -123,9 +131,8 @@ def test_a_cap_on_money_is_told(folder, cohere):
     assert len(cohere.asked) == 24 + 3  # the examination and three queries: 13.5 dollars
 
 
-def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere):
+def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere, spec):
     """Where the examination alone would use up the money, not even that is asked."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
     result = tttembed("judge", folder, "--judge", spec, "--budget", "usd=11.9", "--price", "request=0.5")
 
     assert result.exit_code == 0
@@ -135,9 +142,8 @@ def test_a_cap_that_leaves_no_room_asks_nothing(folder, cohere):
 
 def test_a_free_judge_needs_no_price(folder):
     """A cap on money holds by itself where nothing costs any."""
-    (folder / "clicks.csv").write_text("query_id,doc_id,signal,value\nq1,d1,thumb,1\n", encoding="utf-8")
-    judge = f"feedback:{folder / 'clicks.csv'}"
-    result = tttembed("judge", folder, "--judge", judge, "--depth", "30", "--budget", "usd=1,tokens=0")
+    votes = "query_id,doc_id,signal,value\nq1,d1,thumb,1\n"
+    result = judged(folder, votes, "", "--depth", "30", "--budget", "usd=1,tokens=0")
 
     assert result.exit_code == 0, result.output
     assert "judged: 360 of 360 pairs, 0 known before, 0 tokens, no price known; 359 without a score" in result.stdout
@@ -174,25 +180,17 @@ def test_a_judge_that_cannot_judge_is_refused(folder, serve):
 
 def test_judges_a_log_with_feedback(tmp_path):
     """A log of served queries and a file of clicks make rewards."""
-    log, clicks = tmp_path / "served.jsonl", tmp_path / "clicks.csv"
-    candidates = [{"id": "a", "text": "A"}, {"id": "b", "text": "B"}]
-    log.write_text(json.dumps({"query_id": "7", "query": "q", "candidates": candidates}), encoding="utf-8")
-    clicks.write_text("query_id,doc_id,signal,value,position\n7,b,click,1,2\n", encoding="utf-8")
-    result = tttembed("judge", log, "--judge", f"feedback:{clicks}")
+    result = judged(tmp_path, "query_id,doc_id,signal,value,position\nq,b,click,1,2\n", log="ab")
 
     assert result.exit_code == 0, result.output
-    assert rows(tmp_path / "scores" / "clicks.tsv") == [["7", "b", "0.75"]]
+    assert rows(tmp_path / "scores" / "feedback.tsv") == [["q", "b", "0.75"]]
     assert "1 without a score" in result.stdout
 
 
 def test_judgments_take_their_scale_from_the_options(tmp_path):
     """And a pair without a judgment has no score."""
-    log, qrels = tmp_path / "served.jsonl", tmp_path / "qrels.txt"
-    candidates = [{"id": "d", "text": "D"}, {"id": "e", "text": "E"}]
-    log.write_text(json.dumps({"query_id": "q", "query": "Q", "candidates": candidates}), encoding="utf-8")
-    qrels.write_text("q 0 d 2\n", encoding="utf-8")
-    result = tttembed("judge", log, "--judge", f"feedback:{qrels}?scale=rubric:0,2", "--json")
-    other = tttembed("judge", log, "--judge", f"feedback:{qrels}?grades=2")
+    result = judged(tmp_path, "q 0 d 2\n", "?scale=rubric:0,2", "--json", log="de", file="qrels.txt")
+    other = judged(tmp_path, "q 0 d 2\n", "?grades=2", log="de", file="qrels.txt")
 
     assert rows(tmp_path / "scores" / "qrels.tsv") == [["q", "d", "1"]]
     assert (json.loads(result.stdout)["pairs"], json.loads(result.stdout)["unjudged"]) == (2, 1)
@@ -202,10 +200,7 @@ def test_judgments_take_their_scale_from_the_options(tmp_path):
 
 def test_thumbs_down_written_as_zero_are_refused(folder):
     """A file of votes 1 and 0 is not read as one of votes that were taken back."""
-    (folder / "fb.csv").write_text(
-        "query_id,doc_id,signal,value\nq1,d1,thumb,1\nq2,d2,thumb,0\nq3,d3,thumb,0\n", encoding="utf-8"
-    )
-    result = tttembed("judge", folder, "--judge", f"feedback:{folder / 'fb.csv'}")
+    result = judged(folder, "query_id,doc_id,signal,value\nq1,d1,thumb,1\nq2,d2,thumb,0\nq3,d3,thumb,0\n")
 
     assert result.exit_code == 2
     assert "2 of 3 thumbs are 0" in result.stderr
@@ -215,11 +210,10 @@ def test_thumbs_down_written_as_zero_are_refused(folder):
 def test_feedback_without_labels(folder):
     """Votes need no labels of the collection."""
     (folder / "qrels" / "test.tsv").unlink()
-    (folder / "fb.csv").write_text("query_id,doc_id,signal,value\nq1,d1,thumb,1\n", encoding="utf-8")
-    result = tttembed("judge", folder, "--judge", f"feedback:{folder / 'fb.csv'}", "--depth", "30")
+    result = judged(folder, "query_id,doc_id,signal,value\nq1,d1,thumb,1\n", "", "--depth", "30")
 
     assert result.exit_code == 0, result.output
-    assert rows(folder / "scores" / "fb.tsv") == [["q1", "d1", "0.75"]]
+    assert rows(folder / "scores" / "feedback.tsv") == [["q1", "d1", "0.75"]]
 
 
 def test_every_signal_is_explained():
@@ -229,9 +223,8 @@ def test_every_signal_is_explained():
     assert [signal for signal in SIGNALS if f"{signal} (" not in printed] == []
 
 
-def test_the_cache_lies_beside_the_scores(folder, cohere):
+def test_the_cache_lies_beside_the_scores(folder, spec):
     """Paid scores are kept where the result is, unless told."""
-    spec = f"http+cohere:{cohere.url.removeprefix('http:')}"
     tttembed("judge", folder, "--judge", spec, "--depth", "1", "--cache", folder / "elsewhere.sqlite")
     tttembed("judge", folder, "--judge", spec, "--depth", "1")
 
@@ -243,17 +236,17 @@ def test_the_cache_lies_beside_the_scores(folder, cohere):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--judge", "magic:8ball"), "judge: expected yesno:MODEL"),
-        (("--judge", "feedback:none.csv"), "none.csv: expected feedback, found no file"),
-        (("--judge", "http+cohere://127.0.0.1:9", "--budget", "pairs=x"), "budget: expected"),
-        (("--judge", "http+cohere://127.0.0.1:9", "--budget", "usd=1"), "price: expected one"),
-        (("--judge", "http+cohere://127.0.0.1:9", "--depth", "0"), "depths: expected rising numbers >= 1, got [0]"),
-        (("--judge", "http+cohere://127.0.0.1:9", "--depth", ","), "depths: expected rising numbers >= 1, got []"),
+        ("magic:8ball", "judge: expected yesno:MODEL"),
+        ("feedback:none.csv", "none.csv: expected feedback, found no file"),
+        ("http+cohere://127.0.0.1:9 --budget pairs=x", "budget: expected"),
+        ("http+cohere://127.0.0.1:9 --budget usd=1", "price: expected one"),
+        ("http+cohere://127.0.0.1:9 --depth 0", "depths: expected rising numbers >= 1, got [0]"),
+        ("http+cohere://127.0.0.1:9 --depth ,", "depths: expected rising numbers >= 1, got []"),
     ],
 )
 def test_bad_input_is_one_line(folder, options, reason):
     """Exit code 2 and the reason."""
-    result = tttembed("judge", folder, *options)
+    result = tttembed("judge", folder, "--judge", *options.split())
 
     assert result.exit_code == 2
     assert reason in result.stderr

@@ -58,15 +58,12 @@ def run(plan, judge=None, cache=None, **options):
     return judge_all(plan, judge, cache or ScoreCache.open(None), **options), judge.asked
 
 
-class TestInALoop:
-    """Judging where an event loop runs already."""
+async def test_a_run_within_a_loop_gives_the_same_verdicts():
+    """Asked where an event loop runs already it is the same run: rewards, usage and order."""
+    plan = Plan(served(3, 5), (2, 4))
+    alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
 
-    async def test_gives_the_same_verdicts(self):
-        """Asked within a loop it is the same run: rewards, usage and order."""
-        plan = Plan(served(3, 5), (2, 4))
-        alone, _ = await asyncio.to_thread(run, plan, concurrency=1)
-
-        assert alone == judge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
+    assert alone == judge_all(plan, Lengths(), ScoreCache.open(None), concurrency=1)
 
 
 class TestOrder:
@@ -110,11 +107,31 @@ class TestOrder:
         assert pairs[0] <= pairs[1]
         assert len(pairs[0]) == min(cap, 4 * depths[-1])
 
-    @pytest.mark.parametrize("depths", [(), (0,), (3, 2), (2, 2)])
-    def test_depths_that_do_not_rise_are_errors(self, depths):
-        """Stages go deeper each time."""
-        with pytest.raises(InputError, match=r"^depths: expected rising numbers >= 1, got"):
-            Plan(served(), depths)
+    @pytest.mark.parametrize(
+        ("name", "options", "message"),
+        [
+            *(
+                ("a", {"depths": depths}, "^depths: expected rising numbers >= 1")
+                for depths in [(), (0,), (3, 2), (2, 2)]
+            ),
+            *(
+                (name, {}, "^observations: expected ids without tabs and line")
+                for name in ["", "a\tb", "a\n", "\ud800"]
+            ),
+            ("a", {"budget": Budget(usd=1.0)}, "^price: expected one, .* where the budget caps usd, got none$"),
+        ],
+    )
+    def test_a_plan_that_cannot_be_kept_is_an_error(self, name, options, message):
+        """Stages go deeper each time, ids stand in columns of a file, and money is capped where there is a price."""
+        with pytest.raises(InputError, match=message):
+            Plan([Observation("q", "query", [(name, "A")])], **options)
+
+    def test_an_id_with_two_texts_is_an_error(self):
+        """Scores are written by query id: two queries must not share one."""
+        twice = [Observation("q", "one", [("a", "A")], "t0"), Observation("q", "other", [("a", "A")], "t1")]
+
+        with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
+            Plan(twice)
 
 
 class TestCaps:
@@ -142,11 +159,7 @@ class TestCaps:
         """Scores without a word about usage count as estimated, so that caps hold; float32 scores are numbers."""
 
         class Silent:
-            scale = Scale("probability")
-            fingerprint = "silent"
-
-            def __init__(self):
-                self.asked = []
+            scale, fingerprint, asked = Scale("probability"), "silent", []
 
             async def ascore(self, query, documents):
                 self.asked += documents
@@ -179,11 +192,6 @@ class TestCaps:
 
         assert [first.progress.pairs, again.progress.pairs] == [9, 9]
         assert asked == []
-
-    def test_money_without_a_price_is_an_error(self):
-        """A cap on money cannot be kept when nothing has a price."""
-        with pytest.raises(InputError, match=r"^price: expected one, .* where the budget caps usd, got none$"):
-            Plan(served(), (5,), Budget(usd=1.0))
 
     def test_forecasts_that_are_too_high_do_not_end_it(self):
         """A call that does not fit beside running ones waits for them instead of giving up."""
@@ -368,20 +376,15 @@ class TestOnce:
         assert len(set(asked)) == 10
 
     def test_a_cache_that_breaks_is_an_error(self, tmp_path):
-        """A file that fails while it is used is named, too."""
-        cache = ScoreCache.open(tmp_path / "paid.sqlite")
+        """A file that is of another kind, or fails while it is used, is named."""
+        path, notes = tmp_path / "paid.sqlite", tmp_path / "notes.sqlite"
+        notes.write_text("these are my notes, no database " * 40, encoding="utf-8")
+        cache = ScoreCache.open(path)
         cache._rows._connection.execute("DROP TABLE paid")
-        for use in (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)})):
-            with pytest.raises(DataError, match=r"paid.sqlite: expected a score cache that can be written"):
+        uses = (lambda: cache.get([b"x"]), lambda: cache.put("j", {b"x": Paid(0.5)}), lambda: ScoreCache.open(notes))
+        for use in uses:
+            with pytest.raises(DataError, match=r"(paid|notes).sqlite: expected a score cache that can be written"):
                 use()
-
-    def test_what_is_no_cache_is_an_error(self, tmp_path):
-        """A file of another kind is refused by name."""
-        path = tmp_path / "paid.sqlite"
-        path.write_text("these are my notes, no database " * 40, encoding="utf-8")
-
-        with pytest.raises(DataError, match="expected a score cache that can be written"):
-            ScoreCache.open(path)
 
 
 class TestFailure:
@@ -504,19 +507,6 @@ class TestFailure:
         """Less than one call at a time is none."""
         with pytest.raises(InputError, match=r"^concurrency: expected at least 1, got 0$"):
             run(Plan(served()), concurrency=0)
-
-    @pytest.mark.parametrize("name", ["", "a\tb", "a\n", "\ud800"])
-    def test_an_id_that_breaks_the_file_is_an_error(self, name):
-        """What cannot be written as a column is refused before anything is paid."""
-        with pytest.raises(InputError, match=r"^observations: expected ids without tabs and line breaks, got"):
-            Plan([Observation("q", "query", [(name, "A")])])
-
-    def test_an_id_with_two_texts_is_an_error(self):
-        """Scores are written by query id: two queries must not share one."""
-        twice = [Observation("q", "one", [("a", "A")], "t0"), Observation("q", "other", [("a", "A")], "t1")]
-
-        with pytest.raises(InputError, match=r"^observations: expected one text per query id, got two for 'q'$"):
-            Plan(twice)
 
 
 class TestFiles:

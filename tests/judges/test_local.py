@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +58,7 @@ class TestYesNo:
         alone = [judge.score(QUERY, [text])[0] for text in DOCUMENTS]
 
         assert_allclose(judge.score(QUERY, DOCUMENTS), alone, atol=1e-5)
-
-    def test_the_same_document_twice(self, reranker):
-        """Documents that share all their tokens are scored alike."""
-        judge = YesNoJudge(*reranker)
-
-        assert_allclose(judge.score(QUERY, ["no", "no"]), judge.score(QUERY, ["no"]) * 2, atol=1e-5)
+        assert_allclose(judge.score(QUERY, ["no", "no"]), [alone[2]] * 2, atol=1e-5)  # which share all their tokens
 
     def test_padding_side_of_the_tokenizer_is_irrelevant(self, reranker):
         """Padding is ours: a tokenizer set to pad right gives the same scores."""
@@ -121,22 +117,16 @@ class TestYesNo:
         assert made.fingerprint == loaded.fingerprint
         assert_allclose(loaded.score(QUERY, DOCUMENTS), made.score(QUERY, DOCUMENTS), atol=1e-6)
 
-    def test_the_instruction_is_in_the_fingerprint(self, reranker):
-        """Another instruction is another judge."""
-        fingerprints = {YesNoJudge(*reranker, instruction=text).fingerprint for text in ("a", "b", "a")}
-
-        assert len(fingerprints) == 2
-
-    def test_weights_are_in_the_fingerprint(self, reranker):
-        """Other weights under the same name are another judge."""
-        import copy
-
+    def test_instruction_and_weights_are_in_the_fingerprint(self, reranker):
+        """Another instruction, and other weights under the same name, are another judge."""
         model, tokenizer = reranker
         other = copy.deepcopy(model)
         with torch.no_grad():
             other.model.norm.weight[0] += 1
+        made = [YesNoJudge(model, tokenizer, instruction=text) for text in ("a", "b", "a")]
 
-        assert YesNoJudge(model, tokenizer).fingerprint != YesNoJudge(other, tokenizer).fingerprint
+        assert len({judge.fingerprint for judge in made}) == 2
+        assert made[0].fingerprint != YesNoJudge(other, tokenizer, instruction="a").fingerprint
 
     def test_no_such_model_is_an_error(self, tmp_path):
         """A folder without a model is an error of one line that names it."""
@@ -178,8 +168,6 @@ class TestCrossEncoder:
 
     def test_reads_as_far_as_the_model_does(self, classifier):
         """A long document is cut where sentence-transformers cuts it: at the model's own limit."""
-        import copy
-
         from transformers import BertConfig, BertForSequenceClassification
 
         model, tokenizer = classifier[0], copy.copy(classifier[1])
@@ -191,19 +179,14 @@ class TestCrossEncoder:
 
         assert meter.usage.input_tokens == 700
 
-    def test_several_labels_are_an_error(self, classifier):
-        """A classifier with three labels has no one score."""
+    def test_what_gives_no_one_score_is_an_error(self, classifier):
+        """A classifier with three labels; a cross-encoder gives logits or probabilities, nothing else."""
         from transformers import BertConfig, BertForSequenceClassification
 
         config = BertConfig(vocab_size=99, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, num_labels=3)
         with pytest.raises(InputError, match="expected a classifier with one label, got 3"):
             CrossEncoderJudge(BertForSequenceClassification(config), classifier[1])
-
-    def test_another_scale_is_an_error(self, classifier):
-        """A cross-encoder gives logits or probabilities, nothing else."""
-        with pytest.raises(
-            InputError, match=r"^scale: expected probability or logit for a cross-encoder, got 'rubric'$"
-        ):
+        with pytest.raises(InputError, match=r"^scale: expected probability or logit .*, got 'rubric'$"):
             CrossEncoderJudge(*classifier, scale="rubric")
 
     @pytest.mark.data
@@ -297,20 +280,18 @@ class TestBatches:
         assert sizes == [8, 4, 2, 2, 2, 2]
         assert batches.tokens == 20
 
-    def test_one_row_that_does_not_fit_is_an_error(self):
-        """A row too large for the machine is an error that says how large it is."""
+    @pytest.mark.parametrize(
+        ("raised", "expected", "message"),
+        [
+            (torch.OutOfMemoryError("CUDA out of memory"), JudgeError, "expected 12 tokens to fit in memory"),
+            (RuntimeError("shape mismatch"), RuntimeError, "shape mismatch"),
+        ],
+    )
+    def test_what_halving_does_not_help_is_an_error(self, raised, expected, message):
+        """A row too large for the machine is told with its size, and a bug is not mistaken for a lack of memory."""
 
         def forward(_):
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise raised
 
-        with pytest.raises(JudgeError, match="expected 12 tokens to fit in memory"):
+        with pytest.raises(expected, match=message):
             Batches(80, "cpu").run([5], forward, shared=7)
-
-    def test_other_errors_pass(self):
-        """A bug is not mistaken for a lack of memory."""
-
-        def forward(_):
-            raise RuntimeError("shape mismatch")
-
-        with pytest.raises(RuntimeError, match="shape mismatch"):
-            Batches(80, "cpu").run([5], forward)

@@ -63,15 +63,11 @@ def test_the_last_line_is_the_verdict(answer, grade):
 
 
 def test_a_grade_is_a_fifth_of_a_reward():
-    """Reward = grade / 5, as in the paper."""
+    """Reward = grade / 5, as in the paper; a model that grades sensibly passes its examination."""
     judge = RubricJudge(careful, model="careful")
 
     assert checked_rewards(judge, judge.score("capital?", ["Paris", "rust"])).tolist() == [1.0, 0.0]
-
-
-def test_passes_the_examination():
-    """A model that grades sensibly passes."""
-    check_judge(RubricJudge(careful, model="careful"))
+    check_judge(judge)
 
 
 def test_async_models_answer_side_by_side():
@@ -273,10 +269,8 @@ class TestGemini:
         assert path.endswith("/models/gemini-3.5-flash:generateContent")
         assert headers["x-goog-api-key"] == "k"
         assert [len(content["parts"]) for content in body["contents"]] == [1]
-        thinking = {
-            key.lower().replace("_", ""): value for key, value in body["generationConfig"]["thinkingConfig"].items()
-        }
-        assert thinking == {"thinkinglevel": "LOW"}
+        ((level, value),) = body["generationConfig"]["thinkingConfig"].items()
+        assert (level.lower().replace("_", ""), value) == ("thinkinglevel", "LOW")
         assert [meter.usage.input_tokens, meter.usage.output_tokens] == [100, 27]
 
     @pytest.mark.parametrize(
@@ -300,31 +294,23 @@ class TestGemini:
     @pytest.mark.parametrize("status", [429, 500, 503])
     def test_what_passes_is_asked_again(self, gemini, status):
         """A busy service is asked until it answers, as late as it says."""
-        judge, server = gemini(
-            lambda _p, _b, n: (
-                (200, {}, reply()) if n > 2 else (status, {"retry-after": "0.01"}, {"error": {"code": status}})
-            )
-        )
+        busy = (status, {"retry-after": "0.01"}, {"error": {"code": status}})
+        judge, server = gemini(lambda _p, _b, n: (200, {}, reply()) if n > 2 else busy)
 
         assert judge.score("q", ["d"]) == [4.0]
         assert len(server.asked) == 3
 
-    def test_what_does_not_pass_is_an_error(self, gemini):
-        """A wrong key is said at once."""
-        judge, server = gemini(lambda *_: (403, {}, {"error": {"code": 403, "message": "no such key"}}))
-        with pytest.raises(JudgeError, match=r"gemini-3.5-flash: expected an answer, got 403 no such key"):
+    @pytest.mark.parametrize(
+        ("status", "details", "wait"),
+        [(403, [], None), (429, [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}], 3600)],
+    )
+    def test_what_does_not_pass_is_an_error(self, gemini, status, details, wait):
+        """A wrong key is said at once, and a wait that is too long, which Gemini tells in its body."""
+        judge, server = gemini(lambda *_: (status, {}, {"error": {"code": status, "message": "m", "details": details}}))
+        with pytest.raises(JudgeError, match=f"gemini-3.5-flash: expected an answer, got {status} m") as caught:
             judge.score("q", ["d"])
 
-        assert len(server.asked) == 1
-
-    def test_waits_as_long_as_gemini_says(self, gemini):
-        """Gemini tells the wait in its body; one that is too long is given up at once."""
-        info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "3600s"}
-        judge, server = gemini(lambda *_: (429, {}, {"error": {"code": 429, "message": "m", "details": [info]}}))
-        with pytest.raises(JudgeError, match="got 429 m") as caught:
-            judge.score("q", ["d"])
-
-        assert caught.value.retry_after == 3600
+        assert getattr(caught.value, "retry_after", None) == wait
         assert len(server.asked) == 1
 
     @pytest.mark.parametrize("said", [b"<html>", b'{"candidates": 3}'])

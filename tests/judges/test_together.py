@@ -33,11 +33,11 @@ def fixed(scale, **scores):
 class TestEnsemble:
     """Several judges as one."""
 
-    def test_averages_rewards_not_scores(self):
-        """Each judge is mapped by its own scale first."""
-        judges = [fixed("rubric:0,5", a=5.0, b=0.0), fixed("logit", a=0.0, b=0.0)]
+    async def test_averages_rewards_not_scores(self):
+        """Each judge is mapped by its own scale first, and the async twin merges alike."""
+        judge = EnsembleJudge([fixed("rubric:0,5", a=5.0, b=0.0), fixed("logit", a=0.0, b=0.0)])
 
-        assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.75, 0.25]
+        assert judge.score("q", ["a", "b"]) == await judge.ascore("q", ["a", "b"]) == [0.75, 0.25]
 
     def test_the_median_ignores_an_outlier(self):
         """One judge that was talked into it does not decide."""
@@ -51,12 +51,6 @@ class TestEnsemble:
 
         assert EnsembleJudge(judges).score("q", ["a", "b"]) == [0.6, None]
 
-    async def test_async_gives_the_same(self):
-        """The async twin merges alike."""
-        judge = EnsembleJudge([fixed("probability", a=0.5), fixed("logit", a=0.0)])
-
-        assert await judge.ascore("q", ["a"]) == [0.5]
-
     def test_forecasts_what_all_of_them_use(self):
         """Caps and batches are those of its judges together, calibrated or not."""
         graders = [RubricJudge(lambda _: "Score: 1", model=name, output_tokens=100) for name in "ab"]
@@ -65,13 +59,10 @@ class TestEnsemble:
         assert both.documents_per_call == 1
         assert both.forecast("q", ["d"]) == graders[0].forecast("q", ["d"]) + graders[1].forecast("q", ["d"])
 
-    def test_unbounded_judges_are_refused(self):
-        """Scores without a meaning cannot be averaged."""
+    def test_what_cannot_be_merged_is_refused(self):
+        """Scores without a meaning cannot be averaged, and an ensemble of one is a judge."""
         with pytest.raises(RewardError, match="calibrate them first"):
             EnsembleJudge([fixed("unbounded", a=3.0), fixed("logit", a=0.0)])
-
-    def test_one_judge_is_an_error(self):
-        """An ensemble of one is a judge."""
         with pytest.raises(InputError, match=r"^judges: expected at least two, got 1$"):
             EnsembleJudge([fixed("logit")])
 

@@ -16,6 +16,19 @@ def ask(client, headers=None, **fields):
     return client.post("/v1/embeddings", json={"model": "small", "input": "wash wool", **fields}, headers=headers)
 
 
+def version(client, headers=None, **fields):
+    """The version that steered such an answer."""
+    return ask(client, headers, **fields).headers["x-ttt-version"]
+
+
+def private(tools, query_id):
+    """A private offset of one query."""
+    evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
+    vector = np.ones(tools.WIDTH, np.float32)
+    one = Offset("query", vector, 0.9, 1, evidence, task="default", query_id=query_id)
+    return LiveOffsets(Offsets([one], width=tools.WIDTH))
+
+
 def vectors(answer):
     """Its vectors, by index."""
     return [one["embedding"] for one in sorted(answer.json()["data"], key=lambda one: one["index"])]
@@ -81,11 +94,7 @@ def test_every_text_of_a_request_is_steered(proxied, tools):
 
 def test_each_text_gets_its_own_offset(proxied, tools):
     """A private offset is that of its text, by the number in the answer, whose order is another."""
-    evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
-    vector = np.ones(tools.WIDTH, np.float32)
-    private = Offsets([Offset("query", vector, 0.9, 1, evidence, task="default", query_id="one")], width=tools.WIDTH)
-
-    answer = ask(proxied(LiveOffsets(private)), QUERY, input=["one", "two", "three"])
+    answer = ask(proxied(private(tools, "one")), QUERY, input=["one", "two", "three"])
 
     steered = [vectors(answer)[place] != tools.vector_of(text) for place, text in enumerate(("one", "two", "three"))]
     assert steered == [True, False, False]
@@ -130,16 +139,11 @@ def test_the_task_comes_from_the_header_then_the_key_then_the_default(proxied, t
     callers = Callers({"k1": Caller(task="billing"), "k2": Caller(task="other")}, task="billing")
     client = proxied(live, callers=callers)
 
-    asked = [
-        QUERY,
-        QUERY | {"authorization": "Bearer k1"},
-        QUERY | {"authorization": "Bearer k2"},
-        QUERY | {"authorization": "Bearer k2", "x-ttt-task": "billing"},
-        QUERY | {"api-key": "k2"},
-    ]
-    versions = [ask(client, headers).headers["x-ttt-version"] for headers in asked]
+    second = QUERY | {"authorization": "Bearer k2"}
 
-    assert versions == ["file", "file", "base", "file", "base"]
+    assert version(client, QUERY) == version(client, QUERY | {"authorization": "Bearer k1"}) == "file"
+    assert version(client, second) == version(client, QUERY | {"api-key": "k2"}) == "base"
+    assert version(client, second | {"x-ttt-task": "billing"}) == "file"
 
 
 def test_a_tenant_comes_from_its_key_alone(proxied, tools):
@@ -149,14 +153,8 @@ def test_a_tenant_comes_from_its_key_alone(proxied, tools):
     mapped, open_ = proxied(live, callers=Callers({"k1": Caller("acme")})), proxied(live)
     named = QUERY | {"x-ttt-tenant": "acme"}
 
-    versions = [
-        ask(mapped, QUERY | {"authorization": "Bearer k1"}).headers["x-ttt-version"],
-        ask(mapped, named).headers["x-ttt-version"],
-        ask(mapped, named | {"authorization": "Bearer k2"}).headers["x-ttt-version"],
-        ask(open_, named).headers["x-ttt-version"],
-    ]
-
-    assert versions == ["file", "base", "base", "file"]
+    assert version(mapped, QUERY | {"authorization": "Bearer k1"}) == version(open_, named) == "file"
+    assert version(mapped, named) == version(mapped, named | {"authorization": "Bearer k2"}) == "base"
 
 
 def test_two_tenants_in_one_request_are_none(proxied, tools):
@@ -165,10 +163,8 @@ def test_two_tenants_in_one_request_are_none(proxied, tools):
     live.for_tenant("acme").publish(tools.offsets_of())
     client = proxied(live)
 
-    versions = [
-        ask(client, [*QUERY.items(), ("x-ttt-tenant", "acme"), ("x-ttt-tenant", second)]).headers["x-ttt-version"]
-        for second in ("bob", "", "acme")
-    ]
+    first = [*QUERY.items(), ("x-ttt-tenant", "acme")]
+    versions = [version(client, [*first, ("x-ttt-tenant", second)]) for second in ("bob", "", "acme")]
 
     assert versions == ["base", "base", "file"]
 
@@ -186,18 +182,11 @@ def test_the_key_of_the_service_is_lent_to_known_callers_only(proxied, service):
 
 def test_private_offsets_are_found_by_the_id_in_the_header(proxied, tools):
     """`X-TTT-Query-Id` names the query of a request with one text."""
-    evidence = Evidence(1, 0.1, (0.05, 0.15), "published", "made up")
-    vector = np.ones(tools.WIDTH, np.float32)
-    private = Offsets([Offset("query", vector, 0.9, 1, evidence, task="default", query_id="q7")], width=tools.WIDTH)
-    client = proxied(LiveOffsets(private))
+    client = proxied(private(tools, "q7"))
 
-    versions = [
-        ask(client, QUERY | {"x-ttt-query-id": "q7"}).headers["x-ttt-version"],
-        ask(client, QUERY | {"x-ttt-query-id": "q8"}).headers["x-ttt-version"],
-        ask(client, QUERY | {"x-ttt-query-id": "q7"}, input=["one", "two"]).headers["x-ttt-version"],
-    ]
-
-    assert versions == ["file", "base", "base"]
+    assert version(client, QUERY | {"x-ttt-query-id": "q7"}) == "file"
+    assert version(client, QUERY | {"x-ttt-query-id": "q8"}) == "base"
+    assert version(client, QUERY | {"x-ttt-query-id": "q7"}, input=["one", "two"]) == "base"
 
 
 class TestVectorsIn:

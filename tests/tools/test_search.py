@@ -412,6 +412,13 @@ def test_outcomes_of_nothing_are_refused(search, query, tool):
         search.used(query, tool)
 
 
+@pytest.mark.parametrize("succeeded", ["no", 5, None])
+def test_an_outcome_is_true_or_false(search, succeeded):
+    """Any other value would count as a success, or as a failure."""
+    with pytest.raises(InputError, match=r"^succeeded: expected True or False, got "):
+        search.used("a request", "zeta_redmail", succeeded)
+
+
 # Turns
 
 

@@ -1,6 +1,6 @@
 """From a running application to rewards: which documents were shown for a query, and what a judge said of them."""
 
-from tttembed_rag.capture.log import Known, Log, Logged
+from tttembed_rag.capture.log import Known, Log, Logged, checked_log
 from tttembed_rag.capture.rewardlog import RewardLog
 from tttembed_rag.capture.storelog import REQUIRED, Captured, StoreLog
 from tttembed_rag.capture.textvectors import TextVectors
@@ -14,4 +14,5 @@ __all__ = [
     "RewardLog",
     "StoreLog",
     "TextVectors",
+    "checked_log",
 ]

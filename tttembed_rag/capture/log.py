@@ -61,6 +61,16 @@ class Logged:
     known: Known | None
     source: str = ""
 
+    def texts(self) -> list[str]:
+        """The documents as a list.
+
+        Raises:
+            InputError: They are one text, which would be a document for each of its characters.
+        """
+        if isinstance(self.documents, str | bytes):
+            raise InputError(f"documents: expected a list of texts, got {type(self.documents).__name__}")
+        return list(self.documents)
+
 
 class Log(ABC):
     """Where taps put what an application retrieves and scores: a `RewardLog`, a `StoreLog`, or one with a `note`.
@@ -116,6 +126,17 @@ class Log(ABC):
     @abstractmethod
     def note(self, call: Logged) -> None:
         """Keep one call of `observe`, which has no scores, or of `record`."""
+
+
+def checked_log(log: object) -> Log:
+    """*log* itself.
+
+    Raises:
+        InputError: It is no log.
+    """
+    if not isinstance(log, Log):
+        raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
+    return log
 
 
 def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float | None]) -> list[float | None]:

@@ -103,7 +103,7 @@ class RewardLog(Log):
 
     def note(self, call: Logged) -> None:
         """Keep one call, unless it was served to another tenant."""
-        shown = list(call.documents)
+        shown = call.texts()
         rewards = [None] * len(shown) if call.scores is None else unit_rewards(self.scale, shown, call.scores)
         if current_tenant() == self.tenant:
             given = [{} if reward is None else {call.source: reward} for reward in rewards]

@@ -174,7 +174,7 @@ class StoreLog(Log):
             if not tenant and self._tenant is REQUIRED:
                 self._writer.leave_out("without_tenant")
                 return
-            shown, scores = tuple(call.documents), None if call.scores is None else tuple(call.scores)
+            shown, scores = tuple(call.texts()), None if call.scores is None else tuple(call.scores)
             facts = NOTHING if known is None else owned(known)
             self.put(Call(call.query, shown, scores, call.task, tenant, at, facts, current_query_id(), call.source))
         except Exception:  # noqa: BLE001 - whatever a caller hands in, its request never fails for its log
@@ -207,6 +207,9 @@ class StoreLog(Log):
                 being written, and gives up after 30 s in which none was.
         """
         self._writer.close(math.inf if timeout is None else timeout)
+
+    def __repr__(self) -> str:
+        return f"StoreLog({self.judge!r}, {self.counts})"
 
     def __enter__(self) -> Self:
         return self

@@ -60,6 +60,9 @@ class TextVectors:
         """Where vectors come from, with nothing remembered: a copy, or another process, starts with it."""
         return partial(TextVectors, self._known, stored=self._stored, max_bytes=self._max_bytes), ()
 
+    def __repr__(self) -> str:
+        return f"TextVectors({self.supplied} supplied, {self.remembered} remembered, {self.embedded} embedded)"
+
     def note(self, ids: Iterable[tuple[str, str | None]]) -> None:
         """Remember under which id the store has a text, for pairs (text, id); an id of None is passed over."""
         if self._stored is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,9 @@ from tttembed_rag.offsets.values import Offset
 
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store, Version
+
+# Tasks that have a line of their own.
+_TASKS = 10
 
 
 def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> None:
@@ -59,15 +63,23 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     private: dict[str | None, list[Offset]] = {}
     for offset in offsets.values():
         (shared if offset.query_id is None else private).setdefault(offset.task, []).append(offset)
-    for of_task in shared.values():
-        for offset in [offset for offset in of_task if offset.served] or of_task[:1]:
-            say(offset_line(offset))
-    for task, own in private.items():
+    told = [[offset for offset in of_task if offset.served] or of_task[:1] for of_task in shared.values()]
+    told.sort(key=lambda of_task: not of_task[0].served)
+    for offset in chain.from_iterable(told[:_TASKS]):
+        say(offset_line(offset))
+    if left := told[_TASKS:]:
+        served = sum(of_task[0].served for of_task in left)
+        say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
+    for task, own in private.items() if len(private) <= _TASKS else ():
         if len(own) == 1:
             say(offset_line(own[0]))
             continue
         served = sum(offset.served for offset in own)
         say(f"query:{task}/...: {len(own)} private offsets, {served} served, {own[0].evidence} (--all lists them)")
+    if len(private) > _TASKS:
+        every = list(chain.from_iterable(private.values()))
+        served = sum(offset.served for offset in every)
+        say(f"query:...: {len(every)} private offsets of {len(private)} tasks, {served} served (--all lists them)")
 
 
 def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:

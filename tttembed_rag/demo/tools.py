@@ -27,7 +27,8 @@ from tttembed_rag.report.heldout import LISTED, HeldOut, Listed, Lists, extremes
 from tttembed_rag.report.moving import shortened
 from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.tools.catalog import Card
-from tttembed_rag.tools.explaining import ToolExplanation
+from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
+from tttembed_rag.tools.index import WEIGHT
 from tttembed_rag.tools.search import LearnedToolSearch
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -66,6 +67,24 @@ class DemoRow:
     ndcg10: float
     weight: float
     moves: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """A request held out, the tool that works for it with its ranks, and what else is found."""
+
+    title: str
+    right: FoundTool
+    found: ToolExplanation
+
+    @property
+    def tools(self) -> tuple[FoundTool, ...]:
+        """The first tools that are found."""
+        return self.found.tools[:_SHOWN]
+
+    def __str__(self) -> str:
+        moved = f"#{self.right.rank_before} -> #{self.right.rank}"
+        return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}; {self.found.reason}"
 
 
 class _Reader:
@@ -118,13 +137,13 @@ def run_tool_demo(
     say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
     say(f"Embedding the tools with {embedder.fingerprint}, about a minute on two cores ...")
     rows: list[DemoRow] = []
-    explained: list[ToolExplanation] = []
+    samples: list[_Sample] = []
     held_out: HeldOut | None = None
     for seed in seeds:
         search = LearnedToolSearch([Card(name, text) for name, text in library.documents.items()], embedder)
         measured, before = _split(library, search, seed)
         rows += measured
-        explained = explained or _explained(library, search, before)
+        samples = samples or _samples(library, search, before)
         held_out = held_out or _held_out(library, search, before, seed)
     say("")
     say(f"Requests that nobody asked before, mean of {len(seeds)} splits")
@@ -134,10 +153,10 @@ def run_tool_demo(
         say(
             "{seen:>13}  {recall5:>16.3f}  {ndcg10:>7.3f}  {change:>+7.3f}  {worst:>+11.3f}  {moves:>14}".format(**line)
         )
-    for one in explained:
-        say("")
+    say("")
+    for one in samples:
         say(str(one))
-    _write_report(out / "report.html", lines, explained, held_out, len(library.documents), embedder.fingerprint)
+    _write_report(out / "report.html", lines, samples, held_out, len(library.documents), embedder.fingerprint)
     say("")
     say(f"Report: {out / 'report.html'}")
     return [asdict(row) for row in rows]
@@ -175,14 +194,26 @@ def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
     return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
 
 
-def _explained(library: Dataset, search: LearnedToolSearch, before: Found) -> list[ToolExplanation]:
-    """The requests held out that gained most, one in the middle, and the one that lost most."""
+def _samples(library: Dataset, search: LearnedToolSearch, before: Found) -> list[_Sample]:
+    """Of the requests held out the one that gained most, the one in the middle of those that changed, and the last."""
     gains = {
-        query: _ndcg(search(library.queries[query], k=10), library.qrels[query]) - _ndcg(names, library.qrels[query])
+        query: round(_ndcg(search(library.queries[query], k=10), library.qrels[query]) - _ndcg(names, grades), 6)
         for query, names in before.items()
+        for grades in [library.qrels[query]]
     }
     order = sorted(gains, key=lambda query: -gains[query])
-    return [search.explain(library.queries[query], _SHOWN) for query in (order[0], order[len(order) // 2], order[-1])]
+    changed = [query for query in order if gains[query]] or order
+    gain, lose = (sum(sign * one > 0 for one in gains.values()) for sign in (1, -1))
+    titles = {
+        f"Gained most ({gain} of {len(gains)} gain)": order[0],
+        f"In between ({len(gains) - gain - lose} stay as they are)": changed[len(changed) // 2],
+        f"Lost most ({lose} lose)": order[-1],
+    }
+    found = {title: search.explain(library.queries[query], len(search.names)) for title, query in titles.items()}
+    return [
+        _Sample(title, next(tool for tool in found[title].tools if tool.name in library.qrels[query]), found[title])
+        for title, query in titles.items()
+    ]
 
 
 def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
@@ -196,7 +227,7 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
         "change": float(np.mean(changes)),
         "worst": min(changes),
         "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
-        "mostly": 2 * sum(row.moves for row in rows) > len(rows),
+        "changed": any(row.moves or row.weight != WEIGHT for row in rows),
     }
 
 
@@ -269,20 +300,20 @@ def _lists(
 def _write_report(
     path: Path,
     lines: Sequence[dict[str, Any]],
-    explained: Sequence[ToolExplanation],
+    samples: Sequence[_Sample],
     held_out: HeldOut | None,
     tools: int,
     embedder: str,
 ) -> None:
     """Write one file with its drawings inside; its texts are escaped."""
-    marks = [drawing.Mark(line["change"], filled=line["mostly"]) for line in lines]
+    marks = [drawing.Mark(line["change"], filled=line["changed"]) for line in lines]
     ends = [f"{line['seen']} requests" for line in (lines[0], lines[-1])]
     html = rendered(
         "demo/tools.html.jinja",
         extra="eval",
         interactive=False,
         lines=lines,
-        explained=explained,
+        samples=samples,
         held_out=held_out,
         drawings=held_out_drawings(held_out),
         tools=tools,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tttembed_rag.embedders.contract import Embedder, unit_vectors
+from tttembed_rag.embedders.contract import unit_vectors
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.fingerprints import fingerprint_of
 from tttembed_rag.vectors.asked import vectors_from
 from tttembed_rag.vectors.checks import FloatArray
 
-# The methods by which the objects of a framework are recognised.
+# The methods for queries and for documents by which objects are recognised; those of a framework take one query.
+_OWN = ("embed_queries", "embed_documents")
 _LANGCHAIN = ("embed_query", "embed_documents")
 _LLAMA_INDEX = ("get_query_embedding", "get_text_embedding_batch")
 # Attributes in which embedding classes keep the name of their model.
@@ -19,65 +20,45 @@ _NAMES = ("model_name", "model", "model_id", "deployment", "repo_id")
 
 
 class FrameworkEmbedder:
-    """The vectors of a LangChain ``Embeddings`` or a LlamaIndex ``BaseEmbedding``, at unit length.
+    """The vectors of a LangChain ``Embeddings``, a LlamaIndex ``BaseEmbedding`` or a user's `Embedder`, at unit length.
 
     Args:
         model: The object.
 
-        fingerprint: A text of everything that decides its vectors; None takes its class and the name of its
-            model, which say nothing of prompts: give a fingerprint where you change them.
+        fingerprint: A text of everything that decides its vectors; None takes that of an `Embedder`, else its class and
+            the name of its model, which say nothing of prompts: give a fingerprint where you change them.
     """
 
     def __init__(self, model: Any, *, fingerprint: str | None = None) -> None:
-        if _has(model, *_LANGCHAIN):
-            self._one_query, self._documents = model.embed_query, model.embed_documents
-        elif _has(model, *_LLAMA_INDEX):
-            self._one_query, self._documents = model.get_query_embedding, model.get_text_embedding_batch
-        else:
+        methods = _methods_of(model)
+        if methods is None:
             raise InputError(
                 f"embedder: expected an object with {' and '.join(_LANGCHAIN)} (LangChain), or with "
                 f"{' and '.join(_LLAMA_INDEX)} (LlamaIndex), got {type(model).__name__}"
             )
+        self._queries, self._documents = (getattr(model, name) for name in methods)
+        self._one_by_one = methods != _OWN
         kind = type(model).__name__
         name = next((value for name in _NAMES if isinstance(value := getattr(model, name, None), str)), "unnamed")
-        self.fingerprint = fingerprint or fingerprint_of(kind, name, dimensions=getattr(model, "dimensions", None))
+        said = fingerprint_of(kind, name, dimensions=getattr(model, "dimensions", None))
+        self.fingerprint = fingerprint or (said if self._one_by_one else model.fingerprint)
 
     @staticmethod
     def takes(model: Any) -> bool:
-        """Whether *model* has the methods of one of the frameworks."""
-        return _has(model, *_LANGCHAIN) or _has(model, *_LLAMA_INDEX)
+        """Whether *model* has the methods of one of the frameworks, or of an `Embedder`."""
+        return _methods_of(model) is not None
 
     def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries, asked for one by one."""
-        vectors = [vectors_from(_name_of(self._one_query), self._one_query, text) for text in texts]
+        """Unit vectors (len(texts), d) of queries; a framework is asked for them one by one."""
+        name = _name_of(self._queries)
+        if not self._one_by_one:
+            return _of_batch(self.fingerprint, name, self._queries, texts)
+        vectors = [vectors_from(name, self._queries, text) for text in texts]
         return unit_vectors(self.fingerprint, vectors, len(texts))
 
     def embed_documents(self, texts: Sequence[str]) -> FloatArray:
         """Unit vectors (len(texts), d) of documents."""
         return _of_batch(self.fingerprint, _name_of(self._documents), self._documents, texts)
-
-
-class OwnEmbedder:
-    """The vectors of an `Embedder` that a user wrote, each answer checked, at unit length.
-
-    Args:
-        model: Has a fingerprint, embed_queries and embed_documents.
-    """
-
-    def __init__(self, model: Embedder) -> None:
-        self._model = model
-        self.fingerprint = model.fingerprint
-
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of queries."""
-        return self._asked(self._model.embed_queries, texts)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Unit vectors (len(texts), d) of documents."""
-        return self._asked(self._model.embed_documents, texts)
-
-    def _asked(self, embed: Callable[[Sequence[str]], Any], texts: Sequence[str]) -> FloatArray:
-        return _of_batch(self.fingerprint, _name_of(embed), embed, texts)
 
 
 class FunctionEmbedder:
@@ -110,5 +91,6 @@ def _name_of(method: Callable[..., Any]) -> str:
     return getattr(method, "__qualname__", type(method).__name__)
 
 
-def _has(model: Any, *names: str) -> bool:
-    return all(callable(getattr(model, name, None)) for name in names)
+def _methods_of(model: Any) -> tuple[str, str] | None:
+    known = (_OWN, _LANGCHAIN, _LLAMA_INDEX) if hasattr(model, "fingerprint") else (_LANGCHAIN, _LLAMA_INDEX)
+    return next((names for names in known if all(callable(getattr(model, name, None)) for name in names)), None)

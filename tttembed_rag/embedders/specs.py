@@ -102,11 +102,11 @@ def _here(spec: str, kind: str, target: str, options: Options) -> Embedder:
 
 def _object(spec: str, target: str) -> Embedder:
     """The embedding object under a name in a module, or one that asks what is called there with texts for vectors."""
-    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder, OwnEmbedder
+    from tttembed_rag.embedders.frameworks import FrameworkEmbedder, FunctionEmbedder
 
     model = load_named("embedder", spec, target)
-    if isinstance(model, Embedder):
-        return model if type(model).__module__.startswith("tttembed_rag.") else OwnEmbedder(model)
+    if isinstance(model, Embedder) and type(model).__module__.startswith("tttembed_rag."):
+        return model
     if FrameworkEmbedder.takes(model):
         return FrameworkEmbedder(model)
     if not callable(model):

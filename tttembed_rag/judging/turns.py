@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -25,18 +27,9 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int = 1000) -> list[
     """
     if queries < 0:
         raise InputError(f"queries: expected a number >= 0, got {queries}")
-    left, level = queries, 0
-    taken = [0] * len(sizes)
-    while left > 0 and level < max(sizes, default=0):
-        open_tasks = [t for t, size in enumerate(sizes) if size > level][:left]
-        for t in open_tasks:
-            taken[t] += 1
-        left -= len(open_tasks)
-        level += 1
-    return [
-        np.random.default_rng(seed + t).permutation(size)[:count]
-        for t, (size, count) in enumerate(zip(sizes, taken, strict=True))
-    ]
+    turns = (task for level in range(max(sizes, default=0)) for task, size in enumerate(sizes) if level < size)
+    taken = Counter(islice(turns, queries))
+    return [np.random.default_rng(seed + t).permutation(size)[: taken[t]] for t, size in enumerate(sizes)]
 
 
 def in_turns(sizes: Sequence[int], *, seed: int = 1000) -> list[tuple[int, int]]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.errors import InputError, VectorError
+from tttembed_rag.errors import InputError, UnknownKey, VectorError
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -94,7 +94,7 @@ class Offsets(Mapping[str, Offset]):
             return self._offsets[key]
         if key.startswith("query:") and (offset := self._by_id.get(self._named(key.removeprefix("query:")))):
             return offset
-        raise KeyError(self._missing(key))
+        raise UnknownKey(self._missing(key))
 
     def _missing(self, key: str) -> str:
         """Which keys there are instead of *key*: those of the same name first."""

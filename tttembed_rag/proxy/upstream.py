@@ -136,8 +136,9 @@ class Upstream:
                     raise error.__cause__ from error
                 passes = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
                 if not (tries and passes) or isinstance(error, aiohttp.ClientConnectorError):
-                    why = f"{self.address} does not answer: {error or type(error).__name__}"
-                    raise Unreachable(why) from error
+                    # Its own words call every connection one of TLS.
+                    why = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+                    raise Unreachable(f"{self.address} does not answer: {why or type(error).__name__}") from error
 
     def _headers(
         self, request: Request, body: bytes | AsyncIterator[bytes] | None, *, known: bool

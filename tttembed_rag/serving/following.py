@@ -284,11 +284,13 @@ def _forked(follower: Follower | None) -> None:
 
 
 def check_url(store: object) -> None:
-    """Refuse a URL that can never be that of a store; a store itself, and one that is away, passes."""
+    """Refuse a URL that can never be that of a store, and tell of a folder that is missing; an open store passes."""
     if isinstance(store, str):
         from tttembed_rag.stores import checked_url
 
-        checked_url(store)
+        file = checked_url(store).database or ""
+        if store.startswith("sqlite:") and not Path(file).absolute().parent.is_dir():
+            _log.warning("%s: its folder is not there: nothing can be read or written until it is", store)
 
 
 def _opened(url: str) -> Store:

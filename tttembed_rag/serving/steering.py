@@ -176,8 +176,8 @@ class Steering:
         self._missed.add(task)
         more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
         _log.warning(
-            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Is task= of this wrapper "
-            "the task that the rewards were logged under?",
+            "task %r: base vectors are served: the offsets hold nothing of it, but of %s%s. Were its rewards "
+            "logged under another task?",
             task,
             ", ".join(repr(one) for one in held[:_MOST_SHOWN]),
             more,

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tttembed_rag.errors import RewardError
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.system.failures import FailureLog
@@ -196,6 +197,8 @@ class TwoPass(Generic[Document]):
             scores = yield Request("judge", [self.read(document) for document in shown])
             first = FirstPass(documents, self.rewards(scores), self.key)
             self.record(query, base, shown, scores)
+            if shown and not first.judged:
+                raise RewardError(f"judge: expected a score of one of {len(shown)} documents at least, got none")
             if not (self.second_pass and first.informative):
                 return first.reranked()
             vectors = yield Request("vectors", [self.read(document) for document in first.judged])

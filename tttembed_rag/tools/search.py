@@ -96,6 +96,9 @@ class LearnedToolSearch:
         self._vectors: LRUCache[str, FloatArray] = LRUCache(_REMEMBERED)
         self._remembering = Lock()
 
+    def __repr__(self) -> str:
+        return f"LearnedToolSearch({len(self._index)} tools, {self._embedder.fingerprint}, {self._memory.live!r})"
+
     @property
     def names(self) -> list[str]:
         """The names of all tools."""
@@ -201,9 +204,11 @@ class LearnedToolSearch:
                 now.
 
         Raises:
-            InputError: There is no such tool, or the request is empty.
+            InputError: There is no such tool, the request is empty, or *succeeded* is neither True nor False.
         """
         _check(query, 1)
+        if succeeded not in (True, False):  # any other word would count as a success
+            raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
         index = self._index
         row = index.rows.get(tool)
         if row is None:

@@ -41,33 +41,6 @@ _QUERIES = 1000
 _NEXT = 3600.0
 
 
-class _InTime:
-    """A `BatchService` that is waited for no longer than its limit, nor long once the worker is told to end."""
-
-    def __init__(self, service: BatchService, seconds: float, stop: Event) -> None:
-        self.judge, self.settling = service.judge, service.settling
-        self._service, self._stop = service, stop
-        self._limit = TimeLimit(service.judge.fingerprint, seconds)
-
-    def upload(self, content: bytes) -> str:
-        return self._limit.call(partial(self._service.upload, content), self._stop)
-
-    def create(self, requests: str, key: str) -> ServiceBatch:
-        return self._limit.call(partial(self._service.create, requests, key), self._stop)
-
-    def get(self, number: str) -> ServiceBatch:
-        return self._limit.call(partial(self._service.get, number), self._stop)
-
-    def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
-        return self._limit.call(partial(self._service.find, key, requests, since), self._stop)
-
-    def delete(self, file: str) -> None:
-        self._limit.call(partial(self._service.delete, file), self._stop)
-
-    def download(self, batch: ServiceBatch) -> Sequence[bytes]:
-        return self._limit.call(partial(self._service.download, batch), self._stop)
-
-
 class BatchAsking:
     """Has a judge score what waits in a store, through a batch service.
 
@@ -126,12 +99,12 @@ class BatchAsking:
         holding.check()
         told = Asked()
         books = self._open.books(tenant, self.fingerprint, caps=self._budget, lease=holding.lease)
-        service = _InTime(self._service, self._seconds, stop)
-        exchange = Exchange(service, books, self._price)
+        limit = TimeLimit(self.fingerprint, self._seconds)
+        exchange = Exchange(self._service, books, self._price, limit=limit, stop=stop)
         try:
             for batch in books.open():
                 if not stop.is_set():
-                    told += self._looked_at(batch, service, exchange, tenant, holding)
+                    told += self._looked_at(batch, exchange, tenant, holding)
             if not stop.is_set() and not is_of_tools(self._store, tenant):
                 told += self._send_what_waits(books, exchange, tenant, stop, holding)
         except StoreError:
@@ -142,9 +115,7 @@ class BatchAsking:
 
     # Reading
 
-    def _looked_at(
-        self, batch: OpenBatch, service: BatchService, exchange: Exchange, tenant: str, holding: Holding
-    ) -> Asked:
+    def _looked_at(self, batch: OpenBatch, exchange: Exchange, tenant: str, holding: Holding) -> Asked:
         """What came of a look; a service that refuses to tell of one batch alone is not broken."""
         now = time.monotonic()
         if batch.file and now - self._looked.get(batch.key, -math.inf) < exchange.pause(batch):
@@ -152,26 +123,15 @@ class BatchAsking:
         self._looked[batch.key] = now
         try:
             found = exchange.look(batch)
-            return (
-                Asked()
-                if found is None
-                else self._read(batch, found, service.download(found), exchange, tenant, holding)
-            )
+            return Asked() if found is None else self._read(batch, found, exchange, tenant, holding)
         except (BusyError, LateError):
             raise
         except JudgeError as exc:
             return Asked(refused=batch.pairs, why=exc.brief)
 
-    def _read(
-        self,
-        batch: OpenBatch,
-        found: ServiceBatch,
-        contents: Sequence[bytes],
-        exchange: Exchange,
-        tenant: str,
-        holding: Holding,
-    ) -> Asked:
+    def _read(self, batch: OpenBatch, found: ServiceBatch, exchange: Exchange, tenant: str, holding: Holding) -> Asked:
         """Keep the answers of a batch that has ended, write them as rewards, and strike it off."""
+        contents = exchange.download(found)
         waiting = self._queue.waiting_of(self.fingerprint, batch.queries, tenant=tenant)
         answers = self._queue.answers(waiting, day=batch.date)
         asked = {pair_key(self.fingerprint, one.query, text) for one in waiting for _, text in one.candidates}

@@ -19,7 +19,7 @@ from pydantic import ConfigDict, PlainValidator, PrivateAttr
 
 from langchain_tttembed.resolvers import ids_of
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class RecordingCrossEncoder(BaseCrossEncoder):
         if not isinstance(cross_encoder, BaseCrossEncoder):
             raise InputError(f"cross_encoder: expected a BaseCrossEncoder, got {type(cross_encoder).__name__}")
         self._cross_encoder = cross_encoder
-        self._log = log
+        self._log = checked_log(log)
         self._task = checked_task(task)
         self._source = source
         self._failures = FailureLog(logger)
@@ -147,7 +147,7 @@ class RewardCallbackHandler(BaseCallbackHandler):
     ) -> None:
         if max_pending < 1:
             raise InputError(f"max_pending: expected at least 1, got {max_pending}")
-        self._log = log
+        self._log = checked_log(log)
         self._task = checked_task(task)
         self._vectors = vectors
         self._failures = FailureLog(logger)

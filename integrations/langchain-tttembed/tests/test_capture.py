@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -233,6 +234,12 @@ class TestRewardCallbackHandler:
 
         assert list(log._served) == [("shipping", "q")]
 
+    def test_what_is_no_log_is_refused(self):
+        """At once, not when the first query was served."""
+        for tap in (RewardCallbackHandler, partial(RecordingCrossEncoder, Lengths())):
+            with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
+                tap("log")
+
     def test_only_leaves_count(self, log, retriever):
         """A retriever that asks another one adds nothing to what that one found."""
         handler = RewardCallbackHandler(log)
@@ -264,7 +271,9 @@ class TestRewardCallbackHandler:
 
     def test_its_own_errors_are_logged(self, retriever, caplog):
         """A broken log costs a line, not the user's documents."""
-        found = retriever.invoke("q", {"callbacks": [RewardCallbackHandler(None)]})
+        log = RewardLog("judge")
+        log.note = None
+        found = retriever.invoke("q", {"callbacks": [RewardCallbackHandler(log)]})
 
         assert len(found) == 3
         assert [record.name for record in caplog.records] == ["langchain_tttembed.capture"]

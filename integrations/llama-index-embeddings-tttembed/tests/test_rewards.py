@@ -232,7 +232,10 @@ class TestRewardPostprocessor:
         assert judged(log) == [(None, 5)]
 
     def test_wrong_parts_are_refused(self, log):
-        """A log for another judge and an empty cut fail at construction."""
+        """What is no log, a log for another judge and an empty cut fail at construction."""
+        for tap in (RewardPostprocessor, RewardEventHandler):
+            with pytest.raises(InputError, match=r"^log: expected a RewardLog or a StoreLog, got str$"):
+                tap("log")
         with pytest.raises(InputError, match=r"^log: expected one for knowing, got one for somebody$"):
             RewardPostprocessor(RewardLog("somebody"), knowing())
         with pytest.raises(InputError, match=r"^top_n: expected at least 1, got 0$"):

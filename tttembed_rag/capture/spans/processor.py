@@ -17,7 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from tttembed_rag.capture.log import Known, Log
+from tttembed_rag.capture.log import Known, Log, checked_log
 from tttembed_rag.capture.spans.reading import Reader, Retrieval, Span, TextsById
 from tttembed_rag.errors import InputError, require
 from tttembed_rag.serving.context import context, current_query_id, said
@@ -100,8 +100,7 @@ class TTTSpanProcessor(BatchSpanProcessor):
         vectors: bool = True,
         capacity: int = 10_000,
     ) -> None:
-        if not isinstance(log, Log):
-            raise InputError(f"log: expected a RewardLog or a StoreLog, got {type(log).__name__}")
+        checked_log(log)
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 span, got {capacity}")
         if scores_of is not None:

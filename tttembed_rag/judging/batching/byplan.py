@@ -12,6 +12,7 @@ from tttembed_rag.judges.examination import forecast_of_questions, has_passed, q
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.exchange import Exchange
 from tttembed_rag.judging.batching.filed import FiledBatches
+from tttembed_rag.judging.batching.lines import LineJudge
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.batching.requests import Collected, answered, collect, pack
 from tttembed_rag.judging.batching.service import BatchService
@@ -82,7 +83,7 @@ def judge_by_batches(
         usage += collected.usage
         watch(f"read: {collected.answers} of {batch.pairs} answers of the batch {batch.number}")
 
-    _read_all(exchange, service, answers, books, read, sleep)
+    _read_all(exchange, judge, answers, books, read, sleep)
     failures.clear()  # their pairs are asked about now
     ahead = forecast_by_batches(plan, service, answers, books, examine=examine)
     if examine and ahead.pairs > ahead.cached and not has_passed(judge.fingerprint, answers.get):
@@ -93,7 +94,7 @@ def judge_by_batches(
     for requests in packed:
         batch = exchange.send(requests)
         watch(f"sent: {batch.pairs} pairs as the batch {batch.number}, at most ${batch.usd:.4f}" if batch else "")
-    _read_all(exchange, service, answers, books, read, sleep)
+    _read_all(exchange, judge, answers, books, read, sleep)
     verdicts = answered(plan, judge, answers)
     missing = walk.pairs - verdicts.progress.cached
     why = f"{missing} pairs have no answer: {next(iter(failures), 'not in the results')}" if missing > 0 else ""
@@ -103,7 +104,7 @@ def judge_by_batches(
 
 def _read_all(
     exchange: Exchange,
-    service: BatchService,
+    judge: LineJudge,
     answers: Answers,
     books: FiledBatches,
     read: Callable[[OpenBatch, Collected], None],
@@ -113,7 +114,7 @@ def _read_all(
     while batches := books.open():
         for batch in batches:
             if found := exchange.look(batch):
-                collected = collect(service.download(found), batch, service.judge, answers, books.asked(batch))
+                collected = collect(exchange.download(found), batch, judge, answers, books.asked(batch))
                 exchange.close(batch, found, lost=collected.lost)
                 read(batch, collected)
         if pauses := [exchange.pause(batch) for batch in books.open()]:

@@ -18,16 +18,23 @@ which changes nothing.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from threading import Event
+from typing import TypeVar
 from uuid import uuid4
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judging.batching.openbatch import GIVEN_UP, Books, OpenBatch
 from tttembed_rag.judging.batching.requests import Requests
 from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
+from tttembed_rag.judging.calls import Stop, TimeLimit
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.models.retrying import RefusedError
 from tttembed_rag.system.terminal import printable
+
+ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +55,23 @@ class Exchange:
         books: Where its open batches are written down.
 
         price: The price of single requests.
+
+        limit: How long the service is waited for; None as long as it takes.
+
+        stop: Once it is set, it is not waited for long.
     """
 
-    def __init__(self, service: BatchService, books: Books, price: Price) -> None:
+    def __init__(
+        self,
+        service: BatchService,
+        books: Books,
+        price: Price,
+        *,
+        limit: TimeLimit | None = None,
+        stop: Stop | None = None,
+    ) -> None:
         self._service, self._books, self._price = service, books, price
+        self._limit, self._stop = limit, stop or Event()
 
     def send(self, requests: Requests, *, full: bool = False) -> OpenBatch | None:
         """Write a batch down and send it; None where a cap refuses it, and nothing was sent.
@@ -75,10 +95,10 @@ class Exchange:
         batch = self._books.add(wanted, requests.keys)
         if batch is None:
             return None
-        file = self._service.upload(requests.content)
+        file = self._asked(partial(self._service.upload, requests.content))
         batch = self._books.note(replace(batch, file=file, at=self._books.now()))
         try:
-            made = self._service.create(file, batch.key)
+            made = self._asked(partial(self._service.create, file, batch.key))
         except RefusedError as exc:
             self.close(batch)
             raise NeverMadeError(exc.brief, exc.said) from exc
@@ -101,9 +121,9 @@ class Exchange:
         found, why = None, f"the batch has not ended after {age / 86_400:.0f} days"
         try:
             if batch.number:
-                found = self._service.get(batch.number)
+                found = self._asked(partial(self._service.get, batch.number))
             else:
-                found = self._service.find(batch.key, batch.file, batch.at)
+                found = self._asked(partial(self._service.find, batch.key, batch.file, batch.at))
         except JudgeError as exc:
             if age < GIVEN_UP:
                 raise
@@ -119,6 +139,10 @@ class Exchange:
             self._books.note(replace(batch, number=found.number))
         return None
 
+    def download(self, found: ServiceBatch) -> Sequence[bytes]:
+        """The files of results of a batch that has ended."""
+        return self._asked(partial(self._service.download, found))
+
     def close(self, batch: OpenBatch, found: ServiceBatch | None = None, *, lost: float = 0.0) -> None:
         """Strike *batch* off but for a share *lost*, and have the service delete its files, which hold texts.
 
@@ -127,6 +151,9 @@ class Exchange:
         self._books.close(batch, lost=lost)
         for file in filter(None, (batch.file, *(found.results if found else ()))):
             try:
-                self._service.delete(file)
+                self._asked(partial(self._service.delete, file))
             except JudgeError as exc:
                 _log.warning("the file %s of a batch stays at the service: %s", printable(file), exc)
+
+    def _asked(self, call: Callable[[], ResultT]) -> ResultT:
+        return call() if self._limit is None else self._limit.call(call, self._stop)

@@ -13,7 +13,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.judges import Judge, Scores, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, FirstPass, TaskSource, checked_task, resolve_task
 
@@ -63,6 +63,7 @@ class RewardPostprocessor(BaseNodePostprocessor):
         vectors: TextVectors | None = None,
         source: str | None = "",
     ) -> None:
+        checked_log(log)
         if judge is not None:
             log.check_is_for(checked_judge(judge))
             if source == "":

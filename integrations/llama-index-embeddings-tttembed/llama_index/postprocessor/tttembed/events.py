@@ -13,7 +13,7 @@ from llama_index.core.schema import QueryBundle
 from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_texts
 
-from tttembed_rag.capture import Log, TextVectors
+from tttembed_rag.capture import Log, TextVectors, checked_log
 from tttembed_rag.serving import FailureLog, TaskSource, checked_task, resolve_task
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class RewardEventHandler(BaseEventHandler):
 
     def __init__(self, log: Log, *, task: TaskSource = None, vectors: TextVectors | None = None) -> None:
         super().__init__()
-        self._log = log
+        self._log = checked_log(log)
         self._task = checked_task(task)
         self._vectors = vectors
 

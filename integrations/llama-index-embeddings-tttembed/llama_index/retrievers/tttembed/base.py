@@ -16,7 +16,7 @@ from llama_index.embeddings.tttembed.resolvers import ids_of
 from llama_index.postprocessor.tttembed.base import read_text
 
 from tttembed_rag import InputError
-from tttembed_rag.capture import Known, Log, TextVectors
+from tttembed_rag.capture import Known, Log, TextVectors, checked_log
 from tttembed_rag.judges import Judge, checked_judge, checked_rewards
 from tttembed_rag.serving import FailureLog, Handlers, TwoPass, adrive, drive
 
@@ -71,7 +71,7 @@ class RewardRetriever(BaseRetriever):
     ) -> None:
         checked_judge(judge)
         if log is not None:
-            log.check_is_for(judge)
+            checked_log(log).check_is_for(judge)
             if source == "":
                 log.declare()
         if top_n < 1:
