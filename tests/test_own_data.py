@@ -141,6 +141,20 @@ class TestVotes:
         assert len(said) <= 14
         assert [line for line in said if line.startswith("and 50 more tasks, ")]
 
+    @pytest.mark.parametrize(
+        ("said", "code"), [((), "TTT-G02"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G02")]
+    )
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+        """What three verdicts cannot prove is served where the user declares the judge."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
+        (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
+
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+
+        assert result.exit_code == 0, result.output
+        assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
+
     def test_votes_of_several_tasks(self, here: Path) -> None:
         """A column names them; rows without one are of the task that the command names."""
         lines = ["query,text,click,task", "a,x,1,one", "a,y,0,one", "b,x,0,", "b,y,1,"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -54,6 +54,8 @@ class ExperimentPlan:
         objective: Objective of the fit.
 
         solver: Solver of the fit.
+
+        trusted: Whether the judge is vouched for, as in `Rewards`.
     """
 
     rewarded: tuple[int, ...] = (16, 64, 200)
@@ -65,6 +67,7 @@ class ExperimentPlan:
     gates: tuple[bool, ...] = (True, False)
     objective: ObjectiveName = "kd"
     solver: SolverName = "exact"
+    trusted: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout < 1:
@@ -161,7 +164,7 @@ def _cell(
     judged: Sequence[IntArray],
     held: Sequence[IntArray],
 ) -> Iterator[Row]:
-    rewards = pooled_rewards(workload, judged, plan.depth)
+    rewards = replace(pooled_rewards(workload, judged, plan.depth), trusted=plan.trusted)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
     for collection, by_judge, rewarded_rows, heldout in zip(workload, reranked, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
