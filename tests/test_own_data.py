@@ -142,7 +142,7 @@ class TestVotes:
         assert [line for line in said if line.startswith("and 50 more tasks, ")]
 
     @pytest.mark.parametrize(
-        ("said", "code"), [((), "TTT-G02"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G02")]
+        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
     )
     def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
         """What three verdicts cannot prove is served where the user declares the judge."""
