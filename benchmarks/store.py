@@ -1,13 +1,12 @@
 """What a store takes and holds: insert rate, size, and how long reading takes as it grows.
 
-    python benchmarks/store.py [--observations 20000] [--documents 2000] [--only sqlite] [--normal] [--folder DIR]
+    python benchmarks/store.py [--observations 20000] [--documents 2000] [--only sqlite] [--folder DIR]
     python benchmarks/store.py --idle 100000     a round of the worker where so many tenants have nothing new
 
 An observation is a query with its base vector, *depth* candidates with vectors and texts, and for every second query
 a reward for each candidate. A few documents are shown often and most seldom, as in real traffic: how often falls with
 their rank (Zipf). They are a tenth as many as observations, unless --documents says so. SQLite and a PostgreSQL that is
-started here (pip install pgserver) are measured, or a database that --url names, which must be empty. --normal sets
-SQLite's synchronous=NORMAL, which a power cut may take the last transactions from.
+started here (pip install pgserver) are measured, or a database that --url names, which must be empty.
 
 At the end other processes read what a worker learns from, show versions and write a report, with the memory they took
 at most, and one query is forgotten, which writes SQLite's file anew. A million observations take minutes and some GB.
@@ -32,7 +31,6 @@ from sqlalchemy import text
 
 from tttembed_rag import fit
 from tttembed_rag.stores import Candidate, Served, Store, open_store
-from tttembed_rag.stores.database import Database
 from tttembed_rag.testing import FakeJudge, word_overlap
 from tttembed_rag.worker import Worker
 
@@ -192,9 +190,7 @@ def stores(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Store, s
         return
     if options.only != "postgresql":
         url = f"sqlite:///{folder / 'store.db'}"
-        with open_store(url):
-            pass
-        yield Store(Database(url, synchronous="NORMAL" if options.normal else "FULL")), url
+        yield open_store(url), url
     if options.only == "sqlite":
         return
     try:
@@ -218,7 +214,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--url")
     parser.add_argument("--only", choices=["sqlite", "postgresql"])
-    parser.add_argument("--normal", action="store_true")
     parser.add_argument("--folder", type=Path, help="where databases are made; else where temporary files are")
     parser.add_argument("--idle", type=int, metavar="TENANTS", help="measure a round with so many idle tenants instead")
     parser.add_argument("--json", type=Path)

@@ -19,8 +19,6 @@ from tttembed_rag import Rewards
 from tttembed_rag.stores import Candidate, Served, open_store, schema
 from tttembed_rag.testing import word_overlap
 
-pytest.register_assert_rewrite("tests.stores.suite")
-
 # Fixtures that build wheels, start PostgreSQL, measure every experiment, or load a real model in another process.
 SLOW_FIXTURES = {"postgres", "server", "wheels", "results", "embedded"}
 

@@ -11,8 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.workers import actions, http_judge, model, publishing, shuffled
-from tttembed_rag import InputError, Scale
+from tests.workers import Knowing, actions, http_judge, model, publishing, shuffled
+from tttembed_rag import InputError
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judges.examination import answers
 from tttembed_rag.judging import Budget, Price
@@ -125,22 +125,16 @@ class TestOneRound:
         """A judge that answers after its query is gone is paid, and leaves nothing behind."""
         store.observe(world.served(range(6)))
 
-        class Asked:
-            scale, fingerprint = Scale("probability"), "asked@1"
+        def asked(query):
+            forget = partial(store.forget, tenant="", query_id="q3", by="test")
+            return asyncio.to_thread(forget) if query == "query 3" else None
 
-            def score(self, query, documents):
-                return world.judged(query, documents)
-
-            async def ascore(self, query, documents):
-                if query == "query 3":
-                    await asyncio.to_thread(store.forget, tenant="", query_id="q3", by="test")
-                return world.judged(query, documents)
-
-        done = Worker(store, Asked(), concurrency=1).round()
-        Worker(store, Asked(), concurrency=1).round()  # the deletion has ended the work of the first one
+        judge = Knowing(world, asked)
+        done = Worker(store, judge, concurrency=1).round()
+        Worker(store, judge, concurrency=1).round()  # the deletion has ended the work of the first one
         kept, forgotten = (
             store.judge_queue.answers().get(
-                [pair_key("asked@1", f"query {i}", f"document 0-{j}") for j in world.shown(i)]
+                [pair_key(judge.fingerprint, f"query {i}", f"document 0-{j}") for j in world.shown(i)]
             )
             for i in (2, 3)
         )

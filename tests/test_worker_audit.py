@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -15,18 +16,40 @@ from tttembed_rag.worker import Worker
 pytestmark = pytest.mark.slow
 
 
+def served(rewards, begins=("",)):
+    """Queries with eight judged documents each, of which the ids and texts begin in several ways."""
+    for row, vector in enumerate(rewards.query_vectors):
+        documents = [
+            Candidate(
+                f"{begins[j % len(begins)]}d{j}", rewards.doc_vectors[j], f"{begins[j % len(begins)]}text {j}", reward
+            )
+            for j, reward in list(enumerate(rewards.values.tolist()))[8 * row : 8 * row + 8]
+        ]
+        yield Served(f"q{row}", vector, documents, f"question {row}", at=time.time(), embedder="e")
+
+
 @pytest.fixture
 def judged(planted, store):
     """A store in which a reranker judged 60 queries well, and what it said of each pair."""
-    rewards = planted(60, strength=0.9)
-    said = {}
-    for row in range(60):
-        shown = range(8 * row, 8 * row + 8)
-        said |= {(f"q{row}", f"d{j}"): float(rewards.values[j]) for j in shown}
-        documents = [Candidate(f"d{j}", rewards.doc_vectors[j], f"text {j}", float(rewards.values[j])) for j in shown]
-        one = Served(f"q{row}", rewards.query_vectors[row], documents, f"question {row}", at=time.time(), embedder="e")
-        store.observe([one], judge="reranker")
-    return said
+    queries = list(served(planted(60, strength=0.9)))
+    store.observe(queries, judge="reranker")
+    return {(query.query_id, shown.doc_id): shown.reward for query in queries for shown in query.candidates}
+
+
+def draw(store, sheet, count=100):
+    """The pairs of the spreadsheet that `audit draw` writes, and what it says."""
+    said = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", str(count)])
+    with sheet.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file)), said.output
+
+
+def read(store, sheet, pairs):
+    """What `audit read` says of the spreadsheet with these rows."""
+    with sheet.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.DictWriter(file, pairs[0])
+        rows.writeheader()
+        rows.writerows(pairs)
+    return CliRunner().invoke(main, ["audit", "read", str(sheet), "--store", store.name]).output
 
 
 def actions(worker):
@@ -79,20 +102,14 @@ def test_labels_of_a_tenant_that_shares_are_its_own(judged, store):
 def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
     """`audit draw` draws pairs of what was judged, with their texts; `audit read` brings the labels back."""
     sheet = tmp_path / "pairs.csv"
-    drawn = CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "30"])
-    with sheet.open(encoding="utf-8", newline="") as file:
-        pairs = list(csv.DictReader(file))
-    with sheet.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, pairs[0])
-        rows.writeheader()
-        rows.writerows(pair | {"label": judged[pair["query_id"], pair["doc_id"]]} for pair in pairs)
-        rows.writerow({"query_id": "nobody's", "doc_id": "d0", "label": 1})
-    kept = CliRunner().invoke(main, ["audit", "read", str(sheet), "--store", store.name])
+    pairs, drawn = draw(store, sheet, 30)
+    labels = [pair | {"label": judged[pair["query_id"], pair["doc_id"]]} for pair in pairs]
+    kept = read(store, sheet, [*labels, {"query_id": "nobody's", "doc_id": "d0", "label": 1}])
 
-    assert drawn.output == f"{sheet}: 30 pairs to label\n"
+    assert drawn == f"{sheet}: 30 pairs to label\n"
     assert all(pair["query"] == f"question {pair['query_id'][1:]}" for pair in pairs)
     assert all(pair["document"] == f"text {pair['doc_id'][1:]}" for pair in pairs)
-    assert kept.output == "30 of 31 labels are in the store\n"
+    assert kept == "30 of 31 labels are in the store\n"
     assert store.history.verdicts("", judge="audit") == {
         (pair["query_id"], pair["doc_id"]): judged[pair["query_id"], pair["doc_id"]] for pair in pairs
     }
@@ -100,47 +117,25 @@ def test_a_spreadsheet_goes_there_and_back(judged, store, tmp_path):
 
 def test_texts_and_ids_are_no_formulas_in_a_spreadsheet(planted, store, tmp_path):
     """A captured text or id that begins like a formula gets an apostrophe, and the labels find their pairs again."""
-    rewards = planted(20, strength=0.9)
     begins = ("=", "+", "-", "@", "\t", "\r", "'=", "'", "")
-    for row in range(20):
-        shown = range(8 * row, 8 * row + 8)
-        documents = [
-            Candidate(
-                f"{begins[j % 9]}d{j}", rewards.doc_vectors[j], f'{begins[j % 9]}HYPERLINK("x")', rewards.values[j]
-            )
-            for j in shown
-        ]
-        query = Served(f"=q{row}", rewards.query_vectors[row], documents, f"@question {row}", embedder="e")
-        store.observe([query], judge="reranker")
-    sheet = tmp_path / "pairs.csv"
-    CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
-    with sheet.open(encoding="utf-8", newline="") as file:
-        pairs = list(csv.DictReader(file))
-    with sheet.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.DictWriter(file, pairs[0])
-        rows.writeheader()
-        rows.writerows(pair | {"label": 1} for pair in pairs)
-    kept = CliRunner().invoke(main, ["audit", "read", str(sheet), "--store", store.name])
+    queries = served(planted(20, strength=0.9), begins)
+    store.observe(
+        (replace(one, query_id=f"={one.query_id}", query=f"@{one.query}") for one in queries), judge="reranker"
+    )
+    pairs, _ = draw(store, tmp_path / "pairs.csv")
+    kept = read(store, tmp_path / "pairs.csv", [pair | {"label": 1} for pair in pairs])
 
     assert len(pairs) == 60
     assert not [cell for pair in pairs for cell in pair.values() if cell.startswith(begins[:6])]
-    assert kept.output == f"{len(pairs)} of {len(pairs)} labels are in the store\n"
+    assert kept == f"{len(pairs)} of {len(pairs)} labels are in the store\n"
 
 
 def test_only_what_a_person_can_label_is_drawn(planted, store, tmp_path):
     """The queries of a tenant that shares are hidden, so that no label could be given to them."""
-    rewards = planted(40, strength=0.9)
     store.share("acme", allowed=True, by="ann")
-    for row in range(40):
-        shown = range(8 * row, 8 * row + 8)
-        documents = [Candidate(f"d{j}", rewards.doc_vectors[j], f"text {j}", rewards.values[j]) for j in shown]
-        tenant = "acme" if row % 2 else ""
-        query = Served(f"q{row}", rewards.query_vectors[row], documents, f"question {row}", tenant=tenant, embedder="e")
-        store.observe([query], judge="reranker")
-    sheet = tmp_path / "pairs.csv"
-    CliRunner().invoke(main, ["audit", "draw", store.name, "--out", str(sheet), "--count", "100"])
-    with sheet.open(encoding="utf-8", newline="") as file:
-        pairs = list(csv.DictReader(file))
+    queries = enumerate(served(planted(40, strength=0.9)))
+    store.observe((replace(one, tenant="acme" if row % 2 else "") for row, one in queries), judge="reranker")
+    pairs, _ = draw(store, tmp_path / "pairs.csv")
 
     assert len(store.rewards("reranker")) == 40
     assert len(pairs) == 60

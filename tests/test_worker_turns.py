@@ -9,8 +9,8 @@ from threading import Event
 
 import numpy as np
 import pytest
-from sqlalchemy import text
 
+from tests.workers import hours_pass
 from tttembed_rag import Scale
 from tttembed_rag.errors import StoreTooSlow
 from tttembed_rag.judges import HttpJudge, Patience, Usage
@@ -75,13 +75,6 @@ def rng():
 def waits(store, tenant=""):
     """Pairs of the tenant that wait."""
     return sum(len(one.candidates) for one in store.judge_queue.waiting(Choosy.fingerprint, tenant=tenant))
-
-
-def hours_pass(store, hours):
-    """Let failures be older by so many hours."""
-    with store._database.write("observing") as connection:
-        moved = "UPDATE failures SET first_at = first_at - :seconds, due_at = due_at - :seconds"
-        connection.execute(text(moved), {"seconds": 3600.0 * hours})
 
 
 TOO_LONG = ValueError("too long")

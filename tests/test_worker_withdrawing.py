@@ -155,98 +155,97 @@ class TestRollback:
         assert store.registry.version().number == 1
 
 
+class Steered:
+    """A worker with a closed model, and a store with 40 rewarded queries that it has learned from.
+
+    Attributes:
+        now: Which model it is by now.
+    """
+
+    def __init__(self, world, store):
+        self.now = 1
+        self.store = store
+        self.worker = self.with_store(store)
+        store.observe(world.served(range(40), judged=True), judge="j")
+        self.first = actions(self.worker.round())
+
+    def with_store(self, store):
+        """A worker of the same model."""
+        return Worker(store, scope="task", probe=lambda: Probe.of(model(self.now), name="closed"))
+
+    def round(self, now=None):
+        """What another round does, with the model that there is *now*."""
+        self.now = now or self.now
+        return actions(self.worker.round())
+
+
+@pytest.fixture
+def steered(world, store):
+    """One whose first version is live."""
+    return Steered(world, store)
+
+
 class TestProbe:
     """A closed model that silently changes."""
 
-    def test_another_model_halts_until_enough_of_it_is_learned(self, world, store):
+    def test_another_model_halts_until_enough_of_it_is_learned(self, world, store, steered):
         """Base vectors are served from the change on; rewards from before never mix with those after it."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
-        store.observe(world.served(range(40), judged=True), judge="j")
-        first = actions(worker.round())
-        now[0] = 2
-        changed, halted = actions(worker.round()), store.serving().halted
+        changed, halted = steered.round(2), store.serving().halted
         store.observe(world.served(range(40, 44), judged=True, name="new"), judge="j")
-        little = actions(worker.round())
+        little = steered.round()
         store.observe(world.served(range(44, 80), judged=True, name="new"), judge="j")
-        enough = worker.round()
+        enough = steered.worker.round()
 
-        assert (first, changed, little) == (["published"], ["halted", "learned nothing"], ["learned nothing"])
+        assert (steered.first, changed, little) == (["published"], ["halted", "learned nothing"], ["learned nothing"])
         assert halted.startswith("another embedding model")
         assert actions(enough)[-2:] == ["published", "resumed"]
         assert "learned from 40 queries" in enough[0].steps[-2].detail
         assert store.serving().halted is None
         assert store.registry.version().rewarded == 40
 
-    def test_the_old_model_back_again_resumes(self, world, store):
+    def test_the_old_model_back_again_resumes(self, store, steered):
         """What was learned for it is right again."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
-        store.observe(world.served(range(40), judged=True), judge="j")
-        seen = []
-        for now[0] in (1, 2, 1, 1):
-            seen += actions(worker.round())
+        seen = [action for now in (2, 1, 1) for action in steered.round(now)]
 
         assert store.serving().halted is None
-        assert [action for action in seen if action != "learned nothing"] == [
-            "published",
-            "halted",
-            "resumed",
-        ]
+        assert [action for action in seen if action != "learned nothing"] == ["halted", "resumed"]
 
     @pytest.mark.parametrize("reason", ["incident", ""])
-    def test_a_halt_by_a_person_stays(self, reason, world, store):
+    def test_a_halt_by_a_person_stays(self, reason, store, steered):
         """Only a person undoes what a person did."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
-        store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
         store.registry.halt(by="anna", tenant="", note=reason)
-        for now[0] in (2, 1, 1):
-            worker.round()
+        for now in (2, 1, 1):
+            steered.round(now)
 
         assert store.serving().halted == reason
 
-    def test_a_person_who_halts_meanwhile_is_not_overruled(self, world, store):
+    def test_a_person_who_halts_meanwhile_is_not_overruled(self, store, steered):
         """A halt that came between a look of the worker and its own act stays, whichever it is about to do."""
-        now = [1]
-
-        def probed():
-            return Probe.of(model(now[0]), name="closed")
-
-        worker = Worker(store, scope="task", probe=probed)
-        store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
         incident = partial(store.registry.halt, by="anna", tenant="", note="incident")
         registry = Meddled(store.registry, halted=after(store.registry.halted, incident))
         held = []
-        for now[0] in (2, 1):
-            Worker(Meddled(store, registry=registry), scope="task", probe=probed).round()
+        for steered.now in (2, 1):
+            steered.with_store(Meddled(store, registry=registry)).round()
             held.append(store.registry.halted())
 
         assert held[1] == "incident"
         assert store.audit.lines()[0].by == "anna"
 
-    def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store):
+    def test_what_was_learned_for_another_model_is_halted_however_it_went_live(self, world, store, steered):
         """A rollback to a version of the old model, or a person who resumes it, steers no query of the new one."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0]), name="closed"))
-        store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
-        now[0] = 2
-        worker.round()
+        steered.round(2)
         store.observe(world.served(range(40, 80), judged=True, name="new"), judge="j")
-        worker.round()
+        steered.round()
         learned = store.serving()
         store.registry.rollback(by="anna")
-        seen = [actions(worker.round()), actions(worker.round())]
+        seen = [steered.round(), steered.round()]
         store.registry.resume(by="anna", tenant="")
-        seen.append(actions(worker.round()))
+        seen.append(steered.round())
         store.registry.rollback(by="anna", to=learned.version.number)
 
         assert learned.halted is None
         assert [one[0] for one in seen] == ["halted", "learned nothing", "halted"]
-        assert actions(worker.round())[0] == "resumed"
+        assert steered.round()[0] == "resumed"
 
     @pytest.mark.parametrize("names", ["ABA", "ABCA"])
     def test_a_declared_model_back_again_resumes(self, names, world, store):
@@ -274,33 +273,26 @@ class TestProbe:
         assert actions(worker.round())[-2:] == ["published", "resumed"]
         assert store.registry.halted() is None
 
-    def test_a_halt_of_all_hides_none_of_the_tenant(self, world, store):
+    def test_a_halt_of_all_hides_none_of_the_tenant(self, store, steered):
         """A model that changes while a person halts all is still not served when that is over."""
-        now = [1]
-        worker = Worker(store, scope="task", probe=lambda: Probe.of(model(now[0])))
-        store.observe(world.served(range(40), judged=True), judge="j")
-        worker.round()
         store.registry.halt(by="anna", note="incident")
-        now[0] = 2
-        worker.round()
+        steered.round(2)
         store.registry.resume(by="anna")
 
         assert store.registry.halted().startswith("another embedding model")
 
-    def test_who_ends_at_the_change_halts_the_next_time(self, world, store):
+    def test_who_ends_at_the_change_halts_the_next_time(self, store, steered):
         """A store that goes away as soon as the new model is written down has the halt already."""
-        store.observe(world.served(range(40), judged=True), judge="j")
-        Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
 
         def restarted(name, *arguments, **options):
             store.states.set(name, *arguments, **options)
             if name == "probe":
                 raise StoreUnavailable("restarted")
 
-        restarting = Meddled(store, states=Meddled(store.states, set=restarted))
+        steered.now = 2
         with pytest.raises(StoreUnavailable):
-            Worker(restarting, scope="task", probe=lambda: Probe.of(model(2))).round()
-        Worker(store, scope="task", probe=lambda: Probe.of(model(2))).round()
+            steered.with_store(Meddled(store, states=Meddled(store.states, set=restarted))).round()
+        steered.with_store(store).round()
 
         assert store.registry.halted().startswith("another embedding model")
 

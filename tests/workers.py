@@ -6,7 +6,9 @@ import sys
 
 import numpy as np
 
+from tttembed_rag import Scale
 from tttembed_rag.judges import HttpJudge, Patience
+from tttembed_rag.stores import schema
 
 QUICK = Patience(attempts=1, first_wait=0.01)
 
@@ -53,6 +55,33 @@ def http_judge(host):
     return HttpJudge(f"http://{host}", "cohere", patience=QUICK)
 
 
+class Knowing:
+    """A judge that says what the *world* knows; *asked* is told of each query first, and may raise or wait."""
+
+    scale, fingerprint = Scale("probability"), "knowing@1"
+
+    def __init__(self, world, asked):
+        self._world, self._asked = world, asked
+
+    def score(self, query, documents):
+        """What the world knows."""
+        return self._world.judged(query, documents)
+
+    async def ascore(self, query, documents):
+        """The same, once that was told."""
+        if (wait := self._asked(query)) is not None:
+            await wait
+        return self._world.judged(query, documents)
+
+
+def steal(store, seconds=0):
+    """Let the lease that is held be another owner's, for so many seconds more."""
+    lease = schema.leases.c
+    with store._database.write("observing") as connection:
+        taken = {"owner": "another", "token": lease.token + 1, "expires": lease.expires + seconds}
+        connection.execute(schema.leases.update().values(taken))
+
+
 def actions(rounds):
     """What was done, over all tenants."""
     return [action for one in rounds for action in one.actions]
@@ -71,3 +100,11 @@ def command(*arguments):
 def model(seed):
     """An embedding model that is another one for another seed."""
     return lambda text: np.random.default_rng([seed, *text.encode()[:64]]).standard_normal(8)
+
+
+def hours_pass(store, hours):
+    """Let failures of judges be older by so many hours."""
+    f = schema.failures.c
+    with store._database.write("observing") as connection:
+        older = {"first_at": f.first_at - 3600.0 * hours, "due_at": f.due_at - 3600.0 * hours}
+        connection.execute(schema.failures.update().values(older))

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
 
+from tests.workers import hours_pass, steal
 from tttembed_rag.cli import main
 from tttembed_rag.errors import InputError, LeaseLost
 from tttembed_rag.judges import open_judge
@@ -98,13 +99,6 @@ def spent(store):
     """Pairs and dollars of today."""
     today = store.judge_queue.spent()
     return today.pairs, round(today.usd, 9)
-
-
-def hours_pass(store, hours):
-    """Let failures be older by so many hours."""
-    with store._database.write("observing") as connection:
-        moved = "UPDATE failures SET first_at = first_at - :seconds, due_at = due_at - :seconds"
-        connection.execute(text(moved), {"seconds": 3600.0 * hours})
 
 
 class TestSentAndRead:
@@ -527,12 +521,7 @@ class TestBroken:
         """Another worker took over while the judge was examined."""
         bench.store.observe(served(3))
 
-        def steal(method, path):
-            if method == "done" and path == "/chat/completions":
-                with bench.store._database.write("observing") as connection:
-                    connection.exec_driver_sql("UPDATE leases SET owner = 'another', token = token + 1")
-
-        bench.server.fault = steal
+        bench.server.fault = lambda *asked: steal(bench.store) if asked == ("done", "/chat/completions") else None
         with suppress(LeaseLost):
             bench.worker(lease_seconds=0.2).round()
 

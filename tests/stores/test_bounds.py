@@ -1,24 +1,14 @@
 """What one query, one clock or one name may do to a store: candidates, times and ids are bounded where they enter."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np
-import pytest
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag.stores import Candidate, Served, Store, open_store, schema
+from tttembed_rag.stores import Candidate, Served, open_store, schema
 
 
-@pytest.fixture
-def store(store_url: str):
-    """An empty store of either kind."""
-    with open_store(store_url) as opened:
-        yield opened
-
-
-def deep(name: str, first: int, count: int, **facts: object) -> Served:
+def deep(name, first, count, **facts):
     """A query that was shown *count* documents, from number *first* on."""
     rng = np.random.default_rng(first)
     shown = [
@@ -28,7 +18,7 @@ def deep(name: str, first: int, count: int, **facts: object) -> Served:
     return Served(name, np.ones(4), shown, f"question {name}", **facts)  # type: ignore[arg-type]
 
 
-def documents_of(store: Store) -> list[list[int]]:
+def documents_of(store):
     """The numbers of the documents that wait for another judge, by query."""
     waiting = store.judge_queue.waiting("another")
     return [[int(text.removeprefix("text ")) for _, text in one.candidates] for one in waiting]
@@ -37,7 +27,7 @@ def documents_of(store: Store) -> list[list[int]]:
 class TestDepth:
     """Candidates of one query."""
 
-    def test_the_first_of_a_deep_result_are_kept(self, store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    def test_the_first_of_a_deep_result_are_kept(self, store, caplog):
         """With their rewards; the log says that there were more."""
         store.observe([deep("q", 0, 1000)], judge=JUDGE)
 
@@ -45,7 +35,7 @@ class TestDepth:
         assert (store.counts().pairs, store.counts().rewards, store.counts().documents) == (200, 200, 200)
         assert "a query was shown 1000 candidates: the first 200 are kept" in caplog.text
 
-    def test_a_query_of_a_changing_index_keeps_what_it_was_shown_last(self, store: Store) -> None:
+    def test_a_query_of_a_changing_index_keeps_what_it_was_shown_last(self, store):
         """However often it is asked; the rewards of what is left out go too."""
         store.judge_queue.waiting("another")
         for first in range(0, 600, 60):
@@ -55,7 +45,7 @@ class TestDepth:
         assert (store.counts().pairs, store.counts().rewards, store.counts().waiting) == (210, 210, 0)
         assert len(store.rewards(JUDGE).values) == 210
 
-    def test_what_is_forgotten_takes_all_its_documents_along(self, store: Store) -> None:
+    def test_what_is_forgotten_takes_all_its_documents_along(self, store):
         """Also those that it was shown too long ago to be kept."""
         for first in range(0, 600, 150):
             store.observe([deep("q", first, 150)], judge=JUDGE)
@@ -69,7 +59,7 @@ class TestDepth:
 class TestClocks:
     """The time at which a query was served."""
 
-    def test_a_clock_that_was_ahead_is_not_believed(self, store: Store) -> None:
+    def test_a_clock_that_was_ahead_is_not_believed(self, store):
         """Its queries are as old as when they came: they neither stay the last ones for ever nor outlive the others."""
         ahead = time.time() + 10 * 365 * 86_400
         store.observe([deep("ahead", 0, 2, at=ahead, embedder="old")], judge=JUDGE)
@@ -82,7 +72,7 @@ class TestClocks:
 class TestNames:
     """A store without texts."""
 
-    def test_ids_that_may_be_words_are_hashed(self, tmp_path) -> None:
+    def test_ids_that_may_be_words_are_hashed(self, tmp_path):
         """Blanks, foreign letters and the text tell them from ids of programs; the text is in no task either."""
         text = "My secret  illness"
         served = [
@@ -109,7 +99,7 @@ class TestNames:
         hashed, kept = (b"secret", b"illness", "ü".encode(), b"%e9%80"), (b"q7", b"0b1f-77:a", b"billing")
         assert [word in content for word in (*hashed, *kept)] == [False] * 4 + [True] * 3
 
-    def test_rewards_and_private_offsets_find_hashed_ids(self, tmp_path) -> None:
+    def test_rewards_and_private_offsets_find_hashed_ids(self, tmp_path):
         """Whoever knows the id as it was given is understood."""
         with open_store(f"sqlite:///{tmp_path}/ttt.db", texts=False) as store:
             shown = [Candidate("a document", np.ones(4))]
@@ -125,7 +115,7 @@ class TestNames:
         assert "billing-questions" not in tasks
 
 
-def test_many_tenants_in_one_call(store: Store) -> None:
+def test_many_tenants_in_one_call(store):
     """Each has its own documents, also those of one name."""
     served = [one for number in range(40) for one in traffic(2, tenant=f"t{number}")]
     store.observe(served, judge=JUDGE)

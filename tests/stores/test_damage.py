@@ -1,22 +1,18 @@
 """Rows that are not what was written: left out of what is learned, and told; every other row is still used."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import Table, select
+from sqlalchemy import select
 
 from tests.traffic import JUDGE, traffic
-from tttembed_rag import Rewards
 from tttembed_rag.errors import RewardError
-from tttembed_rag.stores import Store, open_store, schema
+from tttembed_rag.stores import open_store, schema
 
 pytestmark = pytest.mark.slow
 
-DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+DAMAGES = {
     "a flipped bit": lambda vector: bytes([vector[0] ^ 1]) + vector[1:],
     "cut off": lambda vector: vector[:-3],
     "another width": lambda vector: vector[:-8],
@@ -27,14 +23,14 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
+def store(store_url):
     """A store in which tenant "a" was served 12 rewarded queries."""
     with open_store(store_url) as opened:
         opened.observe(traffic(12, tenant="a"), judge=JUDGE)
         yield opened
 
 
-def damage(store: Store, table: Table, name: str, change: Callable[[bytes], bytes]) -> None:
+def damage(store, table, name, change):
     """Change the vector of a query or document of tenant "a" behind the store's back."""
     vectors = {schema.queries: schema.query_vectors, schema.documents: schema.document_vectors}[table]
     row = select(table.c.id).join(schema.tenants).where(schema.tenants.c.name == "a", table.c.name == name)
@@ -44,20 +40,20 @@ def damage(store: Store, table: Table, name: str, change: Callable[[bytes], byte
         connection.execute(vectors.update().where(mine).values(vector=change(bytes(vector))))
 
 
-def columns(rewards: Rewards) -> list[object]:
+def columns(rewards):
     """All that is learned from, to compare."""
     arrays = [rewards.query_vectors, rewards.doc_vectors, rewards.starts, rewards.candidates, rewards.values]
     return [rewards.query_ids.tolist(), *(array.tolist() for array in arrays)]
 
 
-def told(queries: int, documents: int, rewards: int) -> list[str]:
+def told(queries, documents, rewards):
     """The line that says how much is left out."""
     counts = f"{queries} query vectors, {documents} document vectors, {rewards} rewards"
     return [f"tenant 'a': damaged, and left out of what is learned: {counts}"]
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_query_vector_takes_its_query_out(store: Store, what: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_query_vector_takes_its_query_out(store, what, caplog):
     """What is learned equals what a store learns that never saw the query, and one line tells of it."""
     store.observe([one for one in traffic(12, tenant="b") if one.query_id != "q3"], judge=JUDGE)
     damage(store, schema.queries, "q3", DAMAGES[what])
@@ -69,9 +65,7 @@ def test_a_damaged_query_vector_takes_its_query_out(store: Store, what: str, cap
 
 
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_damaged_document_vector_takes_its_pairs_out(
-    store: Store, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_document_vector_takes_its_pairs_out(store, what, caplog):
     """What is learned equals what a store learns that never showed the document, and one line tells of it."""
     unshown = [
         replace(one, candidates=[shown for shown in one.candidates if shown.doc_id != "d7"])
@@ -86,7 +80,7 @@ def test_a_damaged_document_vector_takes_its_pairs_out(
     assert told(0, 1, 0) == caplog.messages
 
 
-def test_a_query_with_nothing_but_damaged_documents_is_left_out(store: Store) -> None:
+def test_a_query_with_nothing_but_damaged_documents_is_left_out(store):
     """All others are learned from."""
     (one,) = traffic(1, first=3)
     for shown in one.candidates:
@@ -96,7 +90,7 @@ def test_a_query_with_nothing_but_damaged_documents_is_left_out(store: Store) ->
 
 
 @pytest.mark.parametrize("value", ["7.5", "-0.1", "1e999", "'NaN'"])
-def test_a_damaged_reward_is_left_out(store: Store, value: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_reward_is_left_out(store, value, caplog):
     """Whatever stands where a number in [0, 1] should: SQLite takes any text, PostgreSQL what is not a number."""
     (one,) = traffic(1, tenant="b")
     store.observe([replace(one, candidates=one.candidates[1:]), *traffic(11, first=1, tenant="b")], judge=JUDGE)
@@ -114,7 +108,7 @@ def test_a_damaged_reward_is_left_out(store: Store, value: str, caplog: pytest.L
     assert told(0, 0, 1) == caplog.messages
 
 
-def test_nothing_but_damaged_vectors_is_nothing_to_learn_from(store: Store) -> None:
+def test_nothing_but_damaged_vectors_is_nothing_to_learn_from(store):
     """In one line, as where there never were any."""
     for query in range(12):
         damage(store, schema.queries, f"q{query}", DAMAGES["cut off"])
@@ -123,7 +117,7 @@ def test_nothing_but_damaged_vectors_is_nothing_to_learn_from(store: Store) -> N
         store.rewards(JUDGE, tenant="a")
 
 
-def test_a_query_that_is_served_again_is_whole_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_query_that_is_served_again_is_whole_again(store, caplog):
     """Its vector is written anew."""
     before = columns(store.rewards(JUDGE, tenant="a"))
     damage(store, schema.queries, "q3", DAMAGES["NaN"])
@@ -133,7 +127,7 @@ def test_a_query_that_is_served_again_is_whole_again(store: Store, caplog: pytes
     assert caplog.messages == []
 
 
-def test_a_document_that_is_shown_again_is_whole_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_document_that_is_shown_again_is_whole_again(store, caplog):
     """Once its damage was found its vector is written anew; all others stay as they are."""
     before = columns(store.rewards(JUDGE, tenant="a"))
     damage(store, schema.documents, "d7", DAMAGES["NaN"])

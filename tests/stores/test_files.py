@@ -1,11 +1,8 @@
 """What is found where a store should be, and what is left in its file."""
 
-from __future__ import annotations
-
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,18 +19,18 @@ from tttembed_rag.stores.database import Database
 from tttembed_rag.testing import eventually
 
 
-def path_of(url: str) -> Path:
+def path_of(url):
     """The file of a SQLite store."""
     return Path(make_url(url).database or "")
 
 
-def everything(url: str) -> bytes:
+def everything(url):
     """All bytes of a SQLite store: its file, its log and its index of the log."""
     path = path_of(url)
     return b"".join(file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*")))
 
 
-def test_no_byte_of_the_forgotten_is_left(sqlite_url: str) -> None:
+def test_no_byte_of_the_forgotten_is_left(sqlite_url):
     """Neither its texts, nor its ids, nor its vectors, nor what was learned; what was kept still is."""
     vector = np.arange(1, 385, dtype=np.float32)
     secret = Served(
@@ -69,7 +66,7 @@ def test_no_byte_of_the_forgotten_is_left(sqlite_url: str) -> None:
     assert vector.tobytes() in after
 
 
-def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
+def test_tables_of_others_are_left_alone(postgres_url):
     """In a database that is shared, only the store's own tables are vacuumed."""
     vacuumed = text("SELECT relname, vacuum_count FROM pg_stat_user_tables WHERE schemaname = current_schema()")
     with open_store(postgres_url) as store, store._database.engine.connect() as connection:
@@ -77,7 +74,7 @@ def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
         connection.commit()
         store.forget(tenant="", by="me")
 
-        def seen() -> set[str]:
+        def seen():
             connection.commit()
             return {row.relname for row in connection.execute(vacuumed) if row.vacuum_count}
 
@@ -86,7 +83,7 @@ def test_tables_of_others_are_left_alone(postgres_url: str) -> None:
         assert seen() == set(schema.metadata.tables)
 
 
-def test_what_expired_is_overwritten(sqlite_url: str) -> None:
+def test_what_expired_is_overwritten(sqlite_url):
     """Where it lay are zeros, without the file being written anew."""
     with open_store(sqlite_url) as store:
         store.observe(traffic(30), judge=JUDGE)
@@ -97,7 +94,7 @@ def test_what_expired_is_overwritten(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize(("source", "left", "trace"), [(None, 0, b"question 2"), ("annabel", 3, b"annabel")])
-def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, source: str | None, left: int, trace: bytes) -> None:
+def test_a_reader_that_holds_the_log_is_told(sqlite_url, source, left, trace):
     """The rows are deleted, and the caller learns that bytes of them are still there; a second call overwrites them."""
     with Store(Database(sqlite_url, busy_seconds=0.1)) as store:
         store.observe([replace(served, source=source or "") for served in traffic(3)], judge=JUDGE)
@@ -115,7 +112,7 @@ def test_a_reader_that_holds_the_log_is_told(sqlite_url: str, source: str | None
     assert trace not in everything(sqlite_url)
 
 
-def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url: str) -> None:
+def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url):
     """In one line that names it."""
     with open_store(sqlite_url) as store:
         store.observe(traffic(4), judge=JUDGE)
@@ -134,7 +131,7 @@ def test_a_damaged_version_is_refused_and_the_one_before_still_loads(sqlite_url:
         assert len(store.registry.rollback(by="me").offsets) == 2
 
 
-def test_a_file_that_is_read_only_is_read(sqlite_url: str) -> None:
+def test_a_file_that_is_read_only_is_read(sqlite_url):
     """And writing to it is refused in one line."""
     with open_store(sqlite_url) as store:
         store.observe(traffic(4), judge=JUDGE)
@@ -148,7 +145,7 @@ def test_a_file_that_is_read_only_is_read(sqlite_url: str) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database" * 100, b"SQLite format 3\0" + b"\xff" * 5000])
-def test_another_file_is_refused(sqlite_url: str, content: bytes) -> None:
+def test_another_file_is_refused(sqlite_url, content):
     """In one line, and left as it is."""
     path_of(sqlite_url).write_bytes(content)
 
@@ -157,7 +154,7 @@ def test_another_file_is_refused(sqlite_url: str, content: bytes) -> None:
     assert path_of(sqlite_url).read_bytes() == content
 
 
-def test_a_foreign_database_is_refused(new_sqlite_url: str) -> None:
+def test_a_foreign_database_is_refused(new_sqlite_url):
     """One that has a table by the name of ours."""
     with sqlite3.connect(path_of(new_sqlite_url)) as other:
         other.execute("CREATE TABLE queries (id INTEGER)")
@@ -167,7 +164,7 @@ def test_a_foreign_database_is_refused(new_sqlite_url: str) -> None:
         open_store(new_sqlite_url)
 
 
-def test_a_newer_schema_is_refused(new_store_url: str) -> None:
+def test_a_newer_schema_is_refused(new_store_url):
     """With what to do about it."""
     with open_store(new_store_url) as store:
         store.observe(traffic(1), judge=JUDGE)
@@ -188,7 +185,7 @@ def test_a_newer_schema_is_refused(new_store_url: str) -> None:
         "postgresql+psycopg://somebody@127.0.0.1:9/database?password=secret",
     ],
 )
-def test_passwords_are_not_shown(url: str) -> None:
+def test_passwords_are_not_shown(url):
     """Neither by errors nor by the store's name, wherever in its URL they are."""
     with pytest.raises(StoreUnavailable, match="somebody") as refused:
         open_store(url)
@@ -197,7 +194,7 @@ def test_passwords_are_not_shown(url: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_errors_hold_no_value_of_a_statement(store_url: str) -> None:
+def test_errors_hold_no_value_of_a_statement(store_url):
     """A traceback goes to logs and to trackers of errors, where no `forget` reaches texts, ids and vectors."""
     asked, database = text("SELECT id FROM nothing WHERE text = :text"), Database(store_url)
     with pytest.raises(SQLAlchemyError, match="nothing") as caught, database.engine.connect() as connection:
@@ -207,7 +204,7 @@ def test_errors_hold_no_value_of_a_statement(store_url: str) -> None:
     assert "a question" not in str(caught.value)
 
 
-def test_a_store_with_texts_does_not_become_one_without(sqlite_url: str) -> None:
+def test_a_store_with_texts_does_not_become_one_without(sqlite_url):
     """What it holds would have to be forgotten first."""
     with open_store(sqlite_url) as store:
         store.observe(traffic(1), judge=JUDGE)
@@ -216,7 +213,7 @@ def test_a_store_with_texts_does_not_become_one_without(sqlite_url: str) -> None
         open_store(sqlite_url, texts=False)
 
 
-def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url: str) -> None:
+def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url):
     """Not even in its log."""
     with open_store(sqlite_url, texts=False) as store:
         store.observe(traffic(5), judge=JUDGE)
@@ -227,7 +224,7 @@ def test_no_text_reaches_the_file_of_a_store_without_texts(sqlite_url: str) -> N
 
 
 @pytest.mark.parametrize("how", ["made anew", "removed", "another"])
-def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url: str, tmp_path: Path, how: str) -> None:
+def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url, tmp_path, how):
     """Whoever reads or writes is told; a service that knows the URL goes on with the store that is there now."""
     other, path = f"sqlite:///{tmp_path}/other.db", path_of(sqlite_url)
     open_store(other).close()
@@ -255,13 +252,11 @@ def test_a_store_that_is_not_the_one_that_was_opened_is_noticed(sqlite_url: str,
     assert (written, version, kept, ids) == ((True, 0), True, ["after"], 1)
 
 
-def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(
-    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(sqlite_url, monkeypatch):
     """It is the same store: nothing that was prepared for it is lost."""
     observe, away = Store.observe, [StoreReplaced("found no file")]
 
-    def observed(store: Store, *arguments: Any, **options: Any) -> int:
+    def observed(store, *arguments, **options):
         if away:
             raise away.pop()
         return observe(store, *arguments, **options)
@@ -274,7 +269,7 @@ def test_what_waits_for_a_file_that_is_away_is_written_once_it_is_back(
     assert (away, written) == ([], (True, 1, 0))
 
 
-def test_a_copy_of_before_is_read_anew(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_copy_of_before_is_read_anew(sqlite_url, tmp_path):
     """Restored to before a publication, then published otherwise: the same number stands for other offsets."""
     path, backup = path_of(sqlite_url), tmp_path / "backup.db"
     with open_store(sqlite_url) as store:
@@ -298,13 +293,13 @@ def test_a_copy_of_before_is_read_anew(sqlite_url: str, tmp_path: Path) -> None:
     assert version.number == 1
 
 
-def test_publishing_needs_no_observations(sqlite_url: str) -> None:
+def test_publishing_needs_no_observations(sqlite_url):
     """Offsets from a file are served like any others."""
     with open_store(sqlite_url) as store:
         assert store.registry.publish(Offsets([], width=3), by="me").served == 0
 
 
-def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
+def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url):
     """SQLite quotes the damaged bytes in its own message, which then cannot be decoded."""
     with sqlite3.connect(path_of(sqlite_url)) as bare:
         bare.execute("PRAGMA writable_schema=ON")
@@ -316,11 +311,11 @@ def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_log_of_a_frozen_reader_is_given_back(sqlite_url: str) -> None:
+def test_the_log_of_a_frozen_reader_is_given_back(sqlite_url):
     """While a process reads one moment for long the log grows; after that it is small again."""
     log = Path(f"{make_url(sqlite_url).database}-wal")
 
-    def write(store: Store, first: int) -> None:
+    def write(store, first):
         for number in range(first, first + 20):
             shown = [Candidate(f"d{number}-{i}", np.full(8_000, number + i + 1.0)) for i in range(50)]
             store.observe([Served(f"q{number}", np.ones(8_000), shown)])

@@ -1,12 +1,9 @@
 """The scripts that make the tables, and what two releases on one store owe each other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,10 +38,10 @@ BREAKS = """op.execute("UPDATE facts SET value = '0002' WHERE name = 'oldest_sch
 
 
 @pytest.fixture
-def open_by_next_release(tmp_path: Path) -> Callable[[str, str], None]:
+def open_by_next_release(tmp_path):
     """Opens a store with a copy of the package that has one script more, which does what it is given beside."""
 
-    def opened(url: str, more: str) -> None:
+    def opened(url, more):
         package = tmp_path / "next" / "tttembed_rag"
         shutil.copytree(Path(tttembed_rag.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
         (package / "stores/migrations/versions/0002_next.py").write_text(NEXT.format(more=more), encoding="utf-8")
@@ -57,7 +54,7 @@ def open_by_next_release(tmp_path: Path) -> Callable[[str, str], None]:
     return opened
 
 
-def test_the_newest_script_is_the_schema_in_use() -> None:
+def test_the_newest_script_is_the_schema_in_use():
     """There is one, and the package asks for it; the first makes the tables in use only as long as it is the newest."""
     first = Path(SCRIPTS.get_revision("0001").path).read_text(encoding="utf-8")
 
@@ -65,15 +62,13 @@ def test_the_newest_script_is_the_schema_in_use() -> None:
     assert ("schema.metadata" in first) == (schema.HEAD == "0001")
 
 
-def test_the_scripts_make_the_tables_in_use(new_store_url: str) -> None:
+def test_the_scripts_make_the_tables_in_use(new_store_url):
     """Column for column."""
     with open_store(new_store_url) as store, store._database.read() as connection:
         assert compare_metadata(MigrationContext.configure(connection), schema.metadata) == []
 
 
-def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(
-    new_store_url: str, open_by_next_release: Callable[[str, str], None]
-) -> None:
+def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(new_store_url, open_by_next_release):
     """The next release brings the store up to date where it opens it, and nothing of this one stops."""
     with open_store(new_store_url) as running:
         running.observe(traffic(2), judge=JUDGE)
@@ -89,9 +84,7 @@ def test_this_release_goes_on_and_starts_again_behind_one_that_only_adds(
     assert len(rewards) == 4
 
 
-def test_this_release_is_refused_behind_one_that_breaks(
-    new_store_url: str, open_by_next_release: Callable[[str, str], None]
-) -> None:
+def test_this_release_is_refused_behind_one_that_breaks(new_store_url, open_by_next_release):
     """In one line; a process that starts late serves base vectors, instead of not starting."""
     open_store(new_store_url).close()
     open_by_next_release(new_store_url, BREAKS)
@@ -105,7 +98,7 @@ def test_this_release_is_refused_behind_one_that_breaks(
     assert expected in str(reason)
 
 
-def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url: str) -> None:
+def test_a_store_that_a_newer_release_changed_is_waited_for(new_store_url):
     """A process that has it open keeps its captures until it is replaced, and says why; nothing counts as failed."""
     with open_store(new_store_url) as store, StoreLog(store, JUDGE) as log:
         store.observe(traffic(2), judge=JUDGE)

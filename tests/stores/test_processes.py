@@ -1,7 +1,5 @@
 """Many processes on one store; `make faults` runs the heavy version."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sqlite3

@@ -3,14 +3,6 @@
 import pytest
 
 from tttembed_rag import Offsets
-from tttembed_rag.stores import open_store
-
-
-@pytest.fixture
-def store(store_url):
-    """An open store without content."""
-    with open_store(store_url) as store:
-        yield store
 
 
 def test_halting_the_shared_tenant_leaves_those_with_a_version_of_their_own(store):

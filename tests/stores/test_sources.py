@@ -1,8 +1,5 @@
 """Sources: who gave a reward stays with it, and none replaces what another said."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +8,13 @@ from sqlalchemy import select
 
 from tttembed_rag import Offsets, fit
 from tttembed_rag.errors import InputError
-from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import MAX_SOURCES, Candidate, Served
-from tttembed_rag.stores import Store, open_store, schema
+from tttembed_rag.stores import open_store, schema
 
 JUDGE = "user feedback"
 
 
-def asked(source: str, reward: float | None = None, *, tenant: str = "", at: float = 1.0) -> Served:
+def asked(source, reward=None, *, tenant="", at=1.0):
     """A question with two documents, of which a source rewards the first."""
     shown = [
         Candidate("a", np.array([1.0, 0.0]), "text of a", reward),
@@ -27,21 +23,14 @@ def asked(source: str, reward: float | None = None, *, tenant: str = "", at: flo
     return Served("q", np.array([1.0, 1.0]), shown, "question", tenant=tenant, at=at, embedder="e", source=source)
 
 
-def by_source(rewards: Rewards) -> dict[str, list[float]]:
+def by_source(rewards):
     """The rewards of each source."""
     starts = zip(rewards.starts[:-1], rewards.starts[1:], strict=True)
     rows = zip(rewards.sources.tolist(), starts, strict=True)
     return {source: rewards.values[begin:end].tolist() for source, (begin, end) in rows}
 
 
-@pytest.fixture
-def store(store_url: str) -> Iterator[Store]:
-    """An open store without content."""
-    with open_store(store_url) as store:
-        yield store
-
-
-def test_sources_stand_side_by_side(store: Store) -> None:
+def test_sources_stand_side_by_side(store):
     """One that comes late replaces what it said itself, and nobody else's reward."""
     store.observe([asked("ann", 1.0), asked("bob", 0.75)], judge=JUDGE)
     store.reward(JUDGE, {("", "default", "q"): {"a": 0.0, "b": 1.0}}, source="eve")
@@ -56,7 +45,7 @@ def test_sources_stand_side_by_side(store: Store) -> None:
 
 
 @pytest.mark.parametrize("first", ["", "ann"])
-def test_the_judge_itself_is_heard_beside_sources(store: Store, first: str) -> None:
+def test_the_judge_itself_is_heard_beside_sources(store, first):
     """Whichever of them speaks first."""
     said = {"": 0.25, "ann": 1.0}
     for source in sorted(said, key=lambda one: one != first):
@@ -65,7 +54,7 @@ def test_the_judge_itself_is_heard_beside_sources(store: Store, first: str) -> N
     assert by_source(store.rewards(JUDGE)) == {"": [0.25], "ann": [1.0]}
 
 
-def test_a_judge_that_asks_stays_one_voice(store: Store) -> None:
+def test_a_judge_that_asks_stays_one_voice(store):
     """What it answers has no source, and a new answer replaces the old one."""
     store.observe([asked("ann")])
     waiting = store.judge_queue.waiting("judge")
@@ -76,7 +65,7 @@ def test_a_judge_that_asks_stays_one_voice(store: Store) -> None:
     assert by_source(store.rewards("judge")) == {"": [1.0, 1.0]}
 
 
-def test_the_last_sources_of_a_pair_are_kept(store: Store) -> None:
+def test_the_last_sources_of_a_pair_are_kept(store):
     """Those that spoke before are dropped, the judge itself never; how many, is counted."""
     store.observe([asked("", 0.5)], judge=JUDGE)
     store.observe([asked("first", 1.0)], judge=JUDGE)
@@ -88,7 +77,7 @@ def test_the_last_sources_of_a_pair_are_kept(store: Store) -> None:
     assert (store.counts().dropped, store.counts().rewards) == (1, 1)
 
 
-def test_the_names_of_sources_are_hidden_with_the_texts(store_url: str) -> None:
+def test_the_names_of_sources_are_hidden_with_the_texts(store_url):
     """A store without texts keeps an id that cannot be guessed, the same each time."""
     with open_store(store_url, texts=False) as store:
         store.observe([asked("ann", 1.0)], judge=JUDGE)
@@ -100,7 +89,7 @@ def test_the_names_of_sources_are_hidden_with_the_texts(store_url: str) -> None:
         assert by_source(store.rewards(JUDGE)) == {store.text_id("ann"): [0.5]}
 
 
-def test_a_source_is_forgotten(store: Store) -> None:
+def test_a_source_is_forgotten(store):
     """Its rewards go with every version that may have learned from them, and do not come back late."""
     store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
     store.reward(JUDGE, {("", "default", "q"): {"b": 1.0}}, source="ann")
@@ -114,7 +103,7 @@ def test_a_source_is_forgotten(store: Store) -> None:
     assert store.budget(JUDGE) == 1
 
 
-def test_a_source_that_was_forgotten_is_forgotten_again(store: Store) -> None:
+def test_a_source_that_was_forgotten_is_forgotten_again(store):
     """The second call finds nothing to delete, and leaves the versions that were learned since."""
     store.observe([asked("ann", 1.0), asked("bob", 0.5)], judge=JUDGE)
     store.forget(tenant="", source="ann", by="ann")
@@ -126,7 +115,7 @@ def test_a_source_that_was_forgotten_is_forgotten_again(store: Store) -> None:
     assert store.registry.version("live") == live
 
 
-def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> None:
+def test_a_source_is_forgotten_after_its_rewards_were_dropped(store):
     """What was learned from them before goes too, although no reward tells of the source any more."""
     store.observe([asked("ann", 1.0)], judge=JUDGE)
     store.registry.publish(Offsets([], width=2), by="worker")
@@ -138,7 +127,7 @@ def test_a_source_is_forgotten_after_its_rewards_were_dropped(store: Store) -> N
     assert store.registry.version("live") is None
 
 
-def test_a_source_that_gave_no_reward_is_refused(store: Store) -> None:
+def test_a_source_that_gave_no_reward_is_refused(store):
     """One line names those that are called almost so, of this tenant alone; nothing was deleted or noted."""
     store.observe([asked("annabel", 1.0), asked("annabelle", 1.0, tenant="x")], judge=JUDGE)
     live = store.registry.publish(Offsets([], width=2), by="worker")
@@ -161,7 +150,7 @@ def test_a_source_that_gave_no_reward_is_refused(store: Store) -> None:
     assert by_source(store.rewards(JUDGE)) == {"anabel": [0.5], "annabel": [1.0]}
 
 
-def test_sources_of_two_tenants_are_two(store: Store) -> None:
+def test_sources_of_two_tenants_are_two(store):
     """Where the shared scope learns from both, a name of one is nobody's of the other."""
     store.observe([asked("ann", 1.0, tenant="x"), asked("ann", 0.5, tenant="y")], judge=JUDGE)
     for tenant in ("x", "y"):
@@ -171,13 +160,13 @@ def test_sources_of_two_tenants_are_two(store: Store) -> None:
     assert by_source(store.rewards(JUDGE, tenant="x")) == {"ann": [1.0]}
 
 
-def test_one_attacker_does_not_undo_what_many_say(store: Store, planted: Callable[..., Rewards]) -> None:
+def test_one_attacker_does_not_undo_what_many_say(store, planted):
     """Three users reward every query; one account then says the opposite of everything: the offset hardly moves."""
     rewards = planted(40, strength=0.9)
     shown = [[Candidate(f"d{8 * row + j}", rewards.doc_vectors[8 * row + j]) for j in range(8)] for row in range(40)]
     store.observe([Served(f"q{row}", rewards.query_vectors[row], shown[row], at=row) for row in range(40)])
 
-    def say(source: str, values: Sequence[float]) -> None:
+    def say(source, values):
         for row in range(40):
             given = {f"d{j}": values[j] for j in range(8 * row, 8 * row + 8)}
             store.reward(JUDGE, {("", "default", f"q{row}"): given}, source=source)

@@ -1,13 +1,11 @@
 """What `tttembed report` tells is the same of both databases."""
 
-from __future__ import annotations
-
 from tests.traffic import JUDGE, learned, traffic
-from tttembed_rag.report import StoreReport, gather
+from tttembed_rag.report import gather
 from tttembed_rag.stores import open_store
 
 
-def told(url: str) -> StoreReport:
+def told(url):
     """What is told of a store with 30 rewarded queries, two versions, a rollback and a halt."""
     with open_store(url) as store:
         store.observe(traffic(30), judge=JUDGE)
@@ -18,7 +16,7 @@ def told(url: str) -> StoreReport:
     return gather(url, at=100.0)
 
 
-def test_both_databases_tell_the_same(sqlite_url: str, postgres_url: str) -> None:
+def test_both_databases_tell_the_same(sqlite_url, postgres_url):
     """Days, moves, evidence, changes, and since when what is live."""
     of_file, of_server = told(sqlite_url), told(postgres_url)
 

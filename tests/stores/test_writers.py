@@ -21,13 +21,6 @@ VECTOR = np.ones(8, np.float32)
 NOTHING = Progress(0, 0, Usage(), 0.0)
 
 
-@pytest.fixture
-def store(store_url):
-    """An open store without content."""
-    with open_store(store_url) as store:
-        yield store
-
-
 def shown(query, *documents, text=None):
     """A query that was shown *documents*, all with one text."""
     return Served(query, VECTOR, [Candidate(one, VECTOR, text) for one in documents], query=f"text of {query}")

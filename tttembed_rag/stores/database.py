@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -87,10 +88,6 @@ class Database:
     Args:
         url: ``sqlite:///FILE`` or ``postgresql+psycopg://...``.
 
-        synchronous: SQLite's setting. FULL keeps acknowledged transactions through a power cut, and flushes the
-            disk at each. NORMAL keeps them through a crash of the process alone: a power cut may take the last
-            transactions, whole ones, and damages nothing.
-
         busy_seconds: How long a transaction waits for another writer of the same SQLite file.
 
         idle_seconds: How long PostgreSQL lets a transaction be idle: that of a frozen process holds up all others.
@@ -102,14 +99,7 @@ class Database:
         StoreError: The URL is neither.
     """
 
-    def __init__(
-        self,
-        url: str | URL,
-        *,
-        synchronous: Literal["FULL", "NORMAL"] = "FULL",
-        busy_seconds: float = 30.0,
-        idle_seconds: int = 60,
-    ) -> None:
+    def __init__(self, url: str | URL, *, busy_seconds: float = 30.0, idle_seconds: int = 60) -> None:
         self.url = checked_url(url)
         self.name = self.url.set(query={}).render_as_string(hide_password=True)  # a query part may hold passwords
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
@@ -117,7 +107,6 @@ class Database:
         # The driver opens the same file after a change of folder; what stands in a URI it alone knows.
         self._file = Path(file).absolute() if self.is_sqlite and not file.startswith("file:") else None
         self.salt = b""
-        self._synchronous = synchronous
         if self.is_sqlite:
             waits = {"timeout": busy_seconds, "check_same_thread": False}
             self.engine = create_engine(self.url, hide_parameters=True, connect_args=waits)
@@ -201,6 +190,10 @@ class Database:
             return time.time()
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
+    def today(self, connection: Connection) -> date:
+        """The day by UTC."""
+        return datetime.fromtimestamp(self.now(connection), UTC).date()
+
     @contextmanager
     def checked(self) -> Iterator[None]:
         """Turns a driver's error into one line: `StoreUnavailable` where waiting may help, else `StoreError`."""
@@ -263,7 +256,7 @@ class Database:
         bare.isolation_level = None
         settings = (
             "foreign_keys=ON",
-            f"synchronous={self._synchronous}",
+            "synchronous=FULL",  # acknowledged transactions outlive a power cut
             "secure_delete=ON",
             f"cache_size=-{_CACHE_KIB}",
             f"journal_size_limit={_LOG_BYTES}",

@@ -106,18 +106,8 @@ def _unlearned(
 ) -> int:
     """Write down what of *tenant* was forgotten *now*, and delete the versions that may know of it; gives how many.
 
-    Args:
-        connection: An open transaction.
-
-        salt: The store's.
-
-        tenant: The tenant's name.
-
-        names: The ids that were forgotten; None is all of the tenant.
-
-        now: Unix seconds.
-
-        gone: Whether anything was deleted, or may have been learned from that is not there any more.
+    Those are none where nothing is *gone*: neither was anything deleted, nor may versions have learned from what is not
+    there any more. *names* are the ids that were forgotten; None is all of the tenant.
     """
     owner = ids_of(connection, schema.tenants, [tenant])[tenant]
     for query in [EVERYTHING] if names is None else [forgotten_id(salt, name) for name in names]:
@@ -205,8 +195,8 @@ def _unlearn(connection: Connection, tenant: str) -> int:
         The number of versions.
     """
     owner = id_of(connection, schema.tenants, tenant)
-    aliases, states = schema.aliases, schema.states
-    connection.execute(aliases.delete().where(aliases.c.tenant == owner))
+    tenants, states = schema.tenants, schema.states
+    connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
     connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))
     memory = (states.c.tenant == owner) & (states.c.name == MEMORY)
     if (text := connection.execute(select(states.c.value).where(memory)).scalar()) is not None:

@@ -20,7 +20,7 @@ from tttembed_rag.stores.log.reading import owners_of
 from tttembed_rag.stores.log.sources import Pair, Said, all_of, said_of
 from tttembed_rag.stores.records import Day
 from tttembed_rag.stores.rows import id_of, in_parts
-from tttembed_rag.stores.work.spending import spent_on
+from tttembed_rag.stores.work.answers import spent_on
 
 _DAY_SECONDS = 86_400
 # Characters that are read of a text.

@@ -26,16 +26,10 @@ def insert(connection: Connection, table: Table) -> Any:
 def insert_all(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, replace: bool = False
 ) -> None:
-    """INSERT *rows* past SQLAlchemy's conversions, which saves half of the time.
+    """INSERT *rows* of the same columns past SQLAlchemy's conversions, which saves half of the time.
 
-    Args:
-        connection: An open transaction.
-
-        table: The table.
-
-        rows: Numbers, texts and bytes, which drivers take as they are; all rows have the same columns.
-
-        replace: Whether a row replaces the row of the same primary key; else a row that is there stays.
+    Their values are numbers, texts and bytes, which drivers take as they are. With *replace* they replace rows of the
+    same primary keys; else rows that are there stay.
     """
     if rows:
         statement, names = _insert_all(connection.dialect.name, table, tuple(rows[0]), replace=replace)

@@ -61,6 +61,8 @@ tenants = Table(
     # Why it is halted and by whom; null where it is not.
     Column("halted", Text),
     Column("halted_by", Text),
+    # The number of the version of its own that is served, if any.
+    Column("live", _Id),
     # Tenants that are served something of their own: made-up names in requests are not among them.
     Index(
         "tenants_by_generation",
@@ -303,16 +305,10 @@ versions = Table(
     Column("content", LargeBinary, nullable=False),
     # One line on what its offsets are served on.
     Column("evidence", Text, nullable=False),
+    # The number of the version that it went live instead of, the last time that it did: the way back.
+    Column("replaced", _Id),
     Index("versions_by_tenant", "tenant", "number"),
     sqlite_autoincrement=True,
-)
-
-aliases = Table(
-    "aliases",
-    metadata,
-    _of("tenants", primary_key=True),
-    Column("alias", String(16), primary_key=True),
-    Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), nullable=False),
 )
 
 # When queries were forgotten: a query that was served before does not come back, however late it is written.
@@ -324,14 +320,6 @@ forgotten = Table(
     Column("query", LargeBinary(32), primary_key=True),
     Column("at", Double, nullable=False),
     Index("forgotten_by_age", "tenant", "at"),
-)
-
-# The versions that were live, and which one each replaced: the way back.
-lives = Table(
-    "lives",
-    metadata,
-    Column("version", _Id, ForeignKey("versions.number", ondelete="CASCADE"), primary_key=True),
-    Column("replaced", _Id),
 )
 
 # One line for each change; a line outlives its tenant, so it holds the name, not the id.

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 
 from sqlalchemy import Connection, func, select, text
 
@@ -122,9 +121,7 @@ class Store(AbstractContextManager["Store"]):
         self.history = History(database)
         self.vectors = StoredVectors(database)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -364,13 +361,7 @@ class Store(AbstractContextManager["Store"]):
     # Forgetting
 
     def forget(
-        self,
-        *,
-        tenant: str,
-        query_id: str | None = None,
-        source: str | None = None,
-        unseen: bool = False,
-        by: str,
+        self, *, tenant: str, query_id: str | None = None, source: str | None = None, unseen: bool = False, by: str
     ) -> Forgotten:
         """Delete a query, the rewards of a source, or all of a tenant, and everything that was learned from it.
 

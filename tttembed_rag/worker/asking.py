@@ -97,6 +97,11 @@ class Asking:
         concurrency: Calls in flight at once.
 
         seconds: How long a call may take.
+
+    Attributes:
+        fingerprint: Fingerprint of the judge.
+
+        queue: What waits for judges in the store.
     """
 
     def __init__(
@@ -106,20 +111,14 @@ class Asking:
         judge.scale.check_calibrated()
         if concurrency < 1 or not seconds > 0:
             raise InputError(f"judge: expected concurrency >= 1 and seconds > 0, got {concurrency} and {seconds:g}")
-        self._store = store
-        self._queue, self._open = store.judge_queue, store.open_batches
-        self._judge = judge
-        self._budget, self._price = budget, price
-        self._concurrency, self._seconds = concurrency, seconds
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the judge."""
-        return self._judge.fingerprint
+        self.store, self.queue = store, store.judge_queue
+        self.fingerprint = judge.fingerprint
+        self.budget, self.price, self.seconds = budget, price, seconds
+        self._judge, self._concurrency = judge, concurrency
 
     def tenants(self) -> set[str]:
         """Tenants for which pairs wait."""
-        return set(self._queue.tenants(self.fingerprint))
+        return set(self.queue.tenants(self.fingerprint))
 
     def judge(self, tenant: str, stop: Event, holding: Holding) -> Asked:
         """Score what waits of `_QUERIES` queries of *tenant*, newest first, and last those that failed before.
@@ -127,11 +126,10 @@ class Asking:
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
         is set, nor without the lease that *holding* renews.
         """
-        holding.check()
-        if is_of_tools(self._store, tenant):
+        if is_of_tools(self.store, tenant):
             return Asked()
-        asked = self._open.asked_about(self.fingerprint, tenant)
-        observations = self._queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked)
+        asked = self.store.open_batches.asked_about(self.fingerprint, tenant)
+        observations = self.queue.waiting(self.fingerprint, tenant=tenant, limit=_QUERIES, due=True, without=asked)
         if not observations:
             return Asked()
         account = self.account(observations, holding)
@@ -139,7 +137,7 @@ class Asking:
             verdicts = self.ask(observations, account, stop)
         except JudgeError as exc:  # it fails its examination, which holds no text of a user
             return Asked(stopped=str(exc), broken=True, spent=account.paid)
-        scored = self._queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
+        scored = self.queue.judged(self.fingerprint, verdicts.rewards, tenant=tenant) if verdicts.rewards else 0
         came = Asked(scored, stopped=verdicts.stopped, broken=verdicts.broken)
         if verdicts.failed:
             came += self._after_failures(verdicts, observations, account, tenant, stop)
@@ -150,7 +148,7 @@ class Asking:
 
     def account(self, observations: Sequence[Observation], holding: Holding) -> DailyAccount:
         """What may be spent today on *observations*, under the lease that *holding* renews."""
-        return self._queue.account(observations, caps=self._budget, price=self._price, lease=lambda: holding.lease)
+        return self.queue.account(observations, caps=self.budget, price=self.price, lease=lambda: holding.lease)
 
     def ask(
         self,
@@ -167,11 +165,7 @@ class Asking:
         """
         deepest = max([1, *(len(one.candidates) for one in observations)])
         plan = Plan(observations, depths or (deepest,))
-        return self._run(account, plan, stop).verdicts()
-
-    def _run(self, account: DailyAccount, plan: Plan, stop: Event) -> Run:
-        at_once, seconds = self._concurrency, self._seconds
-        return Run(account, plan, self._judge, concurrency=at_once, seconds=seconds, stop=stop, wary=True)
+        return self.run(account, plan, stop).verdicts()
 
     def _after_failures(
         self, verdicts: Verdicts, asked: Sequence[Observation], account: DailyAccount, tenant: str, stop: Event
@@ -185,11 +179,11 @@ class Asking:
         reasons = {query: str(why) for (query, _), why in verdicts.failed.items()}
         why = next(iter(verdicts.failed.values())).brief
         refused = Asked(refused=len(verdicts.failed), why=why, stopped=verdicts.stopped)
-        lasting = self._queue.failed(self.fingerprint, reasons, tenant=tenant)
+        lasting = self.queue.failed(self.fingerprint, reasons, tenant=tenant)
         keys = self._declinable([pair for pair in verdicts.failed if pair[0] in lasting], asked)
         if not keys:
             return refused
-        examined = self._run(account, Plan([]), stop).examined(why)
+        examined = self.run(account, Plan([]), stop).examined(why)
         if examined.stopped:
             return replace(refused, stopped=examined.stopped, broken=examined.broken)
         charge = account.charge(self.fingerprint, keys, Usage())
@@ -198,16 +192,21 @@ class Asking:
         account.settle(self.fingerprint, charge, Usage(), dict.fromkeys(charge.pairs, Paid(None)))
         return refused
 
+    def run(self, account: DailyAccount, plan: Plan, stop: Event) -> Run:
+        """A run of the judge over *plan*, as far as the *account* goes."""
+        concurrency, seconds = self._concurrency, self.seconds
+        return Run(account, plan, self._judge, concurrency=concurrency, seconds=seconds, stop=stop, wary=True)
+
     def _set_aside(self, tenant: str, observations: Sequence[Observation], why: str) -> None:
         """Ask about *observations* again later."""
-        self._queue.failed(self.fingerprint, dict.fromkeys((one.query_id for one in observations), why), tenant=tenant)
+        self.queue.failed(self.fingerprint, dict.fromkeys((one.query_id for one in observations), why), tenant=tenant)
 
     def _declinable(self, pairs: Sequence[tuple[str, str]], asked: Sequence[Observation]) -> list[bytes]:
         """The addresses of those of *pairs* that may still be declined today: a small share of what was answered."""
         if not pairs:
             return []
-        allowed = max(_DECLINED, int(_DECLINED_SHARE * self._queue.spent().pairs))
-        chosen = set(sorted(pairs)[: max(0, allowed - self._queue.declined(self.fingerprint))])
+        allowed = max(_DECLINED, int(_DECLINED_SHARE * self.queue.spent().pairs))
+        chosen = set(sorted(pairs)[: max(0, allowed - self.queue.declined(self.fingerprint))])
         return sorted(
             {
                 pair_key(self.fingerprint, one.query, text)

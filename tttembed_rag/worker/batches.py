@@ -15,7 +15,6 @@ from functools import partial
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError, StoreError, TTTEmbedError
-from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judges.examination import forecast_of_questions, has_passed, questions
 from tttembed_rag.judging.batching.exchange import Exchange, NeverMadeError
 from tttembed_rag.judging.batching.openbatch import Books, OpenBatch
@@ -24,14 +23,12 @@ from tttembed_rag.judging.batching.service import BatchService, ServiceBatch
 from tttembed_rag.judging.cache import Answers
 from tttembed_rag.judging.calls import LateError, TimeLimit
 from tttembed_rag.judging.plan import BUDGET_ENDED, Plan
-from tttembed_rag.judging.running import Run
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.models.retrying import BusyError
 from tttembed_rag.rewards.observations import Observation
-from tttembed_rag.stores import Store
 from tttembed_rag.stores.records import Spend
-from tttembed_rag.worker.asking import Asked
+from tttembed_rag.worker.asking import Asked, Asking
 from tttembed_rag.worker.holding import Holding
 from tttembed_rag.worker.toolcalls import is_of_tools
 
@@ -45,47 +42,20 @@ class BatchAsking:
     """Has a judge score what waits in a store, through a batch service.
 
     Args:
-        store: The store where pairs wait and answers are kept.
-
-        judge: The judge, which is asked singly for its examination alone.
+        singly: Asks the judge for its examination alone; all else is as it is there, and so long each step may take.
 
         service: The service; its judge is the same one.
-
-        budget: Caps on what all judges of the store may cost in a day (UTC).
-
-        price: What the judge's usage costs where it is asked singly.
-
-        seconds: How long the service may take for one step.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        judge: Judge,
-        service: BatchService,
-        *,
-        budget: Budget,
-        price: Price,
-        seconds: float,
-    ) -> None:
-        Plan([], budget=budget, price=price)  # refuses a cap on money without a price
-        judge.scale.check_calibrated()
-        if judge.fingerprint != service.judge.fingerprint:
+    def __init__(self, singly: Asking, service: BatchService) -> None:
+        self.fingerprint = singly.fingerprint
+        if self.fingerprint != service.judge.fingerprint:
             raise InputError(
-                f"batches: expected a service of the judge {judge.fingerprint}, got one of {service.judge.fingerprint}"
+                f"batches: expected a service of the judge {self.fingerprint}, got one of {service.judge.fingerprint}"
             )
-        self._store = store
-        self._queue, self._open = store.judge_queue, store.open_batches
-        self._judge = judge
+        self._singly, self._queue, self._open = singly, singly.queue, singly.store.open_batches
         self._service, self._lines = service, service.judge
-        self._budget, self._price = budget, price
-        self._seconds = seconds
         self._looked: dict[str, float] = {}  # when it looked at a batch the last time, by its key
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the judge."""
-        return self._judge.fingerprint
 
     def tenants(self) -> set[str]:
         """Tenants for which something may be done: pairs wait, or a batch is open."""
@@ -96,16 +66,15 @@ class BatchAsking:
 
         Nothing further is sent once *stop* is set, or by a worker that has lost what it was *holding*.
         """
-        holding.check()
         told = Asked()
-        books = self._open.books(tenant, self.fingerprint, caps=self._budget, lease=holding.lease)
-        limit = TimeLimit(self.fingerprint, self._seconds)
-        exchange = Exchange(self._service, books, self._price, limit=limit, stop=stop)
+        books = self._open.books(tenant, self.fingerprint, caps=self._singly.budget, lease=holding.lease)
+        limit = TimeLimit(self.fingerprint, self._singly.seconds)
+        exchange = Exchange(self._service, books, self._singly.price, limit=limit, stop=stop)
         try:
             for batch in books.open():
                 if not stop.is_set():
                     told += self._looked_at(batch, exchange, tenant, holding)
-            if not stop.is_set() and not is_of_tools(self._store, tenant):
+            if not stop.is_set() and not is_of_tools(self._singly.store, tenant):
                 told += self._send_what_waits(books, exchange, tenant, stop, holding)
         except StoreError:
             raise
@@ -174,11 +143,11 @@ class BatchAsking:
             return Asked(scored, stopped=BUDGET_ENDED)
         answers = self._queue.answers(observations)
         full = len(observations) == _QUERIES
-        packed, walk = pack(_plan(observations, left, self._price.share(self._lines.price)), self._lines, answers)
-        account = self._queue.account((), caps=self._budget, price=self._price, lease=lambda: holding.lease)
+        price = self._singly.price.share(self._lines.price)
+        packed, walk = pack(_plan(observations, left, price), self._lines, answers)
+        account = self._singly.account((), holding)
         if packed:
-            run = Run(account, Plan([]), self._judge, seconds=self._seconds, stop=stop, wary=True)
-            examined = run.examined()
+            examined = self._singly.run(account, Plan([]), stop).examined()
             if examined.stopped:
                 return Asked(scored, stopped=examined.stopped, broken=examined.broken, spent=account.paid)
         pairs, usd = 0, 0.0
@@ -199,13 +168,13 @@ class BatchAsking:
     def _left(self) -> Budget:
         """What is left of the day's budget behind the examination of the judge."""
         asked = questions()[: 1 if has_passed(self.fingerprint, self._queue.answers().get) else None]
-        usage = forecast_of_questions(self._judge, asked)
-        spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._price.of(usage))
+        usage = forecast_of_questions(self._lines.single, asked)
+        spent = self._queue.spent() + Spend(2 * len(asked), usage.tokens, self._singly.price.of(usage))
 
         def left(cap: float | None, gone: float) -> float | None:
             return None if cap is None else max(0.0, cap - gone)
 
-        caps = self._budget
+        caps = self._singly.budget
         return Budget(left(caps.pairs, spent.pairs), left(caps.tokens, spent.tokens), left(caps.usd, spent.usd))
 
 

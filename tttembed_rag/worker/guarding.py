@@ -101,10 +101,7 @@ def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | 
 
 def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:
     """Write down how far fresh traffic is from what was learned from, and tell where it is far."""
-    drifts = {
-        "queries": query_drift(old.query_vectors, fresh.query_vectors),
-        "rewards": reward_drift(old, fresh),
-    }
+    drifts = {"queries": query_drift(old.query_vectors, fresh.query_vectors), "rewards": reward_drift(old, fresh)}
     tenant.notes.add_drift({"at": time.time()} | {name: asdict(drift) for name, drift in drifts.items()})
     for drift in drifts.values():
         if drift.seen():

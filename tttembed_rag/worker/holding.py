@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from threading import Event, Thread
-from types import TracebackType
 from typing import Self
 
 from tttembed_rag.errors import LeaseLost, StoreError
@@ -46,9 +45,7 @@ class Holding:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._left.set()
         self._thread.join(self._seconds)
         try:

@@ -136,22 +136,10 @@ def _hashes(rewards: Rewards) -> NDArray[np.uint32]:
 
 
 class Notes:
-    """The states of one tenant as values.
-
-    Args:
-        store: The store.
-
-        tenant: The tenant's name.
-
-        holding: The worker's lease.
-    """
+    """The states of one tenant as values, written under the lease that the worker is *holding*."""
 
     def __init__(self, store: Store, tenant: str, holding: Holding) -> None:
         self._store, self._tenant, self._holding = store, tenant, holding
-
-    def memory(self) -> Memory:
-        """How far the worker is."""
-        return read_memory(self._store, self._tenant)
 
     def set_memory(self, memory: Memory) -> None:
         """Write how far the worker is."""
@@ -203,14 +191,7 @@ def read_memory(store: Store, tenant: str) -> Memory:
 def prevailing_judge(store: Store, tenant: str, memory: Memory, last: int = PREVAILING) -> str:
     """The judge that *tenant* is learned from where none is named; an empty name where none gave a reward.
 
-    Args:
-        store: The store.
-
-        tenant: The tenant.
-
-        memory: How far the worker is with it.
-
-        last: Rewarded queries that are looked at, at most `PREVAILING`.
+    Its *last* rewarded queries are looked at, at most `PREVAILING`.
     """
     last, since = min(last, PREVAILING), memory.since or None
     return store.judge(tenant=tenant, last=last, since=since) or memory.judge

@@ -12,7 +12,8 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from threading import Event
 from uuid import uuid4
 
@@ -131,10 +132,9 @@ class Worker:
         caps, cost = budget or Budget(), price or Price()
         if batches is not None and judge is None:
             raise InputError("batches: expected a judge with them, got none")
-        if judge is not None and batches is not None:
-            self._asking = BatchAsking(store, judge, batches, budget=caps, price=cost, seconds=judge_seconds)
-        elif judge is not None:
-            self._asking = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
+        if judge is not None:
+            singly = Asking(store, judge, budget=caps, price=cost, concurrency=concurrency, seconds=judge_seconds)
+            self._asking = singly if batches is None else BatchAsking(singly, batches)
         self._habits = Habits(
             judge=rewards_of or (judge.fingerprint if judge else None),
             embedder=embedder,
@@ -150,7 +150,7 @@ class Worker:
         self._judged_last: str | None = None  # the tenant that was judged for last
         self._learning = 0.0  # seconds that learning took the last time
         self._judge_wait = Backoff(_FIRST_JUDGE_WAIT, _LONGEST_JUDGE_WAIT, clock)
-        self._troubles: dict[tuple[str, str], _Trouble] = {}
+        self._troubles: dict[tuple[str, str], Backoff] = {}
         self._basis: str | None = None  # what it looked with in the last round; None before the first
         self._elsewhere = set[str]()  # the tenants of this round that other workers work for
 
@@ -166,14 +166,16 @@ class Worker:
             StoreUnavailable: The store is out of order; what was done stays done.
         """
         with telemetry.step("round"):
-            return _by_tenant([_announced(watch, step) for step in self._steps(stop or Event())])
+            steps = list(map(partial(_announced, watch), self._steps(stop or Event())))
+            if not steps:
+                idle = Step("learned nothing", "nothing is new")
+                if self._elsewhere:
+                    idle = Step("standby", "other workers are at work for all tenants with something to do")
+                steps = [_announced(watch, idle)]
+            return _by_tenant(steps)
 
     def run(
-        self,
-        *,
-        every: float = 60.0,
-        stop: Event | None = None,
-        watch: Callable[[Step], None] | None = None,
+        self, *, every: float = 60.0, stop: Event | None = None, watch: Callable[[Step], None] | None = None
     ) -> None:
         """Rounds until *stop* is set; a store that is out of order is waited for.
 
@@ -198,19 +200,8 @@ class Worker:
                 stop.wait(wait)
 
     def _steps(self, stop: Event) -> Iterator[Step]:
-        """The steps of a round; at least one."""
+        """The steps of a round: judging and learning in turns, until nothing comes of further turns with the judge."""
         self._elsewhere.clear()
-        idle = True
-        for step in self._turns(stop):
-            idle = False
-            yield step
-        if idle and self._elsewhere:
-            yield Step("standby", "other workers are at work for all tenants with something to do")
-        elif idle:
-            yield Step("learned nothing", "nothing is new")
-
-    def _turns(self, stop: Event) -> Iterator[Step]:
-        """Judging and learning in turns, until nothing comes of further turns with the judge."""
         left_out = set[str]()
         more = True
         while more and not stop.is_set():
@@ -229,28 +220,17 @@ class Worker:
                 yield Step("not probed", f"{in_brief(exc)}; nothing is learned until the embedding model answers")
                 return
         self._look_anew(probe)
-        for tenant in self._ours(self._store.due.tenants(self._habits.judge)):
+        for tenant in self._ours("learning", self._store.due.tenants(self._habits.judge)):
             if stop.is_set():
                 return
-            if tenant in self._elsewhere or self._is_troubled("learning", tenant):
+            if tenant in self._elsewhere:
                 continue  # who judges for it learns for it too, once the turns are over
-            try:
-                if (holding := self._take(tenant)) is None:
-                    continue
-                with holding:
+            ended = list[Step]()
+            with self._spared("learning", tenant, ended), self._take(tenant) as holding:
+                if holding is not None:
                     yield from one_pass(Tenant(self._store, tenant, self._habits, holding), probe)
-            except StoreTooSlow as exc:
-                yield self._troubled("learning", tenant, exc)
-            except StoreUnavailable:
-                raise
-            except LeaseLost as exc:
-                yield Step("standby", str(exc), tenant)
-            except Superseded as exc:  # by a person; looked at again in the next round
-                yield Step("learned nothing", str(exc), tenant)
-            except Exception as exc:  # noqa: BLE001 (of one tenant, MemoryError too: the others go on)
-                yield self._troubled("learning", tenant, exc)
-            else:
-                self._troubles.pop(("learning", tenant), None)
+                    self._troubles.pop(("learning", tenant), None)
+            yield from ended
 
     def _look_anew(self, probe: Probe | None) -> None:
         """Let all tenants be due where another judge is learned from than before, or the embedding model is another.
@@ -268,31 +248,43 @@ class Worker:
             self._store.due.restart(json.dumps(basis), self._habits.judge)
         self._basis = json.dumps(basis)
 
-    def _ours(self, tenants: Sequence[str]) -> list[str]:
-        """Those of *tenants* that this worker works for, in their order."""
-        return [one for one in tenants if self._tenants is None or one in self._tenants]
+    def _ours(self, doing: str, tenants: Sequence[str]) -> list[str]:
+        """Those of *tenants* that this worker works for, and that no error of their own leaves out for now."""
+        ours = [one for one in tenants if self._tenants is None or one in self._tenants]
+        troubles = [self._troubles.get((doing, one)) for one in ours]
+        return [one for one, trouble in zip(ours, troubles, strict=True) if trouble is None or trouble.left <= 0]
 
-    def _take(self, tenant: str) -> Holding | None:
-        """The right to work for *tenant*; None where another worker has it."""
+    def _take(self, tenant: str) -> Holding | nullcontext[None]:
+        """The right to work for *tenant*, to be entered; as such it is None where another worker has it."""
         holding = Holding.take(self._store, tenant, self._owner, self._lease_seconds)
         if holding is None:
             self._elsewhere.add(tenant)
-        else:
-            self._elsewhere.discard(tenant)
+            return nullcontext()
+        self._elsewhere.discard(tenant)
         return holding
 
-    def _is_troubled(self, doing: str, tenant: str) -> bool:
-        """Whether a tenant is left out of judging or learning for a while, after an error of its own."""
-        trouble = self._troubles.get((doing, tenant))
-        return trouble is not None and trouble.backoff.left > 0
+    @contextmanager
+    def _spared(self, doing: str, tenant: str, ended: list[Step]) -> Iterator[None]:
+        """Around what is done for one tenant: an error of it spares all others, and *ended* takes what it was."""
+        try:
+            yield
+        except StoreTooSlow as exc:
+            ended.append(self._troubled(doing, tenant, exc))
+        except StoreUnavailable:
+            raise
+        except LeaseLost as exc:
+            ended.append(Step("standby", str(exc), tenant))
+        except Superseded as exc:  # by a person; looked at again in the next round
+            ended.append(Step("learned nothing", str(exc), tenant))
+        except Exception as exc:  # noqa: BLE001 (MemoryError too)
+            ended.append(self._troubled(doing, tenant, exc))
 
     def _troubled(self, doing: str, tenant: str, error: Exception) -> Step:
         """Leave a tenant out for a while; the log has a new error once, and its traceback at level DEBUG."""
         reason = in_brief(error)
-        trouble = self._troubles.setdefault(
-            (doing, tenant), _Trouble(Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock))
-        )
-        wait = trouble.backoff.wait()
+        fresh = Backoff(_FIRST_TROUBLE, _LONGEST_TROUBLE, self._clock)
+        trouble = self._troubles.setdefault((doing, tenant), fresh)
+        wait = trouble.wait()
         if trouble.reason != reason:
             trouble.reason = reason
             _log.error("tenant %r is left out of %s for %.0f s: %s", tenant, doing, wait, reason)
@@ -305,13 +297,12 @@ class Worker:
         A judge that broke down is left alone for a while. A tenant is added to *left_out*, for the rest of the round,
         when its next answer could exceed a cap, when nothing came of its turn, or when another worker works for it.
         """
-        if self._asking is None:
+        if (asking := self._asking) is None:
             return False
         if (left := self._judge_wait.left) > 0:
-            yield Step("not judged", f"{self._asking.fingerprint}: broke down, is asked again in {left:.0f} s")
+            yield Step("not judged", f"{asking.fingerprint}: broke down, is asked again in {left:.0f} s")
             return False
-        tenants = sorted(self._asking.tenants() - left_out)
-        waiting = [one for one in self._ours(tenants) if not self._is_troubled("judging", one)]
+        waiting = self._ours("judging", sorted(asking.tenants() - left_out))
         turns = deque((tenant, 1) for tenant in self._in_turns(waiting))
         done: dict[str, Asked] = {}
         begun, broken = self._clock(), False
@@ -321,13 +312,20 @@ class Worker:
             if since >= self._learning and (turn > _TURNS or since >= _LONGEST_TURNS):
                 break
             turns.popleft()
-            asked = self._turn(self._asking, tenant, stop)
+            asked, ended = None, list[Step]()
+            with self._spared("judging", tenant, ended), self._take(tenant) as holding:
+                if holding is not None:
+                    with telemetry.step("judge", tenant=tenant) as note:
+                        asked = asking.judge(tenant, stop, holding)
+                        note(pairs=asked.scored)
+                    self._troubles.pop(("judging", tenant), None)
             self._judged_last = tenant
-            if isinstance(asked, Step):
-                yield asked
-            if not isinstance(asked, Asked):
+            yield from ended
+            if asked is None:
                 left_out.add(tenant)
                 continue
+            spent = asked.spent
+            telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(spent.tokens), usd=spent.usd)
             done[tenant], broken = done.get(tenant, Asked()) + asked, asked.broken
             if asked.more:
                 turns.append((tenant, turn + 1))
@@ -349,32 +347,6 @@ class Worker:
             first = bisect_right(tenants, self._judged_last)
         return tenants[first:] + tenants[:first]
 
-    def _turn(self, asking: Asking | BatchAsking, tenant: str, stop: Event) -> Asked | Step | None:
-        """A turn of a tenant with the judge, or why it ended early; None where another worker works for the tenant."""
-        try:
-            if (holding := self._take(tenant)) is None:
-                return None
-            with holding:
-                asked = self._asked(asking, tenant, stop, holding)
-        except StoreTooSlow as exc:
-            return self._troubled("judging", tenant, exc)
-        except StoreUnavailable:
-            raise
-        except LeaseLost as exc:
-            return Step("standby", str(exc), tenant)
-        except Exception as exc:  # noqa: BLE001 (as in `_learned`)
-            return self._troubled("judging", tenant, exc)
-        self._troubles.pop(("judging", tenant), None)
-        return asked
-
-    def _asked(self, asking: Asking | BatchAsking, tenant: str, stop: Event, holding: Holding) -> Asked:
-        with telemetry.step("judge", tenant=tenant) as note:
-            asked = asking.judge(tenant, stop, holding)
-            note(pairs=asked.scored)
-        tokens, usd = asked.spent.tokens, asked.spent.usd
-        telemetry.judged(asking.fingerprint, pairs=asked.scored, tokens=int(tokens), usd=usd)
-        return asked
-
 
 class Backoff:
     """The wait after each of several failures in a row, twice as long as the one before.
@@ -385,7 +357,12 @@ class Backoff:
         longest: Seconds at most.
 
         clock: Gives the seconds by which a wait is measured.
+
+    Attributes:
+        reason: The last failure that was told.
     """
+
+    reason = ""
 
     def __init__(self, first: float, longest: float, clock: Callable[[], float]) -> None:
         self._first, self._longest, self._clock = first, longest, clock
@@ -406,14 +383,6 @@ class Backoff:
     def over(self) -> None:
         """Count a success."""
         self._next, self._until = self._first, -math.inf
-
-
-@dataclass(slots=True)
-class _Trouble:
-    """The last error of a tenant, and how long it is left out."""
-
-    backoff: Backoff
-    reason: str = ""
 
 
 def _announced(watch: Callable[[Step], None] | None, step: Step) -> Step:

@@ -14,7 +14,7 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores import Lease, Store, Version
 from tttembed_rag.stores.records import AUDIT
 from tttembed_rag.worker.holding import Holding
-from tttembed_rag.worker.memory import PREVAILING, Notes, prevailing_judge
+from tttembed_rag.worker.memory import PREVAILING, Notes, prevailing_judge, read_memory
 from tttembed_rag.worker.steps import Action, Step
 
 _log = logging.getLogger(__name__)
@@ -28,19 +28,7 @@ _GROWTH = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """How the worker learns, for every tenant.
-
-    Attributes:
-        judge: Fingerprint of the judge; None is, per tenant, the judge of most of the last rewarded queries.
-
-        embedder: Fingerprint of the embedding model; None is the model of most of the last rewarded queries.
-
-        scope: What is fitted.
-
-        min_new: Rewards that must be new.
-
-        last: Queries learned from at most, the last served ones.
-    """
+    """How the worker learns, for every tenant, in the words of `Worker`; *judge* is its ``rewards_of``."""
 
     judge: str | None
     embedder: str | None
@@ -67,7 +55,7 @@ class Tenant:
         self._holding = holding
         self._marks = store.due.marks(name, habits.judge)  # before anything else is read: what comes later stays due
         self.notes = Notes(store, name, holding)
-        self.memory = self.notes.memory()
+        self.memory = read_memory(store, name)
         self.live = store.registry.version("live", tenant=name)
         self.embedder = habits.embedder
 

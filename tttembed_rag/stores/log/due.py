@@ -88,11 +88,11 @@ class Due:
 
         With *judge* for those workers alone that learn from its rewards.
         """
-        aliases, progress = schema.aliases, schema.progress
+        t, progress = schema.tenants, schema.progress
         rewarded = select(progress.c.tenant).where(progress.c.rewards > 0)
         with self._database.write("forgetting") as connection:
             set_fact(connection, _BASIS, basis)
-            owners = connection.execute(select(aliases.c.tenant).union(rewarded)).scalars().all()
+            owners = connection.execute(select(t.c.id).where(t.c.live.is_not(None)).union(rewarded)).scalars().all()
             mark_due(connection, owners, ids_of(connection, schema.judges, [judge or ""]).values())
 
 

@@ -171,14 +171,7 @@ def update_progress(connection: Connection, queries: Sequence[int], *, judge: in
         old = progress.delete().where(progress.c.query.in_(numbers))
         connection.execute(old if judge is None else old.where(progress.c.judge == judge))
         counted = (
-            select(
-                q.c.id,
-                j.c.id,
-                q.c.tenant,
-                func.count(r.c.value),
-                func.sum(case((waits, 1), else_=0)),
-                q.c.last_at,
-            )
+            select(q.c.id, j.c.id, q.c.tenant, func.count(r.c.value), func.sum(case((waits, 1), else_=0)), q.c.last_at)
             .select_from(
                 q.join(p, p.c.query == q.c.id)
                 .join(d, d.c.id == p.c.document)

@@ -28,21 +28,7 @@ FOREIGN = "(another tenant's)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which rewards are read.
-
-    Attributes:
-        judge: Fingerprint of the judge that gave them.
-
-        tenant: The tenant that was served the queries; "" also selects the queries of tenants that share.
-
-        embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
-
-        last: The number of queries, the last served ones; None is all.
-
-        since: Only queries last served at this Unix second or later.
-
-        before: Only queries last served before it.
-    """
+    """Which rewards are read, in the words of `Store.rewards`."""
 
     judge: str
     tenant: str = ""
@@ -197,8 +183,7 @@ def count_changes(connection: Connection, judge: str, tenant: str, *, own: bool)
     table, t = schema.changes, schema.tenants
     owners = select(t.c.id).where(t.c.name == tenant) if own else owners_of(tenant)
     written = select(func.coalesce(func.sum(table.c.rewards), 0)).where(
-        table.c.judge == id_of(connection, schema.judges, judge),
-        table.c.tenant.in_(owners),
+        table.c.judge == id_of(connection, schema.judges, judge), table.c.tenant.in_(owners)
     )
     return int(connection.execute(written).scalar_one())
 

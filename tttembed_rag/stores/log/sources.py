@@ -58,21 +58,10 @@ def mean(said: Said) -> float:
 def write_rewards(
     connection: Connection, judge: int, given: Iterable[Given], old: Mapping[Pair, Any], at: float
 ) -> list[int]:
-    """Write rewards; what a source says stands beside what others said, of the last `MAX_SOURCES` of each pair.
+    """Write rewards that came *at* a time; gives the query of each that is new or another than before.
 
-    Args:
-        connection: A transaction in which the queries are locked.
-
-        judge: The row of the judge.
-
-        given: The new rewards.
-
-        old: What stands in `schema.rewards` of these queries.
-
-        at: When they came, in Unix seconds.
-
-    Returns:
-        The query of each reward that is new or another than before; those that the judge declined do not count.
+    What a source says stands beside what others said, of the last `MAX_SOURCES` of each pair. Pairs that the judge
+    declined are not given. The queries are locked, and *old* is what stands in `schema.rewards` of them.
     """
     given = sorted(given, key=lambda one: one.source)  # what has no source comes first
     said = said_of(connection, judge, sorted({one.query for one in given}))

@@ -34,17 +34,7 @@ class Embeds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """How many stored queries and documents lack a vector.
-
-    Attributes:
-        queries: Queries without one.
-
-        documents: Documents without one.
-
-        all_queries: Queries.
-
-        all_documents: Documents.
-    """
+    """How many stored queries and documents lack a vector, and how many there are in all."""
 
     queries: int
     documents: int
@@ -64,11 +54,7 @@ class Lacking:
 
 
 class StoredVectors:
-    """The vectors of a store: which are missing, and making them.
-
-    Args:
-        database: A database with the tables of this package.
-    """
+    """The vectors of a store: which are missing, and making them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

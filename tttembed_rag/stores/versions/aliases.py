@@ -1,11 +1,11 @@
-"""Versions as rows: reading them and their offsets, the aliases that point to them, and what a process must serve."""
+"""Versions as rows: reading them and their offsets, which one is live, and what a process must serve."""
 
 from __future__ import annotations
 
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import Connection, LargeBinary, Select, and_, bindparam, case, func, or_, select
 
@@ -17,16 +17,16 @@ from tttembed_rag.offsets.values import Offset
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.records import Generations, Serving, Version
-from tttembed_rag.stores.rows import fact, ids_of, insert, set_fact
+from tttembed_rag.stores.rows import fact, ids_of, set_fact
 
-Alias = Literal["live", "previous"]
 # The offsets of a version, by its number.
 Load = Callable[[int], Offsets]
 
-ALIASES: tuple[Alias, ...] = ("live", "previous")
 # Names of the facts that say why all tenants are halted, and who halted them.
 _HALTED, _HALTED_BY = "halted", "halted_by"
-_v, _t, _a = schema.versions, schema.tenants, schema.aliases
+_v, _t = schema.versions, schema.tenants
+# Of a tenant and the version that is live for it.
+_IS_LIVE = and_(_v.c.number == _t.c.live, _v.c.tenant == _t.c.id)
 # The columns of a version without its content.
 _FACTS = (
     *(_v.c.number, _t.c.name.label("tenant"), _v.c.at, _v.c.by, _v.c.note, _v.c.embedder),
@@ -37,8 +37,7 @@ _EVERYWHERE = select(schema.facts.c.value).where(schema.facts.c.name == _HALTED)
 _GENERATIONS = select(_t.c.name, _t.c.generation, _EVERYWHERE).where(or_(_t.c.generation > 0, _t.c.name == ""))
 _SERVING = (
     select(_t.c.generation, _t.c.halted, _EVERYWHERE, *_FACTS)
-    .outerjoin(_a, and_(_a.c.tenant == _t.c.id, _a.c.alias == "live"))
-    .outerjoin(_v, and_(_v.c.number == _a.c.version, _v.c.tenant == _t.c.id))
+    .outerjoin(_v, _IS_LIVE)
     .where(or_(_t.c.name == bindparam("tenant"), _t.c.name == ""))
 )
 _CONTENT = select(_v.c.content, _v.c.digest).where(_v.c.number == bindparam("number"))
@@ -110,20 +109,17 @@ def version_of_row(row: Any, load: Load) -> Version:
     return Version(**facts, _load=load)
 
 
-def aliased(connection: Connection, tenant: int | None, alias: str) -> int | None:
-    """The number of the version that an alias stands for; None where it stands for none."""
-    table, lives = schema.aliases, schema.lives
-    chosen = select(table.c.version)
-    if alias == "previous":  # the version that the live one replaced
-        chosen, alias = select(lives.c.replaced).join(table, table.c.version == lives.c.version), "live"
-    return connection.execute(chosen.where(table.c.tenant == tenant, table.c.alias == alias)).scalar()
+def aliases_of(connection: Connection, tenant: int | None) -> dict[str, int]:
+    """The numbers of the ``live`` version of a tenant and of the ``previous`` one, which it replaced, if any."""
+    aliases = select(_v.c.number.label("live"), _v.c.replaced.label("previous")).join(_t, _IS_LIVE)
+    rows = connection.execute(aliases.where(_t.c.id == tenant)).mappings()
+    return {alias: number for row in rows for alias, number in row.items() if number is not None}
 
 
 def way_back(connection: Connection, tenant: int) -> dict[int, int | None]:
-    """The versions of a tenant that were ever live, each with the version that it replaced."""
-    lives, v = schema.lives, schema.versions
-    chosen = select(lives.c.version, lives.c.replaced).join(v, v.c.number == lives.c.version)
-    return {row.version: row.replaced for row in connection.execute(chosen.where(v.c.tenant == tenant))}
+    """The versions of a tenant, each with the version that it replaced."""
+    rows = connection.execute(select(_v.c.number, _v.c.replaced).where(_v.c.tenant == tenant))
+    return {row.number: row.replaced for row in rows}
 
 
 def go_live(connection: Connection, tenant: int, number: int) -> None:
@@ -131,16 +127,14 @@ def go_live(connection: Connection, tenant: int, number: int) -> None:
 
     A version that lies on the way back from the live one keeps the version that it replaced itself.
     """
-    replaced, live = way_back(connection, tenant), aliased(connection, tenant, "live")
+    replaced, live = way_back(connection, tenant), aliases_of(connection, tenant).get("live")
     behind, step = set[int](), live
     while step is not None and step not in behind:
         behind.add(step)
         step = replaced.get(step)
     if number not in behind:
-        made = insert(connection, schema.lives).values(version=number, replaced=live)
-        connection.execute(made.on_conflict_do_update(index_elements=["version"], set_={"replaced": live}))
-    set_live = insert(connection, _a).values(tenant=tenant, alias="live", version=number)
-    connection.execute(set_live.on_conflict_do_update(index_elements=["tenant", "alias"], set_={"version": number}))
+        connection.execute(_v.update().where(_v.c.number == number).values(replaced=live))
+    connection.execute(_t.update().where(_t.c.id == tenant).values(live=number))
     _raise_generation(connection, tenant)
 
 

@@ -20,9 +20,8 @@ from tttembed_rag.stores.log.due import mark_due
 from tttembed_rag.stores.records import Lease, Version, checked_json, checked_name, cleaned
 from tttembed_rag.stores.rows import id_of, ids_of
 from tttembed_rag.stores.versions.aliases import (
-    ALIASES,
     Load,
-    aliased,
+    aliases_of,
     evidence_of,
     go_live,
     halt_reason,
@@ -145,7 +144,7 @@ class Registry:
         """
         checked_name("by", by)
         with self._changing(tenant, lease, instead_of) as (connection, owner):
-            number = aliased(connection, owner, "previous") if to is None else to
+            number = aliases_of(connection, owner).get("previous") if to is None else to
             if number is None:
                 raise StoreError(
                     f"rollback: expected a version before of tenant {tenant!r}, found none; a halt serves base vectors"
@@ -159,7 +158,7 @@ class Registry:
         """The version of an alias (``live``, ``previous``) or number; None if there is none."""
         with self._database.read() as connection:
             owner = id_of(connection, schema.tenants, tenant)
-            number = which if isinstance(which, int) else aliased(connection, owner, which)
+            number = which if isinstance(which, int) else aliases_of(connection, owner).get(which)
             chosen = versions_of(owner).where(schema.versions.c.number == number)
             row = connection.execute(chosen).first()
         return None if row is None else version_of_row(row, self._load)
@@ -171,7 +170,7 @@ class Registry:
             StoreError: They are damaged.
         """
         with self._database.read() as connection:
-            live = aliased(connection, id_of(connection, schema.tenants, tenant), "live")
+            live = aliases_of(connection, id_of(connection, schema.tenants, tenant)).get("live")
             return settings_of(connection, live) or {}
 
     def versions(self, *, tenant: str = "", limit: int = 50) -> list[Version]:
@@ -184,9 +183,7 @@ class Registry:
     def aliases(self, *, tenant: str = "") -> dict[str, int]:
         """Aliases of a tenant with the numbers of the versions they stand for."""
         with self._database.read() as connection:
-            owner = id_of(connection, schema.tenants, tenant)
-            numbers = {alias: aliased(connection, owner, alias) for alias in ALIASES}
-        return {alias: number for alias, number in numbers.items() if number is not None}
+            return aliases_of(connection, id_of(connection, schema.tenants, tenant))
 
     def halt(self, *, by: str, tenant: str | None = None, note: str = "", lease: Lease | None = None) -> bool:
         """Serve base vectors, to one tenant or (None) to all, until `resume`; gives whether that was written.
@@ -231,7 +228,7 @@ class Registry:
         with self._database.write("publishing") as connection:
             check_lease(connection, lease)
             owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-            live = aliased(connection, owner, "live") or 0
+            live = aliases_of(connection, owner).get("live", 0)
             if instead_of not in (None, live):
                 raise Superseded(
                     f"version: expected {instead_of or 'none'} of tenant {tenant!r} to be live, "
@@ -242,15 +239,7 @@ class Registry:
                 mark_due(connection, [owner])
 
     def _recorded(
-        self,
-        connection: Connection,
-        tenant: str,
-        owner: int,
-        number: int,
-        action: str,
-        *,
-        by: str,
-        note: str,
+        self, connection: Connection, tenant: str, owner: int, number: int, action: str, *, by: str, note: str
     ) -> Version:
         """The version that a change was about, once the audit trail tells of the change."""
         write_line(connection, by, action, f"version {number} is live{f': {note}' if note else ''}", tenant)
@@ -258,12 +247,7 @@ class Registry:
         return version_of_row(row, self._load)
 
     def _switch(
-        self,
-        action: Literal["halt", "resume"],
-        by: str,
-        tenant: str | None,
-        note: str,
-        lease: Lease | None,
+        self, action: Literal["halt", "resume"], by: str, tenant: str | None, note: str, lease: Lease | None
     ) -> bool:
         checked_name("by", by)
         if tenant is not None:

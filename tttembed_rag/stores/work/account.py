@@ -10,7 +10,7 @@ which it was charged is held. They come back when that lease ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import date
 
 from sqlalchemy import Connection, exists, select
 
@@ -26,23 +26,13 @@ from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
 from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
-from tttembed_rag.stores.work.answers import StoredAnswers, patiently
-from tttembed_rag.stores.work.spending import count_spending, is_within, spent_on
+from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, is_within, patiently, spent_on
 
 
 class DailyAccount:
     """The account of a run that is paid for from the budget of a day, over all judges and workers of a store.
 
-    Args:
-        database: The database of the store.
-
-        about: What is asked about.
-
-        caps: What all judges may cost on a day (UTC).
-
-        price: What the judge's usage costs.
-
-        lease: Gives the lease under which is asked.
+    Its arguments are those of `JudgeQueue.account`.
 
     Attributes:
         paid: What its calls have cost.
@@ -96,13 +86,12 @@ class DailyAccount:
         with self._database.write("spending") as connection:
             check_lease(connection, lease)
             number = ids_of(connection, schema.judges, [judge])[judge]
-            now = self._database.now(connection)
-            _lapse(connection, number, now)
+            _lapse(connection, number, self._database.now(connection))
             owners = self._answers.owners(connection, judge, pairs)
             fresh = list(pairs) if anew else self._fresh(connection, list(owners))
             if not fresh:
                 return Charge((), Usage())
-            today = datetime.fromtimestamp(now, UTC).date()
+            today = self._database.today(connection)
             spent = spent_on(connection, today)
             room = len(fresh) if self._caps.pairs is None else min(len(fresh), int(self._caps.pairs) - spent.pairs)
             most = Spend(room, estimate.tokens, self.price.of(estimate))

@@ -1,26 +1,26 @@
-"""Paid answers of judges, shared by all processes of a store."""
+"""Paid answers of judges, shared by all processes of a store, and what judges cost by day."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.cache import Paid
+from tttembed_rag.judging.spending import Budget
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database, keyed_digest
 from tttembed_rag.stores.records import Spend, row_of
-from tttembed_rag.stores.rows import ids_of, in_parts, insert_all
-from tttembed_rag.stores.work.spending import count_spending
+from tttembed_rag.stores.rows import ids_of, in_parts, insert, insert_all
 
 ParametersT = ParamSpec("ParametersT")
 ResultT = TypeVar("ResultT")
@@ -48,14 +48,7 @@ class StoredAnswers:
     """Paid answers by pair; what an answer costs is counted on its day, even where it is not kept.
 
     An answer belongs to the query it was given about, and is kept as long as the query is: an answer that comes late,
-    after its query was forgotten, is not kept.
-
-    Args:
-        database: The database of the store.
-
-        about: What is asked about; answers to anything else but the examination of a judge are not kept.
-
-        day: The day on which their costs count; None is the day on which they come.
+    after its query was forgotten, is not kept. The arguments are those of `JudgeQueue.answers`.
     """
 
     def __init__(self, database: Database, about: Sequence[Observation] = (), *, day: date | None = None) -> None:
@@ -70,20 +63,18 @@ class StoredAnswers:
         with self._database.read() as connection:
             return paid_answers(connection, self._database.salt, pairs)
 
+    @patiently
     def put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
         """Keep the *answers* of the judge with that fingerprint, all or none; a first answer stays.
 
         The cost of those that are the first is counted, and of those that are not kept.
         """
-        if answers:
-            self._put(judge, answers)
-
-    @patiently
-    def _put(self, judge: str, answers: Mapping[bytes, Paid]) -> None:
+        if not answers:
+            return
         with self._database.write("observing") as connection:
             paid = [answers[pair] for pair in answers.keys() - self.keep(connection, judge, answers)]
             number = ids_of(connection, schema.judges, [judge])[judge]
-            day = self._day or datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            day = self._day or self._database.today(connection)
             spend = Spend(len(paid), sum(one.tokens for one in paid), sum(one.usd for one in paid))
             count_spending(connection, number, day, spend)
 
@@ -142,3 +133,24 @@ def paid_answers(connection: Connection, salt: bytes, pairs: Sequence[bytes]) ->
             select(table.c.pair, table.c.score, table.c.tokens, table.c.usd).where(table.c.pair.in_(part))
         )
     }
+
+
+def spent_on(connection: Connection, day: date) -> Spend:
+    """What judges were paid on a day, by UTC, and what they may still be paid for calls under way."""
+    table = schema.spending
+    sums = select(*(func.coalesce(func.sum(table.c[name]), 0) for name in ("pairs", "tokens", "usd")))
+    pairs, tokens, usd = connection.execute(sums.where(table.c.day == day)).one()
+    return Spend(int(pairs), float(tokens), float(usd))
+
+
+def is_within(caps: Budget, spend: Spend) -> bool:
+    """Whether so much may be spent in a day."""
+    return caps.admits(pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd)
+
+
+def count_spending(connection: Connection, judge: int, day: date, spend: Spend) -> None:
+    """Add to what a judge, by its id, was paid on a day."""
+    table = schema.spending
+    made = insert(connection, table).values(day=day, judge=judge, pairs=spend.pairs, tokens=spend.tokens, usd=spend.usd)
+    sums = {name: table.c[name] + made.excluded[name] for name in ("pairs", "tokens", "usd")}
+    connection.execute(made.on_conflict_do_update(index_elements=["day", "judge"], set_=sums))

@@ -20,9 +20,8 @@ from tttembed_rag.stores.records import Lease, Spend, checked_name, checked_rewa
 from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set_fact
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.work.account import DailyAccount
-from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers
+from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
 from tttembed_rag.stores.work.refusals import forget_failures, forget_refusals, note_failures
-from tttembed_rag.stores.work.spending import spent_on
 
 _DAY_SECONDS = 86_400
 # The fact that says, for the id of a judge, up to which query the pairs that wait for it are counted.
@@ -151,7 +150,7 @@ class JudgeQueue:
         """How many pairs were written down on a day by UTC, today if none is named, as declined by *judge*."""
         table = schema.answers
         with self._database.read() as connection:
-            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            today = self._database.today(connection)
             begins = datetime.combine(day or today, datetime.min.time(), UTC).timestamp()
             counted = select(func.count()).where(
                 table.c.judge == id_of(connection, schema.judges, judge),
@@ -205,7 +204,7 @@ class JudgeQueue:
     def spent(self, day: date | None = None) -> Spend:
         """What judges were paid on a day by UTC, today if none is named, and may still be paid for calls under way."""
         with self._database.read() as connection:
-            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            today = self._database.today(connection)
             return spent_on(connection, day or today)
 
     def _number(self, judge: str) -> int:

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 
 from sqlalchemy import Connection, select
 
@@ -21,9 +20,9 @@ from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
 from tttembed_rag.stores.leasing import check_lease
 from tttembed_rag.stores.records import Lease, Spend
-from tttembed_rag.stores.rows import ids_of, insert
-from tttembed_rag.stores.work.spending import count_spending, is_within, spent_on
-from tttembed_rag.stores.work.states import BATCHES
+from tttembed_rag.stores.rows import ids_of
+from tttembed_rag.stores.work.answers import count_spending, is_within, spent_on
+from tttembed_rag.stores.work.states import BATCHES, read_state, write_state
 
 
 class OpenBatches:
@@ -82,7 +81,7 @@ class TenantBooks:
         with self._database.write("spending") as connection:
             check_lease(connection, self._lease)
             judge = ids_of(connection, schema.judges, [batch.judge])[batch.judge]
-            today = datetime.fromtimestamp(self._database.now(connection), UTC).date()
+            today = self._database.today(connection)
             most = Spend(batch.pairs, batch.tokens, batch.usd)
             if not is_within(self._caps, spent_on(connection, today) + most):
                 return None
@@ -119,18 +118,8 @@ def _change(connection: Connection, tenant: str, change: Callable[[OpenBatch], O
 
 
 def _read(connection: Connection, tenant: str) -> list[OpenBatch]:
-    table, tenants = schema.states, schema.tenants
-    value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
-    text = connection.execute(value.where(tenants.c.name == tenant, table.c.name == BATCHES)).scalar()
-    return [OpenBatch.of(record) for record in json.loads(text or "[]")]
+    return [OpenBatch.of(record) for record in json.loads(read_state(connection, BATCHES, tenant) or "[]")]
 
 
 def _write(connection: Connection, tenant: str, batches: list[OpenBatch]) -> None:
-    table = schema.states
-    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
-    if not batches:
-        connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == BATCHES))
-        return
-    kept = {"value": json.dumps([asdict(one) for one in batches])}
-    made = insert(connection, table).values(tenant=owner, name=BATCHES, **kept)
-    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_=kept))
+    write_state(connection, BATCHES, json.dumps([asdict(one) for one in batches]) if batches else None, tenant)

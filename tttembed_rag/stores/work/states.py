@@ -5,7 +5,7 @@ The store knows their names because forgetting deletes the states that were deri
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import Database
@@ -40,10 +40,8 @@ class States:
 
     def get(self, name: str, *, tenant: str = "") -> str | None:
         """The JSON text that is kept under a name; None where there is none."""
-        table, tenants = schema.states, schema.tenants
-        value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
         with self._database.read() as connection:
-            return connection.execute(value.where(tenants.c.name == tenant, table.c.name == name)).scalar()
+            return read_state(connection, name, tenant)
 
     def set(self, name: str, value: str | None, *, tenant: str = "", lease: Lease | None = None) -> None:
         """Keep a JSON text under a name; None deletes it.
@@ -52,13 +50,25 @@ class States:
             LeaseLost: Another owner has taken over the *lease*; nothing was changed.
         """
         checked_name("name", name)
-        table = schema.states
+        checked_name("tenant", tenant, empty=True)
         with self._database.write("observing") as connection:
             check_lease(connection, lease)
-            owner = ids_of(connection, schema.tenants, [checked_name("tenant", tenant, empty=True)])[tenant]
-            if value is None:
-                connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
-                return
-            kept = {"value": checked_json("value", value)}
-            made = insert(connection, table).values(tenant=owner, name=name, **kept)
-            connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_=kept))
+            write_state(connection, name, None if value is None else checked_json("value", value), tenant)
+
+
+def read_state(connection: Connection, name: str, tenant: str) -> str | None:
+    """The text that is kept under a name; None where there is none."""
+    table, tenants = schema.states, schema.tenants
+    value = select(table.c.value).join(tenants, tenants.c.id == table.c.tenant)
+    return connection.execute(value.where(tenants.c.name == tenant, table.c.name == name)).scalar()
+
+
+def write_state(connection: Connection, name: str, value: str | None, tenant: str) -> None:
+    """Keep a text under a name; None deletes it."""
+    table = schema.states
+    owner = ids_of(connection, schema.tenants, [tenant])[tenant]
+    if value is None:
+        connection.execute(table.delete().where(table.c.tenant == owner, table.c.name == name))
+        return
+    made = insert(connection, table).values(tenant=owner, name=name, value=value)
+    connection.execute(made.on_conflict_do_update(index_elements=["tenant", "name"], set_={"value": value}))
