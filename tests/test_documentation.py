@@ -309,9 +309,9 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     ]
     said = [
         " ".join(rows),
-        f"in {lost('auto', first, second)} of {single} single-task cells and in {lost('auto', pooled)} of "
+        f"in {lost('auto', first, second)} of {single} single-task cells and in {lost('auto', pooled)} of",
         f"{pooled['cells']} pooled ones; with a declared judge in {lost('declared', first, second)} and "
-        f"{lost('declared', pooled)}",
+        + str(lost("declared", pooled)),
         f"in {covered} of published cells",
         f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
     ]
@@ -323,8 +323,8 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
     worst = digits(min(part["worst"]["auto"] for part in (first, second)))
     readme = (
         f"By more than .01 in {lost('auto', first, second)} of {single} settings with one task (worst {worst}) and in "
-        f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Offsets that "
-        f"are served unasked do so in {harmed} settings:"
+        f"{lost('auto', pooled)} of {pooled['cells']} with nine (worst {digits(pooled['worst']['auto'])}). Offsets "
+        f"that are served unasked do so in {harmed} settings:"
     )
     assert readme in " ".join(TEXT.split())
 
