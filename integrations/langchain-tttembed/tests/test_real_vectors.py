@@ -72,6 +72,6 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
     log.score_waiting(judge)
     live.publish(fit(embeddings.rewards(log), scope="task"))
 
-    assert live.current["local:tools"].evidence.verdict == "published"
+    assert live.current["task:tools"].evidence.verdict == "published"
     assert quality() > before + 0.02
     assert {key: list(one["vector"]) for key, one in store.store.items()} == indexed

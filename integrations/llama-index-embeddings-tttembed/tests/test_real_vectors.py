@@ -75,6 +75,6 @@ def test_a_served_application_gets_better_on_queries_it_never_saw():
             tap.postprocess_nodes(retriever.retrieve(query), query_str=query)
     live.publish(fit(embed_model.rewards(log), scope="task"))
 
-    assert live.current["local:tools"].evidence.verdict == "published"
+    assert live.current["task:tools"].evidence.verdict == "published"
     assert quality() > before + 0.02
     assert index.vector_store.to_dict() == indexed
