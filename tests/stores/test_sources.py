@@ -44,6 +44,17 @@ def test_sources_stand_side_by_side(store):
     assert (store.counts().rewards, store.changes(JUDGE), store.budget(JUDGE)) == (2, 5, 2)
 
 
+@pytest.mark.parametrize(
+    ("last", "names"), [(4, {"eve 9", "eve 8", "ann 0", "bob 1"}), (3, {"eve 9", "ann 0", "bob 1"})]
+)
+def test_who_speaks_most_takes_no_place_of_others(store, last, names):
+    """Of the last rewarded queries each source has its share, also where many later ones are of one source."""
+    for at, source in enumerate(["ann", "bob", *["eve"] * 8]):
+        store.observe([replace(asked(source, 1.0, at=float(at + 1)), query_id=f"{source} {at}")], judge=JUDGE)
+
+    assert {*store.rewards(JUDGE, last=last).query_ids.tolist()} == names
+
+
 @pytest.mark.parametrize("first", ["", "ann"])
 def test_the_judge_itself_is_heard_beside_sources(store, first):
     """Whichever of them speaks first."""

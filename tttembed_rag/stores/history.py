@@ -16,7 +16,7 @@ from tttembed_rag.offsets.values import named_for
 from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.stores import schema
 from tttembed_rag.stores.database import TEXT_ID, Database
-from tttembed_rag.stores.log.reading import owners_of
+from tttembed_rag.stores.log.reading import in_turns, owners_of
 from tttembed_rag.stores.log.sources import Pair, Said, all_of, said_of
 from tttembed_rag.stores.records import Day
 from tttembed_rag.stores.rows import id_of, in_parts
@@ -165,6 +165,7 @@ class History:
             names: Only queries with this task and id; None is any.
 
             by_source: Whether a query comes once for each source, with its rewards; else once, with the mean of all.
+                Of the queries, too, each source has its share: see `in_turns`.
         """
         q, e, own = schema.queries, schema.embedders, schema.query_vectors
         newest = (
@@ -172,16 +173,20 @@ class History:
             .join(e, e.c.id == q.c.embedder)
             .join(own, and_(own.c.query == q.c.id, own.c.embedder == q.c.embedder))
             .where(e.c.width == width)
-            .order_by(q.c.last_at.desc(), q.c.id.desc())
-            .limit(limit)
         )
         if embedder:
             newest = newest.where(e.c.name == embedder)
         if names is not None:
             newest = newest.where(tuple_(q.c.task, q.c.name).in_(names))
         with self._database.read() as connection:
-            rows = connection.execute(newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))).all()
+            newest = newest.where(q.c.tenant == id_of(connection, schema.tenants, tenant))
             number = id_of(connection, schema.judges, judge)
+            if by_source:
+                newest = newest.where(
+                    q.c.id.in_(in_turns(newest.with_only_columns(q.c.last_at, q.c.id), number, limit))
+                )
+            newest = newest.order_by(q.c.last_at.desc(), q.c.id.desc())
+            rows = connection.execute(newest.limit(limit)).all()
             shown = _candidates(connection, [row.id for row in rows], number, depth)
             said = said_of(connection, number, [row.id for row in rows]) if by_source else {}
         return [

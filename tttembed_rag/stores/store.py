@@ -223,7 +223,7 @@ class Store(AbstractContextManager["Store"]):
 
             embedder: Fingerprint of the embedding model; None is the model of the newest rewarded query.
 
-            last: The number of queries, the last served ones; None is all.
+            last: The number of queries, the last served ones of each source; None is all.
 
             since: Only queries last served at this Unix second or later.
 

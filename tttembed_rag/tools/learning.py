@@ -40,6 +40,8 @@ CONTRADICTED = Question(
 # worked stand among the first ten, else 30.
 _BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
 _FOLDS = 5
+# Who calls without a name: a source of its own for each request, as no judge vouches for what callers say.
+_NAMELESS = "(no name)"
 # Standard errors by which another weight must be better, and by which an offset must be worse to be withheld.
 _BETTER, _WORSE = 1.28, 1.0
 
@@ -168,7 +170,7 @@ def rewards_of_calls(
         tasks=[one.task for one in requests],
         query_ids=[one.query_id for one in requests],
         judge=TOOL_CALLS,
-        sources=[one.source for one in requests],
+        sources=[one.source or f"{_NAMELESS} {row}" for row, one in enumerate(requests)],
         doc_ids=[card.key for card in index.cards],
     )
 

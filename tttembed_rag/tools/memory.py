@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tttembed_rag.stores import Store
     from tttembed_rag.worker.holding import Holding
 
-# Requests learned from, the last ones; tools of one request that are read.
+# Requests learned from, the last ones of each source; tools of one request that are read.
 LAST, _DEPTH = 2000, 200
 # Seconds that others wait for a process that was killed while it learned.
 _SECONDS = 60.0
@@ -68,7 +68,10 @@ class PastRequest:
 
 
 class InProcess:
-    """A memory of this process, safe between threads; beyond `LAST` requests of a tenant the oldest is forgotten."""
+    """A memory of this process, safe between threads.
+
+    Beyond `LAST` requests of a tenant, the oldest of the source with the most requests is forgotten.
+    """
 
     def __init__(self) -> None:
         self.live = LiveOffsets()
@@ -86,7 +89,8 @@ class InProcess:
             kept.setdefault(key, (request.vector, {}))[1].update(request.outcomes)
             kept.move_to_end(key)
             if len(kept) > LAST:
-                kept.popitem(last=False)
+                ((most, _),) = Counter(source for *_, source in kept).most_common(1)
+                del kept[next(one for one in kept if one[2] == most)]
 
     def requests(self, tenant: str, width: int) -> list[PastRequest]:
         """The last requests of a tenant with vectors (width,), newest first."""

@@ -197,8 +197,8 @@ class LearnedToolSearch:
 
             task: As for the search.
 
-            source: Who called it, such as a user or an agent, of whom none counts as more than one voice; None is the
-                source of the caller's `context`, and empty is trusted.
+            source: Who called it, such as a user or an agent, of whom none counts as more than one voice near a
+                request; None is the source of the caller's `context`. Without any, the request is a voice of its own.
 
             at: When the request was searched, in Unix seconds: where it was forgotten since, nothing is kept. None is
                 now.

@@ -92,9 +92,7 @@ def annotate(
 @click.option("--embed", "embedder", default="minilm", show_default=True, metavar="SPEC", help="As for `data`.")
 @click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP at /mcp.  [default: one client on stdin and stdout]")
 @click.option("--tenant", default="", metavar="T", help="Whose requests these are.")
-@click.option(
-    "--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says.  [default: trusted]"
-)
+@click.option("--source", default="", metavar="NAME", help="Who calls, where no header X-TTT-Source says.")
 @click.option(
     "--every",
     default=60.0,

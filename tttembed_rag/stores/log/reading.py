@@ -72,7 +72,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
             .where(of_documents.c.document == r.c.document, of_documents.c.embedder == embedder)
         )
     )
-    last = [number for _, number in _last_served(connection, selection.tenant, with_vectors, selection.last)]
+    last = _last_of_each_source(connection, selection, with_vectors, judge)
     served = [row for part in in_parts(last) for row in connection.execute(with_vectors.where(q.c.id.in_(part)))]
     sound = [row for row in served if checksum(row.vector) == row.checksum]
     judged = _judged_documents(connection, [row.id for row in sound], judge, embedder)
@@ -248,6 +248,40 @@ def _last_served(
     owners = connection.execute(owners_of(tenant)).scalars().all()
     rows = [tuple(row) for owner in owners for row in connection.execute(newest.where(progress.c.tenant == owner))]
     return sorted(rows, reverse=True)[:count]
+
+
+def _last_of_each_source(
+    connection: Connection, selection: Selection, queries: Select[Any], judge: int | None
+) -> list[int]:
+    """The ids of as many *queries* as are selected: the last served ones where no source has spoken of these.
+
+    Else each source has its share, and who speaks most takes no other's place.
+    """
+    last = [number for _, number in _last_served(connection, selection.tenant, queries, selection.last)]
+    s, progress = schema.source_rewards, schema.progress
+    if selection.last is None or len(last) < selection.last:
+        return last
+    named = select(s.c.query).where(s.c.judge == judge).limit(1)
+    if not any(connection.execute(named.where(s.c.query.in_(part))).first() for part in in_parts(last)):
+        return last
+    served = queries.with_only_columns(progress.c.at, schema.queries.c.id)
+    served = served.where(progress.c.tenant.in_(owners_of(selection.tenant)))
+    return list(connection.execute(in_turns(served, judge, selection.last)).scalars())
+
+
+def in_turns(served: Select[Any], judge: int | None, count: int | None) -> Select[Any]:
+    """The ids of *count* queries of *served* (time, id): the newest that each source rewarded, the second newest...
+
+    A query belongs to all of its sources; those that *judge* alone rewarded belong to one more.
+    """
+    s, (at, number) = schema.source_rewards, served.subquery().c
+    spoken = select(at.label("at"), number.label("id"), s.c.source).distinct()
+    spoken = spoken.outerjoin(s, and_(s.c.query == number, s.c.judge == judge))
+    of = spoken.subquery().c
+    turn = func.row_number().over(partition_by=of.source, order_by=(of.at.desc(), of.id.desc())).label("turn")
+    ranked = select(of.at, of.id, turn).subquery().c
+    first = select(ranked.id).group_by(ranked.id, ranked.at)
+    return first.order_by(func.min(ranked.turn), ranked.at.desc(), ranked.id.desc()).limit(count)
 
 
 def _embedder_of_most(connection: Connection, tenant: str, rewarded: Select[Any], last: int | None) -> int | None:
