@@ -81,3 +81,15 @@ def test_strategies_print_their_rows(voters, part):
         }[part]
     )
     assert all(0 <= row.get("first three", 0) <= 1 for row in rows)
+
+
+def test_a_trial_prints_its_rows(voters, monkeypatch):
+    """Harmless and skewed gains of each offset, and what is helpful or harmful by its mean gain."""
+    trial = importlib.import_module("trial")
+    monkeypatch.setattr(trial, "FRESH", 100)
+    monkeypatch.setattr(trial, "BEFORE", 40)
+    rows = list(trial.rows("small", voters[1], 2))
+
+    assert {row["kind"] for row in rows} >= {"harmless", "skewed"}
+    assert len({row["offset"] for row in rows}) == 12
+    assert all(0 <= row["taken back"] <= 1 for row in rows)

@@ -74,10 +74,10 @@ class TestWhoseRewards:
         store.observe(traffic.next(120), judge="reranker-1")
         first = actions(worker)
         store.observe(traffic.next(60, says="against"), judge="reranker-2")
-        (looked, said), *_, (_, learned) = steps(worker)
+        (looked, said), (taken, _), *_, (_, learned) = steps(worker)
 
-        assert (first, looked) == (["published"], "looked")
-        assert "on 60 queries that came after the version they test, look 1, 1 of 2 against it" in said
+        assert (first, looked, taken) == (["published"], "looked", "rolled back")
+        assert "on the last 60 queries that came after the version they test" in said
         assert "learned from 60 queries, 480 rewards of reranker-2" in learned
 
     def test_a_trial_begins_anew_with_the_judge(self, traffic, store):
@@ -91,7 +91,22 @@ class TestWhoseRewards:
         after = steps(worker)
 
         assert before == ["looked", "learned nothing"]
-        assert "on 60 queries that came after the version they test, look 2, 1 of 2 against it" in after[0][1]
+        assert "on the last 60 queries that came after the version they test" in after[0][1]
+        assert after[1][0] == "rolled back"
+
+    def test_old_merits_do_not_hide_that_taste_turned(self, traffic, store):
+        """Only the last two hundred queries are looked at, however many spoke for the version before."""
+        store.observe(traffic.next(40), judge="j")
+        Worker(store, scope="task").round()
+        worker = Worker(store, scope="task", min_new=10**6)
+        store.observe(traffic.next(400), judge="j")
+        before = actions(worker)
+        store.observe(traffic.next(150, says="against"), judge="j")
+
+        assert (before, actions(worker)) == (
+            ["looked", "learned nothing"],
+            ["looked", "rolled back", "learned nothing"],
+        )
 
     def test_a_canary_changes_nothing(self, traffic, store):
         """Another model on a few queries, be they the newest, is neither learned from nor heard about the live one."""
@@ -134,13 +149,10 @@ class TestWhoseRewards:
         """Also where most queries are another one's by now."""
         store.observe(traffic.next(40), judge="j")
         Worker(store, scope="task").round()
-        worker, seen = Worker(store, scope="task", min_new=10**6), []
-        for _ in range(2):
-            store.observe(traffic.next(30, says="against"), judge="j")
-            store.observe(traffic.next(60, embedder="B"), judge="j")
-            seen += actions(worker)
+        store.observe(traffic.next(60, says="against"), judge="j")
+        store.observe(traffic.next(120, embedder="B"), judge="j")
 
-        assert seen == ["looked", "learned nothing", "looked", "rolled back", "learned nothing"]
+        assert actions(Worker(store, scope="task", min_new=10**6)) == ["looked", "rolled back", "learned nothing"]
         assert store.registry.version().served == 0
 
     @pytest.mark.parametrize(("of", "back"), [("A", True), ("", True), ("B", False)])

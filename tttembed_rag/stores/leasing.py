@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
@@ -37,18 +36,17 @@ class Leases:
             now = self._database.now(connection)
             is_free = or_(_table.c.owner == owner, _table.c.expires <= now, _table.c.expires > now + LONGEST)
             connection.execute(_table.delete().where(_table.c.name == tenant, is_free))
-            lease = Lease(tenant, owner, secrets.randbits(62), now + seconds)
-            values = {"name": tenant, "owner": owner, "token": lease.token, "expires": lease.expires}
+            lease = Lease(tenant, owner, secrets.randbits(62))
+            values = {"name": tenant, "owner": owner, "token": lease.token, "expires": now + seconds}
             made = insert(connection, _table).values(**values).on_conflict_do_nothing()
             return lease if connection.execute(made.returning(_table.c.name)).first() else None
 
-    def renew(self, lease: Lease, seconds: float) -> Lease | None:
-        """The same lease, from now for some seconds; None if it is lost."""
+    def renew(self, lease: Lease, seconds: float) -> bool:
+        """Let the lease last from now for some seconds; gives whether it is not lost."""
         _check_seconds(seconds)
         with self._database.write("observing") as connection:
-            renewed = replace(lease, expires=self._database.now(connection) + seconds)
-            found = connection.execute(_table.update().where(_is(lease)).values(expires=renewed.expires))
-            return renewed if found.rowcount else None
+            expires = self._database.now(connection) + seconds
+            return bool(connection.execute(_table.update().where(_is(lease)).values(expires=expires)).rowcount)
 
     def release(self, lease: Lease) -> None:
         """Let other owners take the lease at once; no effect if it is lost."""

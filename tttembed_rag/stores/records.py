@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cached_property
 from itertools import groupby, islice
 from typing import Any
 
@@ -99,7 +100,7 @@ class Day:
     spend: Spend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Version:
     """Published offsets and what is known of them.
 
@@ -142,18 +143,15 @@ class Version:
     probe: str
     evidence: str
     _load: Callable[[int], Offsets] = field(repr=False, compare=False)
-    _loaded: list[Offsets] = field(default_factory=list, repr=False, compare=False)
 
-    @property
+    @cached_property
     def offsets(self) -> Offsets:
         """The offsets, read once.
 
         Raises:
             StoreError: They are damaged, or were forgotten since.
         """
-        if not self._loaded:
-            self._loaded.append(self._load(self.number))
-        return self._loaded[0]
+        return self._load(self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,14 +196,11 @@ class Lease:
         owner: The name of the owner.
 
         token: Tells this lease from all others of the tenant; a store refuses changes under a lease that is lost.
-
-        expires: When other owners may take it, in Unix seconds of the database's clock.
     """
 
     tenant: str
     owner: str
     token: int
-    expires: float
 
 
 @dataclass(frozen=True, slots=True)

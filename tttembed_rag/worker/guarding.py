@@ -7,6 +7,7 @@ embedding model only.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
@@ -22,7 +23,7 @@ from tttembed_rag.worker.drift import query_drift, reward_drift
 from tttembed_rag.worker.probe import Probe
 from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant, same_model
-from tttembed_rag.worker.trial import FIRST_LOOK, Trial, live_gains, without_risen
+from tttembed_rag.worker.trial import FIRST_LOOK, WINDOW, Trial, live_gains, without_risen
 
 
 def recognise(tenant: Tenant, probe: Probe, count: int) -> Iterator[Step]:
@@ -71,22 +72,23 @@ def guard(tenant: Tenant, live: Version, rewards: Rewards) -> Generator[Step, No
     old, fresh = tenant.notes.learned().split(own)
     if fresh is None:
         return none
-    gains, groups, weights = live_gains(offsets, fresh)
-    others = without_risen(offsets, fresh)
-    looked = trial.look(gains, groups, weights, rest=None if others is None else live_gains(offsets, others))
+    gains = live_gains(offsets, fresh)
+    served, count = fresh, len(gains.gains)
+    if count > WINDOW:  # rewards have no times: the store knows which are the last
+        served = _last(tenant, live, own.judge, math.ceil(WINDOW * len(fresh) / count)) or fresh
+        gains = live_gains(offsets, served)
+    others = without_risen(offsets, served)
+    looked = trial.look(gains, count, rest=None if others is None else live_gains(offsets, others))
     if looked == trial:
-        return gains
+        return gains.gains
     yield tenant.step("looked", f"version {live.number}: {looked}")
     if old is not None and min(len(old), len(fresh)) >= FIRST_LOOK:
         yield from _compare(tenant, old, fresh)
     if looked.contradicted:
         yield from _take_back(tenant, live, looked, own)
         return none
-    if looked.over:
-        tenant.notes.begin_trial(live, own)
-    else:
-        tenant.notes.set_trial(looked)
-    return gains
+    tenant.notes.set_trial(looked)
+    return gains.gains
 
 
 def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | None:
@@ -97,6 +99,14 @@ def _of_own_model(tenant: Tenant, live: Version, rewards: Rewards) -> Rewards | 
         except RewardError:
             return None
     return rewards if rewards.width == live.width else None
+
+
+def _last(tenant: Tenant, live: Version, judge: str, count: int) -> Rewards | None:
+    """The rewards of fresh queries among the last *count* ones; None where there are none."""
+    try:
+        return tenant.notes.learned().split(tenant.rewards(judge, live.embedder or tenant.embedder, last=count))[1]
+    except RewardError:
+        return None
 
 
 def _compare(tenant: Tenant, old: Rewards, fresh: Rewards) -> Iterator[Step]:

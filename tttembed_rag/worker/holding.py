@@ -76,13 +76,12 @@ class Holding:
         while not self._left.wait(self._seconds / 3):
             begun = time.monotonic()
             try:
-                lease = self._store.leases.renew(self._lease, self._seconds)
+                held = self._store.leases.renew(self._lease, self._seconds)
             except StoreError as exc:
                 _log.warning("the lease was not renewed: %s", exc)
-                lease = None if time.monotonic() - self._renewed >= self._seconds else self._lease
+                held = time.monotonic() - self._renewed < self._seconds
             else:
                 self._renewed = begun
-            if lease is None:
+            if not held:
                 self._lost.set()
                 return
-            self._lease = lease

@@ -65,7 +65,7 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
         return
     tenant.find_embedder(judge)
     if tenant.memory.judge not in ("", judge):  # rewards of another judge count no more in its trial
-        tenant.notes.set_trial(replace(tenant.notes.trial(), queries=0, against=0, earlier=()))
+        tenant.notes.set_trial(replace(tenant.notes.trial(), fresh=0, earlier=()))
     tenant.memory = replace(tenant.memory.counted(judge, count, changes), labelled=labelled)
     new, needed = tenant.memory.new, 0 if audited else tenant.needed(judge)
     if new >= needed or tenant.serves:

@@ -100,15 +100,17 @@ class Tenant:
         )
         return max(self.habits.min_new, math.ceil(_GROWTH * min(self.memory.rewards, window)))
 
-    def rewards(self, judge: str, embedder: str | None, since: float = 0.0) -> Rewards:
+    def rewards(self, judge: str, embedder: str | None, since: float = 0.0, last: int | None = None) -> Rewards:
         """The rewards of *judge* for vectors of a model, served at *since* or later and by the present model.
+
+        They are those of the *last* queries, by default of as many as are learned from.
 
         Raises:
             RewardError: There are none.
         """
         since = max(since, self.memory.since)
         return self.store.rewards(
-            judge, tenant=self.name, embedder=embedder, last=self.habits.last, since=since or None
+            judge, tenant=self.name, embedder=embedder, last=last or self.habits.last, since=since or None
         )
 
     def labels(self) -> dict[tuple[str, str], float] | None:

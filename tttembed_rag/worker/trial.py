@@ -19,19 +19,22 @@ from tttembed_rag.stores.log.reading import FOREIGN
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
-# Fresh rewarded queries that the first look needs, and the factor by which they must have grown before the next look.
+# Fresh rewarded queries that the first look needs, and how many more the next one does.
 FIRST_LOOK = 20
-_NEXT_LOOK = 1.25
-# Queries after which a version that is not contradicted gets a new trial: old merits must not hide new harm.
-LAST_LOOK = 1000
-# Probability that a version that does neither good nor harm is taken back, over all looks together: an upper bound.
-_FALSE_ALARMS = 0.05
-# How far the gain of one query typically lies from the mean gain, in nDCG@10.
-_TYPICAL_GAIN = 0.1
+_NEXT_LOOK = 10
+# Fresh queries that are looked at, the last ones: old merits must not hide new harm.
+WINDOW = 200
+# One-sided level of the confidence sequence, and the ratio that says where it is narrowest (after some 200 queries). A
+# sequence over all queries would be wrong once in a hundred versions, one over the last `WINDOW` begins again and
+# again. Within 2,000 fresh queries, harmless versions are taken back in .2 %, or in 4 % where a few large gains make up
+# for many small losses, and harmful ones after 190 at the median (`benchmarks/trial.py`, two collections).
+_LEVEL = 0.01
+_RATIO = 0.02
+# How far the gain of one query typically lies from the mean gain, in nDCG@10: .04 to .17 in `benchmarks/trial.py`. The
+# most counts, as a few queries with small losses do not say that no other one gains much.
+_TYPICAL_GAIN = 0.2
 # How many voices a source may have near any query, as in a fit by default.
 SOURCE_VOICES = 1.0
-# Looks in a row that must contradict a version before it is taken back.
-LOOKS_IN_A_ROW = 2
 
 
 class LiveGains(NamedTuple):
@@ -88,38 +91,33 @@ def without_risen(offsets: Offsets, fresh: Rewards) -> Rewards | None:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The gains of queries that the live version was not learned from, looked at again and again.
+    """The gains of the last queries that the live version was not learned from, looked at again and again.
 
     A query counts under the version that was live when its rewards came, so versions may follow each other within
-    one trial. Look k has the level `_FALSE_ALARMS` / (k (k + 1)): the levels sum to `_FALSE_ALARMS` over all looks
-    there may ever be. A look needs `FIRST_LOOK` queries, and a quarter more than the look before. A gain below zero at
-    the level of its look speaks against the version; `LOOKS_IN_A_ROW` such looks in a row contradict it.
-    Simulated with gains spread by .1: of versions without any effect at most 3 % are taken back, however many looks
-    there are; of versions that lose .1, .05 or .02, nine in ten are gone after 30, 120 or 1000 rewarded queries.
+    one trial. The version is contradicted where the upper end of a confidence sequence for the mean gain lies below
+    zero: that of normal mixtures, which holds at all looks together (Robbins 1970; Waudby-Smith et al. 2024, Annals of
+    Statistics 52, for observations that are not normal).
 
     Attributes:
         version: Number of the version that is live.
 
         since: When the trial began, in Unix seconds.
 
-        looks: Looks so far.
-
         queries: Queries at the last look.
 
-        against: Looks in a row that speak against the version.
+        fresh: How many queries the live version had served by then that it was not learned from.
 
         gain: Mean gain at the last look.
 
-        upper: Upper bound of that gain at the level of that look; None before the first.
+        upper: Upper bound of that gain; None before the first look.
 
-        earlier: Gains of queries under versions that were live before.
+        earlier: Gains of the last queries under versions that were live before.
     """
 
     version: int
     since: float = 0.0
-    looks: int = 0
     queries: int = 0
-    against: int = 0
+    fresh: int = 0
     gain: float = 0.0
     upper: float | None = None
     earlier: tuple[float, ...] = ()
@@ -127,64 +125,54 @@ class Trial:
     @property
     def contradicted(self) -> bool:
         """Whether fresh rewards say that the live version harms."""
-        return self.against >= LOOKS_IN_A_ROW
-
-    @property
-    def over(self) -> bool:
-        """Whether it has cleared the live version, so that a new trial may begin."""
-        return self.queries >= LAST_LOOK and not self.against
+        return self.upper is not None and self.upper < 0
 
     @property
     def due(self) -> int:
-        """Queries that the next look needs."""
-        return max(FIRST_LOOK, math.ceil(_NEXT_LOOK * self.queries))
+        """Fresh queries under the live version that the next look needs."""
+        return max(FIRST_LOOK - len(self.earlier), self.fresh + _NEXT_LOOK)
 
-    def look(
-        self, gains: ArrayLike, groups: ArrayLike, weights: ArrayLike | None = None, *, rest: LiveGains | None = None
-    ) -> Trial:
-        """The trial after a look at all fresh *gains* so far; unchanged where too few are new.
+    def look(self, live: LiveGains, fresh: int, *, rest: LiveGains | None = None) -> Trial:
+        """The trial after a look at the gains under the *live* version; unchanged where too few are new.
 
         Args:
-            gains: (n,) gain of each fresh query under the live version.
+            live: Gains of the last `WINDOW` fresh queries; queries of one group are one observation.
 
-            groups: (n,) number of each query's group; queries of one group are one observation.
-
-            weights: (n,) how much each counts; None shares one voice among the queries of a group.
+            fresh: How many fresh queries the live version has served.
 
             rest: The gains among all other documents than those that rose most. The version must not harm these
                 either, so both are looked at, each at half the level.
         """
-        group = np.unique(np.asarray(groups), return_inverse=True)[1]
-        voices = 1.0 / np.bincount(group)[group] if weights is None else np.asarray(weights, dtype=np.float64)
-        n = len(self.earlier) + len(np.unique(group))
-        if n < self.due:
+        queries = min(WINDOW, len(np.unique(live.groups)) + len(self.earlier))
+        if fresh < self.due or queries < FIRST_LOOK:
             return self
-        level = _FALSE_ALARMS / ((self.looks + 1) * (self.looks + 2))
-        gain = self._mean(np.asarray(gains, dtype=np.float64), group, voices)
+        gain = self._mean(live)
         if rest is None or len(np.unique(rest.groups)) < FIRST_LOOK:
-            upper = gain.above(level)
+            upper = _upper(gain, _LEVEL)
         else:
-            upper = min(gain.above(level / 2), self._mean(*rest).above(level / 2))
-        against = self.against + 1 if upper < 0 else 0
-        return replace(self, looks=self.looks + 1, queries=n, against=against, gain=gain.mean, upper=upper)
+            upper = min(_upper(gain, _LEVEL / 2), _upper(self._mean(rest), _LEVEL / 2))
+        return replace(self, queries=queries, fresh=fresh, gain=gain.mean, upper=upper)
 
-    def _mean(self, gains: Float64, groups: IntArray, weights: Float64) -> Gain:
-        """The mean of *gains* and of those under earlier versions."""
-        group = np.unique(groups, return_inverse=True)[1]
-        others, first = len(self.earlier), int(group.max(initial=-1)) + 1
-        x, w = np.append(gains, self.earlier), np.append(weights, np.full(others, weights.mean() if first else 1.0))
-        numbers = np.append(group, np.arange(first, first + others)).astype(np.intp)
+    def _mean(self, live: LiveGains) -> Gain:
+        """The mean of gains, and of as many under earlier versions as the window has room for."""
+        group = np.unique(live.groups, return_inverse=True)[1]
+        first = int(group.max(initial=-1)) + 1
+        earlier = self.earlier[-max(WINDOW - first, 0) :] if first < WINDOW else ()
+        weight = live.weights.mean() if first else 1.0
+        x, w = np.append(live.gains, earlier), np.append(live.weights, np.full(len(earlier), weight))
+        numbers = np.append(group, np.arange(first, first + len(earlier))).astype(np.intp)
         return Gain.of(x, w / w.sum(), numbers, typical=_TYPICAL_GAIN)
 
     def followed_by(self, version: int, gains: ArrayLike) -> Trial:
         """The trial under the next *version*, which was learned from the queries with these *gains* too."""
-        return replace(self, version=version, earlier=(*self.earlier, *np.round(np.atleast_1d(gains), 6).tolist()))
+        earlier = (*self.earlier, *np.round(np.atleast_1d(gains), 6).tolist())
+        return replace(self, version=version, fresh=0, earlier=earlier[-WINDOW:])
 
     def __str__(self) -> str:
         upper = math.inf if self.upper is None else self.upper
         return (
-            f"gain {self.gain:+.3f}, at most {upper:+.3f}, on {self.queries} queries that came after the version "
-            f"they test, look {self.looks}, {self.against} of {LOOKS_IN_A_ROW} against it"
+            f"gain {self.gain:+.3f}, at most {upper:+.3f}, on the last {self.queries} queries that came after the "
+            "version they test"
         )
 
     def to_json(self) -> str:
@@ -196,3 +184,11 @@ class Trial:
         """What `to_json` gave."""
         record = json.loads(text)
         return cls(**(record | {"earlier": tuple(record["earlier"])}))
+
+
+def _upper(gain: Gain, level: float) -> float:
+    """The upper end of the confidence sequence of a mean after as many observations as *gain* has."""
+    n, spread = gain.freedom, gain.freedom * _RATIO + 1.0
+    if not n:
+        return math.inf
+    return gain.mean + gain.error * math.sqrt(2.0 * spread / (n * _RATIO) * math.log1p(math.sqrt(spread) / (2 * level)))
