@@ -372,6 +372,28 @@ def test_one_text_is_no_list_of_documents(documents, tmp_path, caplog):
     assert "documents: expected a list of texts" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: RewardLog(None), "judge: expected the fingerprint of one"),
+        (
+            lambda: RewardLog("judge").record("q", ["a"], ["good"]),
+            "scores: expected numbers, or None where there is none",
+        ),
+        (
+            lambda: RewardLog("judge", scale=5),
+            "scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got 5",
+        ),
+        (lambda: StoreLog(None), "store: expected an open store or its URL, got NoneType"),
+        (lambda: StoreLog("sqlite:///t.db", object()), "judge: expected an object with score, ascore, scale and"),
+    ],
+)
+def test_a_log_of_something_else_is_refused(make, reason):
+    """In one line that names the argument."""
+    with pytest.raises(InputError, match=f"^{reason}"):
+        make()
+
+
 def test_a_store_without_its_folder_is_told_of_at_once(tmp_path, caplog):
     """Before the first query waits: most often the address is mistyped."""
     with caplog.at_level("WARNING"):

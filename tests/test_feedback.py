@@ -175,10 +175,14 @@ class TestFiles:
         ("name", "text", "message"),
         [
             ("x.csv", "query_id,doc_id\n", r"x.csv:1: expected a header with .* lacks signal, value$"),
-            ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: expected an event"),
-            ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: expected an event"),
-            ("x.csv", HEADER + "q,d,click,1,1,yesterday\n", r"x.csv:2: expected an event"),
-            ("x.csv", HEADER + "q,d\n", r"x.csv:2: expected an event"),
+            ("x.csv", HEADER + "q,d,click,maybe,1,\n", r"x.csv:2: value: expected a number, got 'maybe'"),
+            ("x.csv", HEADER + "q,d,click,1,first,\n", r"x.csv:2: position: expected a number, got 'first'"),
+            (
+                "x.csv",
+                HEADER + "q,d,click,1,1,yesterday\n",
+                r"x.csv:2: time: expected seconds since 1970 or an ISO date",
+            ),
+            ("x.csv", HEADER + "q,d\n", r"x.csv:2: value: expected a number, got None"),
             ("x.csv", HEADER + "q,d,click,1,1,inf\n", r"x.csv:2: seconds: expected a finite number, got inf"),
             ("x.txt", "q 0 2\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 2'"),
             ("x.txt", "q 0 d\n", r"x.txt:1: expected QUERY 0 DOCUMENT GRADE, got 'q 0 d'"),

@@ -177,13 +177,23 @@ class TestVotes:
                 "votes.csv:2: value: expected for thumb 1 up, -1 down, 0 taken back, got 5",
             ),
             ("query,document,thumb\nq,,1\n", "document: expected a text, got ''"),
+            ("query|document|thumb\nq|d|1\n", "votes.csv:1: expected columns separated by commas, got 'query|docum"),
+            ("query,query,document,thumb\nq,q,d,1\n", "votes.csv:1: expected different columns, got query twice"),
+            (
+                "query,document,thumb\nq,well, d,1\n",
+                "votes.csv:2: expected 3 fields, got 4: a text with a comma stands",
+            ),
+            ("query,document,thumb\nq,d\n", "votes.csv:2: thumb: expected a number, got None"),
+            ("query,document,reward\nq,d,90%\n", "votes.csv:2: reward: expected a number, got '90%'"),
+            ("query,document,click,position\nq,d,1,2.5\n", "votes.csv:2: position: expected a whole number, got 2.5"),
+            ("query,document,click,time\nq,d,1,today\n", "votes.csv:2: time: expected seconds since 1970 or an ISO"),
             (
                 "query,document,reward\nq,a,1\nq,d,4\n",
                 "votes.csv:3: rewards: expected scale probability in [0, 1], got 4 (declare the judge's scale; that",
             ),
             ("query,document,thumb\nq,d,1\ncaf\udce9,d,1\n", "votes.csv:3: expected UTF-8 text, got other bytes: save"),
             ("", "expected at least one row"),
-            ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "2 of 3 thumbs are 0"),
+            ("query,document,thumb\nq,a,1\nq,b,0\nq,c,0\n", "votes.csv: value: 2 of 3 thumbs are 0"),
         ],
     )
     def test_what_is_no_file_of_votes_is_one_line(self, here: Path, content: str, reason: str) -> None:

@@ -44,13 +44,15 @@ class Scale:
             raise InputError(f"scale: expected a finite range, got {self.low:g} and {self.high:g}")
 
     @classmethod
-    def parse(cls, text: str) -> Scale:
-        """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``."""
+    def parse(cls, text: Scale | str) -> Scale:
+        """A scale written as ``probability``, ``logit``, ``unbounded`` or ``rubric:LOW,HIGH``; a scale is itself."""
+        if isinstance(text, Scale):
+            return text
         plain: dict[str, ScaleKind] = {"probability": "probability", "logit": "logit", "unbounded": "unbounded"}
         if text in plain:
             return cls(plain[text])
         number = r"(-?\d+(?:\.\d+)?)"
-        if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", text):
+        if match := re.fullmatch(rf"rubric[:(]{number},\s*{number}\)?", str(text)):
             return cls("rubric", float(match[1]), float(match[2]))
         raise InputError(f"scale: expected probability, logit, unbounded or rubric:LOW,HIGH, got {text!r}")
 

@@ -451,6 +451,13 @@ def test_an_outcome_is_true_or_false(search, succeeded):
         search.used("a request", "zeta_redmail", succeeded)
 
 
+def test_a_task_is_a_text(search):
+    """Whatever it is asked for."""
+    for ask in (search, partial(search.used, tool="zeta_redmail")):
+        with pytest.raises(InputError, match=r"^task: expected a text or None, got int$"):
+            ask("a request", task=5)
+
+
 # Turns
 
 

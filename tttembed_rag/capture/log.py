@@ -143,10 +143,14 @@ def unit_rewards(scale: Scale, documents: Sequence[str], scores: Sequence[float 
     """A reward in [0, 1] for each score on *scale*, None where there is none.
 
     Raises:
-        InputError: Not one score per document.
+        InputError: Not one score per document, or one that is no number.
         RewardError: A score is off the scale.
     """
     if len(scores) != len(documents):
         raise InputError(f"scores: expected one per document, {len(documents)}, got {len(scores)}")
-    units = iter(scale.to_unit(np.array([score for score in scores if score is not None], dtype=np.float64)).tolist())
+    try:
+        given = np.array([score for score in scores if score is not None], dtype=np.float64)
+    except (TypeError, ValueError) as exc:
+        raise InputError(f"scores: expected numbers, or None where there is none ({exc})") from exc
+    units = iter(scale.to_unit(given).tolist())
     return [None if score is None else next(units) for score in scores]

@@ -75,8 +75,10 @@ class RewardLog(Log):
     ) -> None:
         if capacity < 1:
             raise InputError(f"capacity: expected at least 1 query, got {capacity}")
+        if not isinstance(judge, str):
+            raise InputError(f"judge: expected the fingerprint of one (see RewardLog.of), got {type(judge).__name__}")
         self.judge = judge
-        self.scale = Scale.parse(scale) if isinstance(scale, str) else scale
+        self.scale = Scale.parse(scale)
         self.tenant, self.trusted = tenant, trusted
         self.dropped, self.dropped_rewards = 0, 0
         self._capacity = capacity

@@ -18,7 +18,7 @@ from tttembed_rag.capture.preparing import DAY_SECONDS, NOTHING, Call, DailyPair
 from tttembed_rag.capture.textvectors import TextVectors
 from tttembed_rag.capture.writing import ObservingStore, Writer
 from tttembed_rag.errors import InputError, check_text
-from tttembed_rag.judges.contract import Judge
+from tttembed_rag.judges.contract import Judge, checked_judge
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.context import current_query_id, said
@@ -144,9 +144,11 @@ class StoreLog(Log):
             raise InputError(f"max_bytes: expected at least 1 byte, got {max_bytes}")
         if tenant is not REQUIRED:
             check_text("tenant", tenant)
+        if not (isinstance(store, str) or hasattr(store, "observe")):
+            raise InputError(f"store: expected an open store or its URL, got {type(store).__name__}")
         check_url(store)
-        self.judge, declared = (judge, scale) if isinstance(judge, str) else (judge.fingerprint, judge.scale)
-        self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
+        self.judge = judge if isinstance(judge, str) else checked_judge(judge).fingerprint
+        self.scale = Scale.parse(scale if isinstance(judge, str) else judge.scale)
         self._tenant = tenant
         self._share = share
         self._clock = clock

@@ -108,6 +108,9 @@ def judged(command: CommandT) -> CommandT:
 
 def opened(url: str, *, create: bool = False) -> Store:
     """The store at *url*; nothing is made where none is, unless *create*."""
-    from tttembed_rag.stores import open_store
+    from tttembed_rag.stores import checked_url, open_store
 
+    file = Path(checked_url(url).database or "")
+    if url.startswith("sqlite") and not file.absolute().parent.is_dir():
+        raise click.UsageError(f"{url}: expected a file in an existing folder")
     return open_store(url, create=create)

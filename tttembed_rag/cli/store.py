@@ -256,6 +256,9 @@ def retry(url: str, judge: str, tenant: str | None, by: str) -> None:
     """
     with opened(url) as store:
         count = store.judge_queue.ask_again(judge, by=by, tenant=tenant)
+        known = dict(store.judges(tenant=None)) | {name: 0 for name, *_ in store.judge_queue.failures(None)}
+    if not count and judge not in known:
+        raise click.UsageError(f"--judge: expected one of the store ({', '.join(known) or 'none'}), got {judge!r:.80}")
     say(f"{count} declined pairs wait again for {judge}")
 
 

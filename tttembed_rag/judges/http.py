@@ -171,7 +171,7 @@ class HttpJudge(Blocking):
         self._instruction = instruction
         self.longest_document = longest_document
         self.documents_per_call = self._shape.at_once
-        self.scale = Scale.parse(declared) if isinstance(declared, str) else declared
+        self.scale = Scale.parse(declared)
         self.fingerprint = fingerprint_of(
             f"http+{shape}",
             model or self.endpoint.where.netloc,

@@ -318,7 +318,7 @@ class Rewards:
     ) -> Rewards:
         """The rewards of columns as `checked_columns` takes them; *scale* is doubted where *scores* are *whole*."""
         checked = checked_columns(*columns, default_task=DEFAULT_TASK, **named)
-        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        declared = Scale.parse(scale)
         values = declared.to_unit(scores)
         if whole and (doubt := declared.doubt(values)):
             _log.warning("rewards: %s", doubt)

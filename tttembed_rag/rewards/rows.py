@@ -78,24 +78,27 @@ def read_rows(path: Path, *, scale: Scale, task: str) -> list[TextReward]:
     document = next((name for name in _DOCUMENT if name in first), None)
     said = [name for name in (*_REWARD, *_BEHAVIOUR) if name in first]
     if "query" not in first or document is None or len(said) != 1:
-        raise DataError(f"{path}: expected {COLUMNS}, got {', '.join(map(str, first))}")
+        raise DataError(f"{path}:1: expected {COLUMNS}, got {', '.join(map(str, first))}")
     events: dict[tuple[str, str], list[Event]] = {}
     for number, row in rows:
         with _expected(path, number, COLUMNS):
             of_task = row.get("task") or task
-            for name, text in (("query", row["query"]), ("document", row[document]), ("task", of_task)):
-                if not isinstance(text, str) or not text.strip():
-                    raise InputError(f"{name}: expected a text, got {text!r:.40}")
-            value, signal = _number(row[said[0]]), said[0]
+            for name, words in (("query", row.get("query")), ("document", row.get(document)), ("task", of_task)):
+                if not isinstance(words, str) or not words.strip():
+                    raise InputError(f"{name}: expected a text, got {words!r:.40}")
+            value, signal = _number(said[0], row.get(said[0])), said[0]
             if signal in _REWARD:
                 value, signal = float(scale.to_unit(np.array([value]))[0]), "judgment"
             event = _event(row, row["query"], row[document], signal, value)
             events.setdefault((of_task, str(row.get("source") or "")), []).append(event)
-    return [
-        TextReward(*pair, score, of_task, source)
-        for (of_task, source), given in events.items()
-        for pair, score in Feedback.of(given, scale=Scale()).scores.items()
-    ]
+    try:
+        return [
+            TextReward(*pair, score, of_task, source)
+            for (of_task, source), given in events.items()
+            for pair, score in Feedback.of(given, scale=Scale()).scores.items()
+        ]
+    except InputError as exc:
+        raise DataError(f"{path}: {exc}") from exc
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -142,9 +145,22 @@ def _table(path: Path, text: str) -> tuple[Sequence[str], Iterator[_Row]]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
-    if len(reader.fieldnames) == 1 and ";" in reader.fieldnames[0]:
+    if len(reader.fieldnames) == 1 and set(reader.fieldnames[0]) & set(";\t|"):
         raise DataError(f"{path}:1: expected columns separated by commas, got {reader.fieldnames[0]!r:.80}")
-    return reader.fieldnames, ((reader.line_num, row) for row in reader)
+    if twice := {name for name in reader.fieldnames if reader.fieldnames.count(name) > 1}:
+        raise DataError(f"{path}:1: expected different columns, got {', '.join(sorted(twice))} twice")
+    return reader.fieldnames, _filled(path, reader)
+
+
+def _filled(path: Path, reader: csv.DictReader[str]) -> Iterator[_Row]:
+    """The rows of a table, none of them with more fields than it has columns."""
+    for row in reader:
+        if more := row.get(None):  # fields without a column
+            raise DataError(
+                f"{path}:{reader.line_num}: expected {len(row) - 1} fields, got {len(row) - 1 + len(more)}: "
+                "a text with a comma stands in double quotes"
+            )
+        yield reader.line_num, row
 
 
 def _json_lines(path: Path, text: str) -> Iterator[_Row]:
@@ -162,8 +178,10 @@ def _json_lines(path: Path, text: str) -> Iterator[_Row]:
 
 def _event(row: Mapping[str, Any], query: str, document: str, signal: str, value: float) -> Event:
     """An event with the place and the time of its row, where these are known."""
-    when = row.get("time")
-    return Event(query, document, signal, value, int(row.get("position") or 1), _seconds(str(when)) if when else None)
+    when, place = row.get("time"), _number("position", row.get("position") or 1)
+    if place != int(place):
+        raise InputError(f"position: expected a whole number, got {place:g}")
+    return Event(query, document, signal, value, int(place), _seconds(str(when)) if when else None)
 
 
 def _events(path: Path, text: str) -> Iterator[Event]:
@@ -179,7 +197,7 @@ def _events(path: Path, text: str) -> Iterator[Event]:
         raise DataError(f"{path}:1: expected a header with {', '.join(_EVENT)}, lacks {', '.join(missing)}")
     for number, row in rows:
         with _expected(path, number, "an event"):
-            yield _event(row, row["query_id"], row["doc_id"], row["signal"], float(row["value"]))
+            yield _event(row, row["query_id"], row["doc_id"], row["signal"], _number("value", row["value"]))
 
 
 def _qrels(path: Path, text: str) -> Iterator[Event]:
@@ -227,9 +245,12 @@ def _judgment(query: Any, document: Any, grade: Any) -> Event:
     return Event(str(query), str(document), "judgment", float(grade))
 
 
-def _number(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     """A number, or a word for one: true, up."""
-    return float(_WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value)
+    try:
+        return float(_WORDS.get(value.strip().lower(), value) if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}: expected a number, got {value!r:.40}") from None
 
 
 def _seconds(text: str) -> float:
@@ -237,5 +258,8 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        moment = datetime.fromisoformat(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise InputError(f"time: expected seconds since 1970 or an ISO date, got {text!r:.40}") from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

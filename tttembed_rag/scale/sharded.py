@@ -122,7 +122,7 @@ def fit_sharded(
         census = each("census")
         queries = _queries(census)
         width, dtype, judge, embedder, *_ = census[0]
-        declared = Scale.parse(scale) if isinstance(scale, str) else scale
+        declared = Scale.parse(scale)
         if doubt := declared.doubt(np.concatenate([one.telling for one in census])):
             _log.warning("rewards: %s", doubt)
         plan = ShardPlan(replace(recipe, warm_start=None))

@@ -99,7 +99,7 @@ class Shard:
             for task in np.unique(rewards.tasks).tolist()
         }
         scale = self._given[2]
-        telling = (Scale.parse(scale) if isinstance(scale, str) else scale).telling(rewards.values)
+        telling = Scale.parse(scale).telling(rewards.values)
         return Census(rewards.width, rewards.query_vectors.dtype.str, rewards.judge, rewards.embedder, queries, telling)
 
     def drawn(self, last: Mapping[str, int], labelled: Sequence[str]) -> Rewards | None:

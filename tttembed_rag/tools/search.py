@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.frameworks import FrameworkEmbedder
-from tttembed_rag.errors import InputError, LeaseLost
+from tttembed_rag.errors import InputError, LeaseLost, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
@@ -149,6 +149,7 @@ class LearnedToolSearch:
             among: The names that may be found; None is all.
         """
         _check(query, k)
+        check_text("task", task)
         if not query.strip() or not len(self._index):
             return []
         return self._found(query, self._vector(query), k, task, among)
@@ -207,6 +208,8 @@ class LearnedToolSearch:
             InputError: There is no such tool, the request is empty, or *succeeded* is neither True nor False.
         """
         _check(query, 1)
+        check_text("task", task)
+        check_text("source", source)
         if succeeded not in (True, False):  # any other word would count as a success
             raise InputError(f"succeeded: expected True or False, got {succeeded!r:.80}")
         index = self._index
