@@ -1,7 +1,7 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
     python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [takeover] [second] [demotion] [veto]
-        [--sets a,b] [--embedders minilm,lsa]
+        [flood] [selfcall] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 20 minutes on two cores.
@@ -19,6 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import callers
 import numpy as np
 import voters
 from ground import Ground, poisoned, reworded
@@ -311,6 +312,7 @@ PARTS = {
     "head": head,
     "loop": loop,
     **voters.PARTS,
+    **callers.PARTS,
 }
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {
@@ -321,6 +323,7 @@ GROUPS = {
     "head": ("accounts", "fakes", "honest rewordings"),
     "loop": ("kind", "grade"),
     **voters.GROUPS,
+    **callers.GROUPS,
 }
 
 

@@ -142,9 +142,11 @@ def demotion(grounds: Grounds) -> Iterator[dict[str, Any]]:
             listed = [q for q in ground.pool[HONEST:].tolist() if target in bench.collection.base[q][:10]]
             asked = rng.choice(listed, accounts).tolist()
             lies = [smear(ground, q, f"attacker {i}", target) for i, q in enumerate(asked)]
-            after = fit(counted(ground, [*users(ground), *lies]))
+            # The same accounts, who say of the target what they say of all others.
+            same = [smear(ground, q, f"attacker {i}", -1) for i, q in enumerate(asked)]
+            control, after = (fit(counted(ground, [*users(ground), *told])) for told in (same, lies))
             own = np.setdiff1d(ground.held, ground.strangers(target))
-            clean, now = (float(bench.under(offsets, own).mean()) for offsets in (before, after))
+            clean, alike, now = (float(bench.under(offsets, own).mean()) for offsets in (before, control, after))
             yield {
                 "collection": name,
                 "accounts": accounts,
@@ -152,8 +154,9 @@ def demotion(grounds: Grounds) -> Iterator[dict[str, Any]]:
                 "first three": float((ground.places(after, target, own) < 3).mean()),
                 "nDCG raw": float(bench.ndcg(own, 0.0).mean()),
                 "nDCG clean": clean,
+                "nDCG without the 0": alike,
                 "nDCG": now,
-                "cost": clean - now,
+                "cost": alike - now,
             }
 
 
@@ -171,7 +174,7 @@ def wanted_most(ground: Ground, count: int) -> list[int]:
 
 
 def smear(ground: Ground, query: int, source: str, target: int) -> Ballot:
-    """A vote that is honest to look at, but for the target: 0."""
+    """A vote that is honest to look at, but for the target, if it is a document: 0."""
     told = honest(ground, query, source)
     values = np.where(told.values > 0.5, 0.9, 0.3)
     return replace(told, values=np.where(told.shown == target, 0.0, values))

@@ -50,7 +50,22 @@ def test_what_is_said_second_best_is_not_the_best(voters):
     assert (lie.values[0], lie.values[lie.shown == target].tolist()) == (1.0, [0.97])
 
 
-@pytest.mark.parametrize("part", ["takeover", "second", "veto"])
+@pytest.mark.parametrize(("part", "settings"), [("flood", 3), ("selfcall", 4)])
+def test_callers_of_tools_print_their_rows(voters, monkeypatch, part, settings):
+    """A row for each setting; callers of tools share one search, in which a flood is longer than its window."""
+    _, ground = voters
+    callers = importlib.import_module("callers")
+    for name, value in {"HONEST": 24, "FLOOD": 30, "ROUNDS": 1}.items():
+        monkeypatch.setattr(callers, name, value)
+    monkeypatch.setattr("tttembed_rag.tools.memory.LAST", 40)
+    rows = list(callers.PARTS[part](lambda: [("small", ground)]))
+
+    assert len({tuple(row[name] for name in callers.GROUPS[part]) for row in rows}) == settings
+    assert all(0 <= row["recall@5"] <= 1 for row in rows)
+    assert max(row.get("requests", 0) for row in rows) <= 40
+
+
+@pytest.mark.parametrize("part", ["takeover", "second", "veto", "demotion"])
 def test_strategies_print_their_rows(voters, part):
     """A row for each setting, with figures that are shares."""
     strategies, ground = voters
@@ -62,6 +77,7 @@ def test_strategies_print_their_rows(voters, part):
             "takeover": 10,
             "second": 4,
             "veto": 4,
+            "demotion": 3,
         }[part]
     )
     assert all(0 <= row.get("first three", 0) <= 1 for row in rows)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tttembed_rag.errors import InputError, JudgeError
+from tttembed_rag.judges.contract import Judge, checked_rewards
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.judging.turns import in_turns
 from tttembed_rag.models.usage import Usage
@@ -127,3 +128,16 @@ class Verdicts:
     stopped: str = ""
     failed: Mapping[tuple[str, str], JudgeError] = field(default_factory=dict)
     broken: bool = False
+
+
+def rewards_of(judge: Judge, pairs: Sequence[tuple[str, str, float | None]]) -> tuple[dict[str, dict[str, float]], int]:
+    """Rewards by query id and document id of *pairs* with a score of *judge*, and how many pairs have none."""
+    rewards: dict[str, dict[str, float]] = {}
+    unjudged = 0
+    values = checked_rewards(judge, [score for _, _, score in pairs]).tolist()
+    for (query, document, score), value in zip(pairs, values, strict=True):
+        if score is None:
+            unjudged += 1
+        else:
+            rewards.setdefault(query, {})[document] = value
+    return rewards, unjudged

@@ -25,7 +25,7 @@ from tttembed_rag.judges.examination import check_answers
 from tttembed_rag.judging.accounts import Account, Charge, Ledger
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.calls import THREADS, Calls, EndedError, LateError, Stop, event_loop
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
 from tttembed_rag.judging.walk import JudgeCall, Walk
 from tttembed_rag.models.usage import Meter, Usage, metered
 
@@ -36,6 +36,8 @@ _FAILURES = 3
 _CHANCES = 10
 # Seconds between looks at whether others, who examine the judge now, have an answer.
 _POLL = 0.1
+# What stands for an answer where there is none.
+_NONE = Paid(None)
 # What stands behind the last call.
 _NO_MORE = JudgeCall((), Charge((), Usage()))
 
@@ -122,7 +124,6 @@ class Run:
         self._why: str | None = None
         self._failures = 0
         self._failed: dict[bytes, JudgeError] = {}
-        self._rewards: dict[bytes, float] = {}
         self._usage, self._usd = Usage(), 0.0
         # Why the judge is asked no more: it broke down, or a cap has no room for its examination.
         self._stopped, self._capped = "", ""
@@ -224,9 +225,7 @@ class Run:
         scores = (
             _sensible(self._judge, answer) if self._wary else [None if one is None else float(one) for one in answer]
         )
-        rewards = checked_rewards(self._judge, scores).tolist()
-        if not call.examines:
-            self._rewards.update(zip(call.charge.pairs, rewards, strict=True))
+        checked_rewards(self._judge, scores)
         return scores
 
     def _pay(self, call: JudgeCall, used: Usage, answers: Mapping[bytes, Paid]) -> None:
@@ -264,20 +263,8 @@ class Run:
 
     def _verdicts(self) -> Verdicts:
         walk = self._walk
-        cached = {
-            key: walk.answered[key].score
-            for _, _, key in walk.reached
-            if key in walk.answered and key not in self._rewards
-        }
-        rewards_by_key = dict(zip(cached, checked_rewards(self._judge, list(cached.values())).tolist(), strict=True))
-        rewards_by_key |= self._rewards
-        rewards: dict[str, dict[str, float]] = {}
-        unjudged = 0
-        for query, document, key in walk.reached:
-            if math.isnan(reward := rewards_by_key.get(key, math.nan)):
-                unjudged += 1
-            else:
-                rewards.setdefault(query, {})[document] = reward
+        asked = [(query, document, walk.answered.get(key, _NONE).score) for query, document, key in walk.reached]
+        rewards, unjudged = rewards_of(self._judge, asked)
         failed = {(query, document): self._failed[key] for query, document, key in walk.reached if key in self._failed}
         progress = Progress(walk.pairs, walk.cached, self._usage, walk.usd + self._usd)
         stopped = self._stopped or self._capped or walk.stopped

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import islice
 
-from tttembed_rag.judges.contract import checked_rewards
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.accounts import Ledger
 from tttembed_rag.judging.batching.lines import LineJudge, LineResult
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.cache import Answers, Paid
-from tttembed_rag.judging.plan import Plan, Progress, Verdicts
+from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
 from tttembed_rag.judging.spending import Price
 from tttembed_rag.judging.walk import Walk
 from tttembed_rag.models.fingerprints import pair_key
@@ -184,19 +183,15 @@ class _Reading:
 
 def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:
     """The verdicts of *plan* that are there; nothing is asked."""
-    rewards: dict[str, dict[str, float]] = {}
-    pairs = cached = unjudged = 0
-    paid: dict[bytes, Paid] = {}
+    pairs = 0
+    scored: list[tuple[str, str, float | None]] = []
+    paid = answers.get(examination_keys(judge.fingerprint))
     for observation, candidates in plan.visits():
         keys = [pair_key(judge.fingerprint, observation.query, text) for _, text in candidates]
-        kept = answers.get(keys)
-        paid |= kept
-        pairs, cached = pairs + len(keys), cached + sum(key in kept for key in keys)
-        scored = [key in kept and kept[key].score is not None for key in keys]
-        unjudged += sum(key in kept for key in keys) - sum(scored)
-        values = checked_rewards(judge, [kept[key].score if key in kept else None for key in keys]).tolist()
-        for (document, _), value, is_scored in zip(candidates, values, scored, strict=True):
-            if is_scored:
-                rewards.setdefault(observation.query_id, {})[document] = value
-    paid |= answers.get(examination_keys(judge.fingerprint))
-    return Verdicts(rewards, unjudged, Progress(pairs, cached, Usage(), sum(one.usd for one in paid.values())))
+        paid |= (kept := answers.get(keys))
+        pairs += len(keys)
+        known = [(document, kept[key]) for (document, _), key in zip(candidates, keys, strict=True) if key in kept]
+        scored += [(observation.query_id, document, one.score) for document, one in known]
+    rewards, unjudged = rewards_of(judge, scored)
+    usd = sum(one.usd for one in paid.values())
+    return Verdicts(rewards, unjudged, Progress(pairs, len(scored), Usage(), usd))
