@@ -33,6 +33,7 @@ from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.worker.trial import live_gains
 
 Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
 
@@ -45,7 +46,9 @@ CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "t
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
 # Of the lines of a file of cells; those of another one were measured with another gate.
-FORMAT = 4
+FORMAT = 5
+# The default, with a judge that the data must vouch for, and with one that is declared.
+GATED: Mapping[str, bool | None] = {"auto": None, "declared": True}
 # A change of nDCG@10 that a user would call a gain.
 WORTH_HAVING = 0.02
 # Judges that know nothing, the opposite, or documents but not what is asked: a random score for each.
@@ -211,14 +214,16 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
     rewards = judged(pooled_rewards([b.collection for b in benches], mine, cell.depth), cell.rewards, cell.seed)
     plain = ("global", "task", "local", "query") if len(benches) > 1 else ("task", "local", "query")
     fitted, seconds = {}, {}
-    for rule in (*plain, "auto"):
+    for rule in (*plain, *GATED):
         began = time.perf_counter()
-        fitted[rule] = fit(rewards, scope=rule, gate=rule == "auto")
+        asked = {"trusted": GATED[rule]} if rule in GATED else {"scope": rule, "gate": False}
+        fitted[rule] = fit(rewards, **asked)
         seconds[rule] = time.perf_counter() - began
     for b, rewarded, (_, held) in zip(benches, mine, splits, strict=True):
         task = b.collection.dataset.name
         raw = {"heldout": b.ndcg(held, 0.0), "rewarded": b.ndcg(rewarded, 0.0)}
         rows = {"heldout": held, "rewarded": rewarded}
+        others = np.setdiff1d(np.arange(len(b.similarities)), rewarded)
         changes = {
             population: {
                 rule: b.under(offsets, rows[population]) - raw[population]
@@ -227,9 +232,10 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             }
             for population in rows
         }
-        shared = [fitted["auto"][f"{scope}:{task}"] for scope in ("task", "local")]
-        served = [offset for offset in shared if offset.served]
-        evidence = (served or shared)[-1].evidence
+        own, evidence = (fitted["auto"][f"local:{task}"], {})
+        for rule in GATED:
+            found = fitted[rule].find_shared(task) or fitted[rule][f"local:{task}"]
+            evidence[rule] = found.evidence
         reranked = b.collection.measure_reranked(held, cell.depth)[held]
         yield {
             **asdict(cell),
@@ -243,15 +249,21 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             "halves": {
                 population: {rule: _halves(d) for rule, d in mine.items()} for population, mine in changes.items()
             },
-            "published": len(served),
-            "scope": served[0].scope if served else None,
-            "private": sum(o.served for o in fitted["auto"].values() if o.task == task and o.scope == "query"),
-            "gain": evidence.gain,
-            "interval": evidence.interval,
-            "code": evidence.code,
-            "reason": evidence.reason,
+            "published": {rule: found.verdict == "published" for rule, found in evidence.items()},
+            "own": own.served,
+            "judged change": {rule: _judged_change(b, others, cell, fitted[rule]) for rule in GATED},
+            "interval": {rule: found.interval for rule, found in evidence.items()},
+            "code": {rule: found.code for rule, found in evidence.items()},
+            "reason": {rule: found.reason for rule, found in evidence.items()},
             "seconds": seconds,
         }
+
+
+def _judged_change(b: Bench, rows: np.ndarray, cell: Cell, offsets: Offsets) -> float:
+    """What the interval is of: the mean change of nDCG@10 of judged candidates, by their rewards, on other queries."""
+    rewards = judged(pooled_rewards([b.collection], [rows], cell.depth), cell.rewards, cell.seed + 1)
+    gains, _, weights = live_gains(offsets, rewards)
+    return float(weights @ gains / weights.sum()) if len(gains) else 0.0
 
 
 def _halves(changes: np.ndarray) -> list[float]:
@@ -273,11 +285,9 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The figures of judges that mean what they say."""
-    held = {rule: np.array([row["heldout"][rule] for row in told]) for rule in ("task", "auto")}
+    held = {rule: np.array([row["heldout"][rule] for row in told]) for rule in ("task", *GATED)}
     best = np.array([max(row["heldout"].get("global", -1.0), row["heldout"]["task"]) for row in told])
     worth = best >= WORTH_HAVING
-    shown = [(row["heldout"]["auto"], *row["interval"]) for row in told if row["published"] and row["interval"]]
-    true, low, high = np.array(shown).T if shown else np.empty((3, 0))
     area, envelope, foreseen = _areas(told)
     seconds = [row["seconds"] for row in told]
     return {
@@ -288,30 +298,46 @@ def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "worth having": int(worth.sum()),
         "kept of it": _mean(held["auto"][worth]) / _mean(best[worth]),
         **_honest(told),
-        "local published": _mean([row["scope"] == "local" for row in told]),
-        "of a reranker": _of_a_reranker(told),
+        "published": {rule: _mean([row["published"][rule] for row in told]) for rule in GATED},
+        "of a reranker": {rule: _of_a_reranker(told, rule) for rule in GATED},
+        "by judged queries": {rule: _by_breadth(told, rule) for rule in GATED},
         "aubc": area,
         "aubc of the envelope": envelope,
         "aubc, seen on the other half": foreseen,
-        "rewarded mean": {rule: _mean([row["rewarded"][rule] for row in told]) for rule in ("query", "local", "auto")},
-        "rewarded below -.01": _mean([row["rewarded"]["auto"] < -0.01 for row in told]),
-        "intervals": len(shown),
-        "covered": _mean((low <= true) & (true <= high)),
-        "below the interval": _mean(true < low),
+        "rewarded mean": {rule: _mean([row["rewarded"][rule] for row in told]) for rule in ("query", "local", *GATED)},
+        "rewarded below -.01": {rule: _mean([row["rewarded"][rule] < -0.01 for row in told]) for rule in GATED},
+        "intervals": {rule: _of_intervals(told, rule) for rule in GATED},
         "cost": float(np.median([s["auto"] / s["task"] for s in seconds])),
         "cost with private": float(np.median([s["auto"] / (s["task"] + s["query"]) for s in seconds])),
     }
 
 
-def _of_a_reranker(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """By rewarded queries: what the default gains held-out queries, in parts of what reranking them would gain.
+def _of_intervals(rows: Sequence[Mapping[str, Any]], rule: str) -> dict[str, float]:
+    """How many offsets were published with an interval, and how many of these hold what they are of, or lie above."""
+    shown = [
+        (row["judged change"][rule], *row["interval"][rule])
+        for row in rows
+        if row["published"][rule] and row["interval"][rule]
+    ]
+    true, low, high = np.array(shown).T if shown else np.empty((3, 0))
+    return {"count": len(shown), "covered": _mean((low <= true) & (true <= high)), "above": _mean(true < low)}
+
+
+def _by_breadth(rows: Sequence[Mapping[str, Any]], rule: str) -> dict[int, float]:
+    """By rewarded queries: the mean change of held-out queries."""
+    breadths = sorted({row["breadth"] for row in rows})
+    return {b: _mean([row["heldout"][rule] for row in rows if row["breadth"] == b]) for b in breadths}
+
+
+def _of_a_reranker(rows: Sequence[Mapping[str, Any]], rule: str) -> dict[int, float]:
+    """By rewarded queries: what *rule* gains held-out queries, in parts of what reranking them would gain.
 
     Collections with fewer queries than that are left out.
     """
     parts: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         if row["rewarded_queries"] == row["breadth"]:
-            parts.setdefault(row["breadth"], []).append((row["heldout"]["auto"], row["reranked"]))
+            parts.setdefault(row["breadth"], []).append((row["heldout"][rule], row["reranked"]))
     return {b: float(np.divide(*np.mean(mine, axis=0))) for b, mine in sorted(parts.items())}
 
 
@@ -324,7 +350,7 @@ def _honest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in rows:
         halves = row["halves"]["heldout"]
         for here, there in ((0, 1), (1, 0)):
-            best = max((rule for rule in halves if rule != "auto"), key=lambda rule: halves[rule][here])
+            best = max((rule for rule in halves if rule not in GATED), key=lambda rule: halves[rule][here])
             if halves[best][here] >= WORTH_HAVING:
                 found.append((halves[best][there], halves["auto"][there]))
     hindsight, default = np.array(found).reshape(-1, 2).T
@@ -334,7 +360,7 @@ def _honest(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def _published(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         f"{name} tasks": len(rows),
-        f"{name} published": _mean([row["published"] + row["private"] > 0 for row in rows]),
+        f"{name} published": _mean([row["published"]["auto"] for row in rows]),
     }
 
 
@@ -364,13 +390,13 @@ class Curve:
     @property
     def envelope(self) -> np.ndarray:
         """(b,) gain of the best plain scope at each breadth, or of none."""
-        plain = [gain for rule, gain in self.gains.items() if rule != "auto"]
+        plain = [gain for rule, gain in self.gains.items() if rule not in GATED]
         return np.max([*plain, np.zeros(len(self.breadths))], axis=0)
 
     @property
     def foreseen(self) -> np.ndarray:
         """(b,) gain of the scope, or of none, that is best on the other half of the queries: no luck in it."""
-        halves = np.stack([np.zeros((2, len(self.breadths))), *(h for r, h in self.halves.items() if r != "auto")])
+        halves = np.stack([np.zeros((2, len(self.breadths))), *(h for r, h in self.halves.items() if r not in GATED)])
         best = halves.argmax(axis=0)[::-1]
         return np.take_along_axis(halves, best[None], axis=0)[0].mean(axis=0)
 
@@ -416,7 +442,8 @@ def plotted(parts: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> N
     """Mean gain against budget, a column per part of the study: plain scopes, their envelope, and the default."""
     from matplotlib.figure import Figure
 
-    looks = {"global": "#ccbb44", "task": "#ee6677", "local": "#aa3377", "query": "#228833", "auto": "#4477aa"}
+    looks = {"global": "#ccbb44", "task": "#ee6677", "local": "#aa3377", "query": "#228833"}
+    looks |= {"auto": "#4477aa", "declared": "#66ccee"}
     figure = Figure(figsize=(4 * len(parts), 7), layout="constrained")
     axes = figure.subplots(2, len(parts), squeeze=False, sharex=True, sharey="row")
     for column, (name, rows) in zip(axes.T, parts.items(), strict=True):
@@ -426,8 +453,8 @@ def plotted(parts: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> N
             _drawn(axis, mine, "envelope of plain scopes", lambda c: c.envelope, color="black", linestyle=":")
             for rule, color in looks.items():
                 gain = {curve: curve.gains[rule] for curve in mine if rule in curve.gains}
-                label = "auto (the default)" if rule == "auto" else f"{rule}, plain"
-                _drawn(axis, list(gain), label, gain.__getitem__, color=color, linewidth=1 + 1.5 * (rule == "auto"))
+                label = {"auto": "the default", "declared": "a declared judge"}.get(rule, f"{rule}, plain")
+                _drawn(axis, list(gain), label, gain.__getitem__, color=color, linewidth=1 + 1.5 * (rule in GATED))
             axis.axhline(0, color="grey", linewidth=0.5)
             breadths = sorted({breadth for curve in mine for breadth in curve.breadths.tolist()})
             axis.set_title(f"{name}, {population.replace('heldout', 'held-out')} queries")
@@ -466,9 +493,8 @@ def show(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     ]
     if f["cells"]:
         table = [*_table(f), *table]
-    print(
-        f"\n{name + ': ' + str(f['cells']) + ' cells, held-out queries':<56}{'plain rule':>12}{'default':>24}  target"
-    )
+    title = f"{name}: {f['cells']} cells, held-out queries"
+    print(f"\n{title:<56}{'plain rule':>12}{'default / declared':>24}  target")
     for label, plain, default, target in table:
         print(f"  {label:<54}{plain:>12}{default:>24}  {target}")
     return f
@@ -481,12 +507,17 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rewarded = f"{area['rewarded']:.4f} / {envelope['rewarded']:.4f}"
     half, again = f["worth having to a half"], f["rewarded mean"]
     return [
-        ("changes below -.01", *(f"{f['below -.01'][rule]:.1%}" for rule in ("task", "auto")), "<= 2%"),
-        ("worst change", *(f"{f['worst'][rule]:+.3f}" for rule in ("task", "auto")), ">= -.020"),
-        ("mean change", *(f"{f['mean'][rule]:+.4f}" for rule in ("task", "auto")), ""),
+        ("published", "", _both(f["published"], ".0%"), ""),
+        ("changes below -.01", f"{f['below -.01']['task']:.1%}", _both(f["below -.01"], ".1%"), "<= 2%"),
+        ("worst change", f"{f['worst']['task']:+.3f}", _both(f["worst"], "+.3f"), ">= -.020"),
+        ("mean change", f"{f['mean']['task']:+.4f}", _both(f["mean"], "+.4f"), ""),
         *(
-            (f"of a reranker's gain, {b} rewarded queries", "", f"{kept:.0%}", "")
-            for b, kept in f["of a reranker"].items()
+            (f"mean change, {b} rewarded queries", "", _both(_at(f["by judged queries"], b), "+.4f"), "")
+            for b in f["by judged queries"]["auto"]
+        ),
+        *(
+            (f"of a reranker's gain, {b} rewarded queries", "", _both(_at(f["of a reranker"], b), ".0%"), "")
+            for b in f["of a reranker"]["auto"]
         ),
         ("mean change of the best scope with hindsight, or none", "", f"{f['hindsight, or nothing']:+.4f}", ""),
         (f"kept where that gains .02 or more ({f['worth having']} cells)", "", f"{f['kept of it']:.1%}", ">= 90%"),
@@ -498,14 +529,23 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ),
         ("AUBC / envelope / seen on the other half, held-out", "", held, ">= envelope"),
         ("AUBC / envelope, rewarded queries", "", rewarded, ">= envelope"),
-        ("rewarded queries: mean change (plain: private)", *(f"{again[rule]:+.3f}" for rule in ("query", "auto")), ""),
+        ("rewarded queries: mean change (plain: private)", f"{again['query']:+.3f}", _both(again, "+.3f"), ""),
         ("rewarded queries: mean change of local, ungated", f"{again['local']:+.3f}", "", ""),
-        ("rewarded queries: changes below -.01", "", f"{f['rewarded below -.01']:.1%}", ""),
-        (f"interval holds the true change ({f['intervals']} published)", "", f"{f['covered']:.1%}", "85-95%"),
-        ("true change below the interval", "", f"{f['below the interval']:.1%}", "5%"),
+        ("rewarded queries: changes below -.01", "", _both(f["rewarded below -.01"], ".1%"), ""),
+        ("published with an interval", "", _both(_at(f["intervals"], "count"), "d"), ""),
+        ("interval holds the change on other queries", "", _both(_at(f["intervals"], "covered"), ".1%"), "85-95%"),
+        ("change below the interval", "", _both(_at(f["intervals"], "above"), ".1%"), "5%"),
         ("cost in plain fits of the task, median", "", f"{f['cost']:.1f}", "<= 12"),
         ("cost in plain fits of the task and its queries, median", "", f"{f['cost with private']:.1f}", ""),
     ]
+
+
+def _both(of_rules: Mapping[str, Any], form: str) -> str:
+    return " / ".join(f"{of_rules[rule]:{form}}" for rule in GATED)
+
+
+def _at(of_rules: Mapping[str, Mapping[Any, Any]], key: object) -> dict[str, Any]:
+    return {rule: values[key] for rule, values in of_rules.items()}
 
 
 def _run(job: Job) -> list[dict[str, Any]]:

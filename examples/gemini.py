@@ -101,7 +101,7 @@ def learn(url: str | None) -> None:
     offsets = fit(
         log.rewards(lambda text: embedder.embed_queries([text])[0], embedder.embed_documents, vectors=vectors)
     )
-    print(f"{verdicts.progress.usage.requests} requests to the judge; {offsets['task:default'].evidence.reason}")
+    print(f"{verdicts.progress.usage.requests} requests to the judge; {offsets['local:default'].evidence.reason}")
     report("after", offsets.apply(unseen))
 
 

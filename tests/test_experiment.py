@@ -698,8 +698,8 @@ def test_fusing_ignores_documents_beyond_the_list() -> None:
     ]
 
 
-def test_fused_rows_change_believed_queries_alone(collection: Collection) -> None:
-    """Rewarded queries with a private offset get its search fused with their rewards; the others keep raw."""
+def test_fused_rows_change_rewarded_queries_alone(collection: Collection) -> None:
+    """Rewarded queries that an offset moves get its search fused with their rewards; the others keep raw."""
     plan = replace(PLAN, rewarded=(50,), seeds=(0,), scopes=(), baselines=("fused",))
     pool, _ = split(collection, 0, plan.holdout)
     mine = pool[water_fill([len(pool)], 50)[0]]

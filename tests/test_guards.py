@@ -291,7 +291,7 @@ def overrated(n=40, *, risen=True):
         np.concatenate([np.ones((n, 1)), values], axis=1),
         doc_ids=["planted", *(f"d{row}" for row in range(6 * n))],
     )
-    evidence = Evidence(n, 0.1, (0.05, 0.2), "published", "said to help", risen=("planted",) if risen else ())
+    evidence = Evidence(n, 0.1, (0.05, 0.2), "published", "said to help", withheld=("planted",) if risen else ())
     vector = 3 * planted / np.linalg.norm(planted)
     return Offsets([Offset("global", vector, 1.0, n, evidence)], width=16), rewards
 

@@ -45,7 +45,7 @@ def everything(dtype=np.float64):
     return some(
         one(seed=1, dtype=dtype),
         one("task", task="billing", seed=2, dtype=dtype, evidence=PUBLISHED),
-        one("task", task="quiet", seed=3, alpha=0.0, dtype=dtype, evidence=ABSTAINED),
+        one("task", task="quiet", seed=3, alpha=0.0, dtype=dtype, evidence=replace(ABSTAINED, against=True)),
         one("query", task="billing", query_id="only", seed=4, dtype=dtype),
         one("query", task="billing", query_id="both", seed=5, dtype=dtype),
         one("query", task="travel", query_id="both", seed=6, dtype=dtype),
@@ -238,6 +238,14 @@ class TestApplyToRawVectors:
         x[0] *= dtype(1000 if dtype == np.float16 else 1e17)
 
         assert_array_equal(offsets.apply(x, **keys), x, strict=True)
+
+    def test_a_task_that_decided_nothing_keeps_the_global_offset(self):
+        """Only evidence against any offset takes it away."""
+        undecided = one("local", task="open", alpha=0.0, evidence=ABSTAINED)
+        offsets = some(one(seed=1), undecided)
+
+        assert offsets.find("open") is offsets["global"]
+        assert some(one(seed=1), replace(undecided, evidence=replace(ABSTAINED, against=True))).find("open") is None
 
     def test_in_a_mixed_batch(self):
         """Rows without an offset keep their bits beside rows that have one."""

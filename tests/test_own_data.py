@@ -123,7 +123,7 @@ class TestVotes:
     def test_the_answer_is_a_few_lines(self, here: Path) -> None:
         """Private offsets are counted in one line, unless all are asked for."""
         write_votes(here / "votes.csv", "thumb", 1, -1)
-        command = ("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
+        command = ("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors", "--scope", "query")
 
         short, whole = run(*command).output.splitlines(), run(*command, "--all").output.splitlines()
 
@@ -140,6 +140,20 @@ class TestVotes:
 
         assert len(said) <= 14
         assert [line for line in said if line.startswith("and 50 more tasks, ")]
+
+    @pytest.mark.parametrize(
+        ("said", "code"), [((), "TTT-G01"), (("--trusted",), "TTT-G00"), (("--untrusted",), "TTT-G01")]
+    )
+    def test_somebody_may_vouch_for_few_verdicts(self, here: Path, said: tuple[str, ...], code: str) -> None:
+        """What three verdicts cannot prove is served where the user declares the judge."""
+        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
+        lines = (here / "votes.csv").read_text(encoding="utf-8").splitlines()
+        (here / "few.csv").write_text("\n".join(lines[:7]), encoding="utf-8")
+
+        result = run("fit", "few.csv", "--embed", EMBED, "--out", "o.safetensors", *said)
+
+        assert result.exit_code == 0, result.output
+        assert Offsets.load("o.safetensors")["local:default"].evidence.code == code
 
     def test_votes_of_several_tasks(self, here: Path) -> None:
         """A column names them; rows without one are of the task that the command names."""
@@ -366,7 +380,7 @@ class TestMeasured:
 
         assert task.served is published
         assert {row["published"] for row in measured} == {published}
-        assert published or all("TTT-G11" in row["reason"] for row in measured)
+        assert published or all("one source alone" in row["reason"] for row in measured)
 
     def test_several_files_are_several_tasks(self, here: Path) -> None:
         """Rows and lines that name no task are of one that is called like their file."""
@@ -549,7 +563,7 @@ class TestLog:
         assert judged.exit_code == learned.exit_code == 0, judged.output + learned.output
         assert (folder / "vectors" / "mine.npz").is_file()
         offsets = Offsets.load(here / "o.safetensors")
-        assert offsets["task:docs"].n == len(queries)
+        assert offsets["local:docs"].n == len(queries)
         assert offsets.settings["embedder"] == FakeEmbedder().fingerprint
         assert refused.exit_code == 2
         assert "--embed: expected a folder, got" in refused.output

@@ -55,7 +55,7 @@ class TestEndToEnd:
         """With and without texts in the store: a query is served exactly its private offset, another one the task's."""
         with open_store(store_url, texts=texts) as store:
             record(store, rewards)
-            Worker(store, rewards_of="judge", min_new=1).round()
+            Worker(store, rewards_of="judge", scope="query", min_new=1).round()
             offsets = store.registry.version("live").offsets
             ids = {f"query {q}": store.text_id(f"query {q}") for q in range(len(rewards))}
             live = follow(store)

@@ -337,10 +337,10 @@ def test_versions_are_told_newest_first(report: StoreReport, page: Page) -> None
 def test_an_offset_is_drawn_once_per_version(report: StoreReport, page: Page) -> None:
     """Filled where it was served: the live version's offsets have a whisker each, and a mark in each version."""
     served = [[known.served for known in version.shared] for version in report.versions]
-    marks = [circle["class"] for circle in page.all("circle")][:4]
+    marks = [circle["class"] for circle in page.all("circle")][:2]
 
-    assert served == [[True, False], [True, False]]
-    assert marks == ["filled", "hollow", "filled", "filled"]
+    assert served == [[True], [True]]
+    assert marks == ["filled", "filled"]
 
 
 def test_versions_that_were_measured_on_different_queries_are_not_joined(report: StoreReport, page: Page) -> None:
@@ -582,8 +582,8 @@ def test_hostile_texts_are_shown_as_texts(page: Page) -> None:
     assert re.search(re.escape(EVIL).replace(r"\{\}", r"d\d+"), moved)
     assert re.search(re.escape(EVIL).replace(r"\{\}", r"document \d+"), moved)
     assert JUDGE in page.sections["On queries that were not learned from"]
-    assert f"task:{EVIL.format('task')}" in page.sections["Why"]
-    assert f"task:{EVIL.format('task')}" in page.sections["Offsets over time"]
+    assert f"local:{EVIL.format('task')}" in page.sections["Why"]
+    assert f"local:{EVIL.format('task')}" in page.sections["Offsets over time"]
     assert " ".join(EVIL.format(part) for part in ("by", "action", "detail")) in page.sections["Audit trail"]
     assert "<script" not in page.html
     assert "<img" not in page.html
@@ -853,7 +853,7 @@ def test_queries_are_shown_worst_first(mixed: HeldOut) -> None:
     assert len(lost) == 10
     assert lost == pytest.approx(mixed.gains[:10], abs=1e-6)
     assert won == pytest.approx(mixed.gains[:-6:-1], abs=1e-6)
-    assert {int(one.query_id) % 6 for one in mixed.worst} == {0}
+    assert [int(one.query_id) % 6 for one in mixed.worst].count(0) >= 8
 
 
 def test_winners_and_losers_are_counted(held: HeldOut, page: Page) -> None:
@@ -960,7 +960,7 @@ def test_a_store_without_a_version_shows_what_would_be_published(fresh: str, pla
 
     assert "No version is live" in page.sections[""]
     assert "that the offsets were not learned from" in page.sections["On queries that were not learned from"]
-    assert "their loss falls for sure" in page.sections["What a fit of the last 500 rewarded queries would publish"]
+    assert "their loss falls (p < 0.05)" in page.sections["What a fit of the last 500 rewarded queries would publish"]
 
 
 def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh: str, planted: Any) -> None:
@@ -978,7 +978,7 @@ def test_the_report_asks_the_labels_of_an_audit_as_the_worker_does(fresh: str, p
 
     assert report.held_out is not None
     assert not report.held_out.moved
-    assert [offset.served for offset in report.today] == [False, False]
+    assert [offset.served for offset in report.today] == [False]
     assert "trusted labels do not confirm it" in report.today[0].reason
 
 

@@ -171,7 +171,7 @@ class TestOneRound:
         Worker(store, scope="task", probe=lambda: Probe.of(model(1))).round()
         kept = {"since": 5.0, "contradicted": 40, "fresh": 7.0}
         lease = store.leases.take("", "test", 60)
-        memory = Memory("j", rewards=320, looked=320, doubted=True, base=8, **kept)
+        memory = Memory("j", rewards=320, looked=320, base=8, **kept)
         store.states.set("worker", memory.to_json(), lease=lease)
         store.states.set("drift", "[1]")
         store.forget(tenant="", query_id="q7", by="test")

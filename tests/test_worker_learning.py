@@ -230,14 +230,14 @@ class TestWhenToLearn:
     )
     def test_the_oldest_expire_first(self, count, left):
         """Rewards of another model's time, then those that were learned from; of what is new only what is left."""
-        now = Memory("j", rewards=300, looked=420, base=50, doubted=True).counted("j", count)
+        now = Memory("j", rewards=300, looked=420, base=50).counted("j", count)
 
         assert (now.rewards, now.base, now.new) == left
-        assert (now.looked, now.doubted) == (count, True)
+        assert now.looked == count
 
     def test_nothing_is_known_from_a_new_judge(self):
-        """Nor does its first doubt follow on another's."""
-        before = Memory("old", rewards=300, looked=420, base=50, doubted=True, since=5.0, contradicted=40, fresh=7.0)
+        """What was learned of another judge's rewards is none of its own."""
+        before = Memory("old", rewards=300, looked=420, base=50, since=5.0, contradicted=40, fresh=7.0)
 
         assert before.counted("new", 80) == Memory("new", looked=80, since=5.0, contradicted=40, fresh=7.0)
 

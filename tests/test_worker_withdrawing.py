@@ -11,48 +11,58 @@ import numpy as np
 import pytest
 
 from tests.workers import Meddled, actions, after, model, shuffled
+from tttembed_rag import fit
 from tttembed_rag.errors import StoreUnavailable
 from tttembed_rag.worker import Probe, Worker
+from tttembed_rag.worker.learning import staying
 
 
 class TestWithdrawing:
     """What happens to a live version when evidence turns."""
 
-    def turned(self, world, store):
-        """A store with a live version, and twice as many rewards that mean nothing since."""
+    @pytest.fixture
+    def worker(self, world, store):
+        """A worker that has published a version."""
         store.observe(world.served(range(20), judged=True), judge="j")
         worker = Worker(store, scope="task", min_new=8)
         assert actions(worker.round()) == ["published"]
         return worker
 
-    def test_takes_two_fits_in_a_row(self, world, store):
-        """The first fit that supports nothing leaves the live version alone, the second serves base vectors."""
-        worker = self.turned(world, store)
+    def test_it_stays_where_evidence_is_merely_gone(self, world, store, worker):
+        """Rewards that mean nothing any more speak neither for it nor against it."""
         dice = shuffled(world.rewards)
-        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
-        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
-        first, live = actions(worker.round()), store.registry.version()
+        store.observe(world.served(range(30), judged=True, values=dice), judge="j")
+        first = actions(worker.round())
         store.observe(world.served(range(30, 40), judged=True, values=dice), judge="j")
-        second = actions(worker.round())
 
-        assert (first[-1], live.number) == ("kept", 1)
-        assert second[-1] == "withdrawn"
+        assert first[-1] == actions(worker.round())[-1] == "kept"
+        assert store.registry.version().number == 1
+
+    def test_it_goes_where_the_judge_contradicts_the_retriever(self, world, store, worker):
+        """A scale that was turned upside down withdraws what is live at once."""
+        store.observe(world.served(range(30), judged=True, values=1 - world.rewards.values), judge="j")
+
+        assert actions(worker.round())[-1] == "withdrawn"
         assert store.registry.version().served == 0
 
-    def test_evidence_in_between_ends_the_doubt(self, world, store):
-        """A fit that supports what is live starts the count anew."""
-        worker = self.turned(world, store)
-        dice = shuffled(world.rewards)
-        store.observe(world.served(range(20), judged=True, values=dice), judge="j")
-        store.observe(world.served(range(20, 30), judged=True, values=dice), judge="j")
-        worker.round()
-        store.observe(world.served(range(60), judged=True), judge="j")
-        good = actions(worker.round())
-        store.observe(world.served(range(60), judged=True, values=dice), judge="j")
-        store.observe(world.served(range(60, 90), judged=True, values=dice), judge="j")
+    def test_votes_that_contradict_it_silence_nobody(self, world, store, worker):
+        """Where sources say the opposite, what is live stays: its trial on fresh queries decides."""
+        store.observe(world.served(range(20, 60)), judge="j")
+        for one in world.served(range(20, 60), judged=True, values=1 - world.rewards.values):
+            said = {candidate.doc_id: candidate.reward for candidate in one.candidates}
+            store.reward("j", {("", "default", one.query_id): said}, source=f"user of {one.query_id}")
 
-        assert good[-1] == "published"
-        assert actions(worker.round())[-1] in ("kept", "rolled back")
+        assert actions(worker.round())[-1] == "kept"
+        assert store.registry.version().number == 1
+
+    def test_one_task_goes_and_another_stays(self, planted):
+        """Each offset is decided by its own evidence."""
+        rewards = planted(40, strength=0.9, tasks=["a", "b"] * 20)
+        live = fit(rewards)
+        values = np.where(np.repeat(rewards.tasks == "a", 8), 1 - rewards.values, shuffled(rewards))
+        now = staying(fit(replace(rewards, values=values)), live)
+
+        assert (now["local:a"].served, now["local:b"]) == (False, live["local:b"])
 
 
 def harmful(world):

@@ -12,7 +12,7 @@ import numpy as np
 
 from tttembed_rag.errors import DataError
 from tttembed_rag.evaluate.collection import Collection, check_workload, pooled_rewards
-from tttembed_rag.evaluate.experiment import privately_served, served, served_and_fused
+from tttembed_rag.evaluate.experiment import served, served_and_fused
 from tttembed_rag.judging.turns import water_fill
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
@@ -98,13 +98,14 @@ class Workload:
         return np.concatenate([served(c, offsets, c.dataset.name)[0] for c in self.collections])
 
     def fused(self, offsets: Offsets, judged: Judged, depth: int) -> Float64:
-        """nDCG@10 (N,) as served; judged queries with a private offset in the order of judge and search together."""
+        """nDCG@10 (N,) as served; judged queries that an offset moves in the order of judge and search together."""
 
         def measure(collection: Collection, rows: IntArray) -> Float64:
             task = collection.dataset.name
-            believed = privately_served(collection, offsets, task, rows)
             measured = served(collection, offsets, task)[0].copy()
-            measured[believed] = served_and_fused(collection, offsets, task, believed, depth)[believed]
+            ids = collection.query_ids[rows].tolist()
+            moved = rows[[offsets.find(task, query_id) is not None for query_id in ids]]
+            measured[moved] = served_and_fused(collection, offsets, task, moved, depth)[moved]
             return measured
 
         return self.measured(measure, judged)

@@ -52,7 +52,8 @@ def test_weights_count_as_kish_says():
 
 def test_one_observation_bounds_nothing():
     """A single observation has no bound."""
-    assert (gain_of([0.3]).below(0.05), gain_of([0.3]).above(0.05)) == (-np.inf, np.inf)
+    for gain in (gain_of([0.3]), Gain.measured(np.array([0.3]), np.ones(1), np.arange(1))):
+        assert (gain.below(0.05), gain.above(0.05)) == (-np.inf, np.inf)
 
 
 def test_a_few_that_agree_by_luck_are_no_certainty():
@@ -69,12 +70,27 @@ def test_more_observations_narrow_it():
     assert_allclose(gain.after(3.0).error, gain.error / 2)
 
 
-def test_scaling_adds_what_is_unknown():
-    """A change of units scales mean and error; an error of its own adds in quadrature."""
-    gain = replace(gain_of([0.1, 0.2, 0.3]), error=0.04)
-    scaled = gain.scaled(0.5, 0.015)
+def test_what_is_expected_counts_as_one_observation():
+    """Before anything was measured the mean is what is expected."""
+    one = Gain.of(np.array([0.3]), np.ones(1), np.arange(1), typical=0.1, expected=0.02)
+    four = Gain.of(np.full(4, 0.5), np.full(4, 0.25), np.arange(4), typical=0.1, expected=0.02)
 
-    assert_allclose([scaled.mean, scaled.error], [0.5 * gain.mean, 0.025])
+    assert (one.mean, one.freedom) == (0.02, 0.0)
+    assert_allclose(four.mean, (4 * 0.5 + 0.02) / 5)
+
+
+@pytest.mark.parametrize("n", [3, 8, 40])
+def test_the_interval_of_what_was_measured_is_student_s(n):
+    """Mean and 90 % interval are those of a textbook; over many samples they hold the truth as often as they say."""
+    from scipy.stats import t
+
+    rng = np.random.default_rng(0)
+    samples = [rng.normal(0.02, 0.1, n) for _ in range(1000)]
+    found = [Gain.measured(one, np.full(n, 1 / n), np.arange(n)) for one in samples]
+    expected = t.interval(0.9, n - 1, samples[0].mean(), samples[0].std(ddof=1) / n**0.5)
+
+    assert_allclose([found[0].below(0.05), found[0].above(0.05)], expected)
+    assert 0.87 <= np.mean([gain.below(0.05) <= 0.02 <= gain.above(0.05) for gain in found]) <= 0.93
 
 
 def test_a_judge_that_never_says_zero_tells_as_much(planted):

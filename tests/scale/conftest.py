@@ -28,7 +28,7 @@ def made_rewards(n=600, tasks=2, k=6, width=24, documents=400, seed=0):
     queries = vectors[rows].sum(axis=1) + rng.standard_normal((n, width), dtype=np.float32)
     near = np.array([vectors[row] @ query for row, query in zip(rows, queries, strict=True)])
     taste = (vectors @ rng.standard_normal(width))[rows]
-    score = (near - near.mean()) / near.std() + 2 * taste / taste.std() + 0.3 * rng.standard_normal((n, k))
+    score = (near - near.mean()) / near.std() + 0.8 * taste / taste.std() + 0.3 * rng.standard_normal((n, k))
     return Rewards.from_indexed(
         queries,
         vectors,

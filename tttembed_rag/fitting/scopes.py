@@ -25,7 +25,7 @@ from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
 
 # The code of an offset that is withheld because its solver did not reach an optimum.
-UNSOLVED = "TTT-G09"
+UNSOLVED = "TTT-G06"
 # Numbers a batch of private problems may hold beside its candidate vectors (8 bytes each).
 _BATCH_NUMBERS = 16_000_000
 
@@ -247,7 +247,13 @@ def private_offsets(
 
 
 def local_offset(
-    local: Local, task: str, n: int, solution: Solution, recipe: Recipe, evidence: Evidence | None = None
+    local: Local,
+    task: str,
+    n: int,
+    solution: Solution,
+    recipe: Recipe,
+    evidence: Evidence | None = None,
+    vector: FloatArray | None = None,
 ) -> Offset:
     """The offset of a task as a function of the query, on *evidence* or ungated.
 
@@ -263,6 +269,8 @@ def local_offset(
         recipe: How they were learned.
 
         evidence: The verdict; None where no gate was asked.
+
+        vector: (d,) what the regression is learned around; None for zero.
     """
     map_ = local.map()
     targets = Certificate(
@@ -272,10 +280,10 @@ def local_offset(
         converged=bool(solution.converged.all()),
         residual=local.residual,
     )
-    zero = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype)
+    vector = np.zeros(map_.landmarks.shape[1], map_.landmarks.dtype) if vector is None else vector
     found = evidence or ungated(n)
     offset = Offset(
-        scope="local", task=task, vector=zero, alpha=1.0, n=n, evidence=found, certificate=targets, map=map_
+        scope="local", task=task, vector=vector, alpha=1.0, n=n, evidence=found, certificate=targets, map=map_
     )
     return _if_converged(offset, recipe)
 

@@ -27,7 +27,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import one_row_each
 from tttembed_rag.fitting.objectives import PADDING
-from tttembed_rag.gate.thresholds import LEVEL, LISTED
+from tttembed_rag.gate.thresholds import AUDIT_LEAST, LEVEL, LISTED
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
@@ -35,8 +35,6 @@ from tttembed_rag.vectors.rows import Float64, UnitRows
 
 # Trusted labels in [0, 1] by (query id, document id).
 Labels: TypeAlias = Mapping[tuple[str, str], float]
-# An audit decides from so many labels on; with fewer it reports.
-AUDIT_LEAST = 30
 # Documents of a query that may be labelled. Of queries whose first three of ten alone are labelled, one in 120 counts.
 PAIRS = 3
 # Queries that the variance counts for in which labels are as uncertain as a draw of good or bad: few labels of a yes/no

@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.fitting.grid import Grid, Loss
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
 from tttembed_rag.gate.audit import Audited, Labels, audited, confirmed_order
+from tttembed_rag.gate.belief import Signal, Voucher, signal_of
 from tttembed_rag.gate.gains import judged_ndcg
 from tttembed_rag.gate.neighbours import with_neighbours
-from tttembed_rag.gate.signal import Signal, signal_of
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.gate.voices import Voices, heard
 from tttembed_rag.rewards import Rewards
@@ -34,12 +35,18 @@ class Case:
         source_voices: How many voices a source has near any query, at most.
 
         labels: Trusted labels of some judged pairs; None where nobody audits.
+
+        trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
+
+        together: What the rewards of all tasks say of the judge; None where these are all.
     """
 
     given: Rewards
     recipe: Recipe
     source_voices: float = 1.0
     labels: Labels | None = None
+    trusted: bool | None = None
+    together: Signal | None = None
 
     @cached_property
     def heard(self) -> Voices:
@@ -68,8 +75,31 @@ class Case:
 
     @cached_property
     def signal(self) -> Signal:
-        """What the permutation tests say."""
+        """What the permutation test says."""
         return signal_of(self.rewards, self.voices)
+
+    @property
+    def named(self) -> NDArray[np.bool_]:
+        """Whether a source gave each row of what was given, and not the judge."""
+        return np.asarray(self.given.sources != "")
+
+    @property
+    def alone(self) -> bool:
+        """Whether one source alone speaks, which nobody confirms."""
+        return bool(self.named.all()) and self.heard.sources == 1
+
+    @property
+    def declared(self) -> bool:
+        """Whether somebody vouches for all of the rewards by declaration: never for what sources say."""
+        return self.trusted is True and not self.named.any()
+
+    @cached_property
+    def voucher(self) -> Voucher:
+        """Who vouches for the rewards, trusted labels aside; where data do, they may be those of all tasks."""
+        if self.declared:
+            return "its declaration"
+        together = self.together is not None and self.together.believed
+        return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
 
     @cached_property
     def headroom(self) -> float:
@@ -128,14 +158,23 @@ class Case:
         """The factor in [0, 1] on whatever is learned: how far trusted labels confirm the judge; 1 without labels."""
         return confirmed_order(self.rewards, self.labels) if self.labels else 1.0
 
+    def judged_changes(self, offsets: Float64) -> Float64:
+        """(n,) by how much nDCG@10 of the judged candidates, by their rewards, changes when *offsets* (n, d) move."""
+        grid = Grid.of(self.rewards)
+        return judged_ndcg(grid, grid.base + self._along(offsets, grid)) - judged_ndcg(grid, grid.base)
+
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""
-        queries, documents = self.rewards.queries, self.rewards.documents
-        along_query = np.vecdot(queries.unit, offsets)
-        rows = UnitRows(offsets.astype(queries.vectors.dtype), np.ones(len(offsets), queries.vectors.dtype))
-        products = self.grid.base + documents.similarities(rows, self.grid.slots)
+        along_query = np.vecdot(self.rewards.queries.unit, offsets)
         squares = 1.0 + 2.0 * along_query + np.vecdot(offsets, offsets)
+        products = self.grid.base + self._along(offsets, self.grid)
         return np.asarray(self._base_losses - self._loss(squares, products).losses)
+
+    def _along(self, offsets: Float64, grid: Grid) -> Float64:
+        """(n, k) products of *offsets* (n, d) and the candidates of *grid*."""
+        dtype = self.rewards.queries.vectors.dtype
+        rows = UnitRows(offsets.astype(dtype), np.ones(len(offsets), dtype))
+        return np.asarray(self.rewards.documents.similarities(rows, grid.slots), dtype=np.float64)
 
 
 def gated(recipe: Recipe, rewards: Rewards) -> Recipe:

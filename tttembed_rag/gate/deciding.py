@@ -1,6 +1,7 @@
 """The gate: what is served to each task, and why.
 
-    rewards -> Case -> is the judge believed? -> proposals -> whose held-out loss falls most, and surely? -> offsets
+    rewards -> Case -> is there something to compare? do the rewards mean something? -> Proposal
+            -> does the held-out loss fall? do sources move a document everywhere? do trusted labels confirm? -> Offset
 
 The questions, their tests and their levels are data: see `thresholds`.
 """
@@ -10,61 +11,51 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
-from tttembed_rag.fitting.scopes import collect, fit_scope, of_task
+from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.private import believed_evidence, nothing, private_around, private_moves
 from tttembed_rag.gate.proposals import (
+    Prior,
     Proposal,
     propose_constant,
     propose_for_unseen_tasks,
     propose_local,
     task_families,
 )
-from tttembed_rag.gate.signal import Signal
 from tttembed_rag.gate.thresholds import (
+    AUDIT_ALONE_LEVEL,
+    AUDIT_LEAST,
     AUDIT_LEVEL,
     AUDITED,
-    BACKWARDS,
-    BLIND,
-    ECHO,
-    EQUAL,
+    COMPARE,
+    EXPECTED_FALL,
     EXPOSED,
     EXPOSURE_ROUNDS,
-    FEW,
+    FALLS,
     LEAST_HEADROOM,
     LEVEL,
+    MEANS,
     MIN_TASKS,
     MOST_CANDIDATES,
-    NDCG_ERROR,
-    NDCG_PER_NAT,
-    NDCG_SHARE,
-    NO_FALL,
-    NOISE,
-    ONE_SOURCE,
     PUBLISHED,
-    SINGLE,
-    SURPASSED,
-    UNSURE,
     Question,
 )
-from tttembed_rag.gate.voices import strongest
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.gpu import Device
 
-# By scope, what proposes its offset for a case.
-Proposing: TypeAlias = Mapping[Scope, Callable[[Case], Proposal]]
+Propose: TypeAlias = Callable[[Case], Proposal]
 
 
 def fit(
@@ -83,6 +74,7 @@ def fit(
     warm_start: Mapping[str, Offset] | None = None,
     source_voices: float = 1.0,
     audit: Labels | None = None,
+    trusted: bool | None = None,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -91,8 +83,8 @@ def fit(
             and its nearest are learned from.
 
         scope: ``global`` (one offset for all), ``task`` (one per task), ``local`` (one per task that depends on where
-            the query lies), ``query`` (one per rewarded query), or ``auto``: per task the best supported of none, task
-            and local, and on top of it private offsets for rewarded queries where the judge is believed.
+            the query lies), ``query`` (one per rewarded query), or ``auto``: the local offset of each task and, from
+            `MIN_TASKS` tasks on, a global one for tasks whose own rewards do not decide.
 
         objective: ``kd``, ``reverse_kl`` or ``softmax_grpo``.
 
@@ -120,10 +112,14 @@ def fit(
         audit: Trusted labels in [0, 1] of judged pairs, by query id and document id: 30 to 200 of them, drawn at
             random, make the gate independent of the judge. The gate alone asks.
 
+        trusted: True where somebody vouches for the judge: the application serves its order, or it passed its
+            examination (`tttembed_rag.judges.check_judge`). Then an offset is published where a gain is to be expected,
+            from the first verdict on. None asks what the rewards say of themselves, else the data, which must prove
+            the gain; with False only an audit publishes. Rewards of sources are never believed by declaration.
+
     Returns:
-        One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a constant
-        and a local one per task, of which at most one is served, the private ones that are served, and, from
-        `MIN_TASKS` tasks on, the global one that tasks without rewards get.
+        One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a local one
+        per task and, from `MIN_TASKS` tasks on, the global one that tasks get whose rewards do not speak against it.
     """
     recipe = Recipe(
         objective=objective,
@@ -136,18 +132,21 @@ def fit(
         device=device,
         warm_start=warm_start,
     )
-    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)
+    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     if not isinstance(rewards, Rewards):
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
     rewards = rewards.bounded(MOST_CANDIDATES)
+    trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        everything = Case(rewards, recipe, source_voices, audit)
+        everything = Case(rewards, recipe, source_voices, audit, trusted)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     return fit_scope(rewards, scope, recipe)
 
 
-def check_asked(scope: AnyScope, *, gate: bool, source_voices: float, audit: Labels | None) -> None:
+def check_asked(
+    scope: AnyScope, *, gate: bool, source_voices: float, audit: Labels | None, trusted: bool | None
+) -> None:
     """Refuse options of `fit` that are none, or that nothing would ask.
 
     Raises:
@@ -158,6 +157,8 @@ def check_asked(scope: AnyScope, *, gate: bool, source_voices: float, audit: Lab
         raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     if audit is not None and not gate:
         raise InputError("audit: expected gate=True, which asks the labels, got gate=False")
+    if not gate and trusted is not None:
+        raise InputError(f"trusted: expected gate=True, which asks who vouches, got {trusted} with gate=False")
     if not source_voices > 0:
         raise InputError(f"source_voices: expected a number above 0, got {source_voices}")
     check_labels(audit)
@@ -165,187 +166,140 @@ def check_asked(scope: AnyScope, *, gate: bool, source_voices: float, audit: Lab
 
 def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
     """The offsets of *scope*, published or not."""
-    rewards = everything.given
-    tasks = np.unique(rewards.tasks).tolist()
     if scope == "global":
-        yield from _shared(everything, None, {"global": lambda case: propose_constant(case, None)}, None)[1]
+        yield _offset(everything, "global", None, partial(propose_constant, task=None))
         return
-    whole = _for_unseen_tasks(everything) if scope == "auto" and len(tasks) >= MIN_TASKS else None
-    if whole is not None:
+    tasks = np.unique(everything.given.tasks).tolist()
+    priors: Mapping[str, Prior] = {}
+    if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(everything).max()) + 1 >= MIN_TASKS:
+        whole = _offset(everything, "global", None, propose_for_unseen_tasks)
         yield whole
+        if whole.served:
+            priors = _priors(everything, whole)
     for task in tasks:
-        case = everything if len(tasks) == 1 else replace(everything, given=of_task(rewards, task))
-        yield from _of_task(case, task, scope, everything.signal if len(tasks) > 1 else None, whole)
+        case = everything
+        if len(tasks) > 1:
+            case = replace(everything, given=of_task(everything.given, task), together=everything.signal)
+        if scope == "query":
+            yield from _private(case, task)
+        elif scope == "task":
+            yield _offset(case, "task", task, partial(propose_constant, task=task))
+        else:
+            yield _offset(case, "local", task, partial(propose_local, prior=priors.get(task)))
 
 
-def _of_task(case: Case, task: str, scope: AnyScope, together: Signal | None, whole: Offset | None) -> Iterator[Offset]:
-    """The offsets of one *task* of *scope*.
+def _priors(everything: Case, whole: Offset) -> dict[str, Prior]:
+    """By task, the global offset *whole*, and the same learned without the task."""
+    tasks, first = np.unique(everything.rewards.tasks, return_index=True)
+    held_out = propose_for_unseen_tasks(everything).held_out[first].astype(whole.vector.dtype)
+    served = (whole.alpha * whole.vector).astype(whole.vector.dtype)
+    return {task: Prior(served, vector) for task, vector in zip(tasks.tolist(), held_out, strict=True)}
 
-    Args:
-        case: Its rewards.
 
-        task: Its name.
+def _offset(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
+    """The offset that *propose* learns of *case*, published or not.
 
-        scope: What is asked for.
-
-        together: What the rewards of all tasks say of the judge; None where there is one task.
-
-        whole: The global offset for tasks without rewards; None where there is none.
+    Where sources speak beside a declared judge, all are heard if the data vouch for them and prove the gain; else the
+    judge speaks alone, so that no vote silences it.
     """
-    proposing: Proposing = {"task": lambda case: propose_constant(case, task), "local": propose_local}
-    asked = {name: propose for name, propose in proposing.items() if scope in ("auto", name)}
-    case, shared = _shared(case, task, asked, together)
-    if whole is not None and whole.served and case.questions < 2:
-        # One rewarded query says nothing against the global offset: as good as a task without rewards.
-        shared = [replace(whole, scope="task", task=task), *shared[1:]]
-    yield from shared
-    if scope not in ("auto", "query"):
-        return
-    refusal = _refused(case, together)
-    # One query cannot be held out, but the judge of many may be believed of it.
-    unbelieved = None if refusal is not None and refusal.code == FEW.code and _believed(case, together) else refusal
-    if unbelieved is None:
-        served = next((offset for offset in shared if offset.served), None)
-        case, withheld = _unexposed(case, served)
-        evidence = replace(believed_evidence(case), withheld=withheld)
-        offsets = private_around(case, served, evidence)
-        if scope == "query" or any(offset.served for offset in offsets):
-            yield from offsets
-    elif scope == "query":
-        evidence = replace(unbelieved, reason=f"private offsets: {unbelieved.reason}")
-        yield from (nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist())
+    found = _heard(case, scope, task, propose)
+    if found.served or not case.trusted or not case.named.any() or case.named.all():
+        return found
+    return _heard(replace(case, given=case.given.take(np.flatnonzero(~case.named))), scope, task, propose)
 
 
-def _shared(case: Case, task: str | None, proposing: Proposing, together: Signal | None) -> tuple[Case, list[Offset]]:
-    """The *proposing* offsets of *task*, at most one of them published, and the case that they were learned from.
-
-    The chosen offset may lift a document into most lists although its rewards do not depend on the query. The rewards
-    of such documents are dropped, and the offsets are fitted again.
-    """
-    exposure, best, verdicts = None, None, list[Evidence]()
-    withheld, risen = list[int](), list[int]()
+def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
+    """The offset of *case*, learned again without what sources say of documents that they would move everywhere."""
+    sources, exposure, withheld = case.heard.sources, Exposure.of(case.given), list[int]()
     for _ in range(EXPOSURE_ROUNDS):
-        if (refusal := _refused(case, together)) is not None:
-            verdicts = [refusal] * len(proposing)
+        if refused := _refused(case):
+            evidence = refused
             break
-        best, verdicts = _compared(case, proposing)
-        if best is None:
+        proposal = propose(case)
+        evidence = _verdict(proposal)
+        if evidence.verdict != "published" or not sources:
             break
-        exposure = exposure or Exposure.of(case.given)
-        # A document without rewards may rise because similar ones were rewarded.
-        risen = exposure.risen(case.rewards, case.voices, best.held_out)
-        unasked = [document for document in risen if document not in withheld and exposure.unasked(document)]
-        if not unasked:
+        moved = exposure.moved(case.rewards, case.voices, proposal.held_out)
+        if not (more := [one for one in moved if one not in withheld]):
             break
-        withheld += unasked
+        withheld += more
+        evidence = _withheld(evidence, EXPOSED, "; " + EXPOSED.answer)
         if (rest := exposure.without(withheld)) is None:
-            best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
             break
         case = replace(case, given=rest)
-        best, verdicts = None, [_refusal(case, EXPOSED)] * len(proposing)
-    names = exposure.names if exposure else ()
-    out, up = (tuple(names[document] for document in some) for some in (withheld, risen))
-    heard = case.heard.sources
-    verdicts = [replace(verdict, withheld=out, risen=up, sources=heard, trust=case.trust) for verdict in verdicts]
-    return case, [
-        best.learn(verdict)
-        if best is not None and verdict.verdict == "published"
-        else nothing(case, scope, task, verdict)
-        for scope, verdict in zip(proposing, verdicts, strict=True)
-    ]
+    names = tuple(exposure.names[one] for one in withheld)
+    evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
+    return proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
 
 
-def _unexposed(case: Case, served: Offset | None) -> tuple[Case, tuple[str, ...]]:
-    """*case* without the documents that private offsets would lift into everybody's list, and their names."""
-    exposure = Exposure.of(case.given)
-    risen = exposure.risen(case.rewards, case.voices, private_moves(case, served, case.trust))
-    unasked = [document for document in risen if exposure.unasked(document)]
-    rest = exposure.without(unasked) if unasked else None
-    return (case, ()) if rest is None else (replace(case, given=rest), tuple(exposure.names[one] for one in unasked))
-
-
-def _compared(case: Case, proposing: Proposing) -> tuple[Proposal | None, list[Evidence]]:
-    """The proposal to publish, if any, and the verdict on each: of those that are sure, the largest fall."""
-    proposals = [propose(case) for propose in proposing.values()]
-    verdicts = [_verdict(proposal) for proposal in proposals]
-    best = None
-    for i in sorted(range(len(proposals)), key=lambda i: -proposals[i].fall.mean):
-        proposal, verdict = proposals[i], verdicts[i]
-        if verdict.verdict != "published":
-            continue
-        if best is not None:
-            verdicts[i] = _withheld(proposal, verdict, SURPASSED, other=best.name)
-        elif not _falls_without_strongest(case, list(proposing.values())[i]):
-            verdicts[i] = _withheld(proposal, verdict, ONE_SOURCE)
-        elif (found := case.audited(proposal.held_out)) is not None and not found.confirms(AUDIT_LEVEL):
-            verdicts[i] = _withheld(proposal, verdict, AUDITED, found=str(found))
-        else:
-            best = proposal
-            verdicts[i] = verdict if found is None else replace(verdict, reason=f"{verdict.reason}; {found}")
-    return best, verdicts
-
-
-def _falls_without_strongest(case: Case, propose: Callable[[Case], Proposal]) -> bool:
-    """Whether the held-out loss falls without the source that has most voices, if there are sources."""
-    if (source := strongest(case.given, case.source_voices)) is None:
-        return True
-    others = np.flatnonzero(case.given.sources != source)
-    if len(others) < 2:
-        return False
-    case = replace(case, given=case.given.take(others))
-    return not case.signal.contradicts and propose(case).fall.mean > 0
-
-
-def _believed(case: Case, together: Signal | None) -> bool:
-    """Whether the judge is believed: by the rewards of *case*, or by those of all tasks where *case* agrees."""
-    return case.signal.believed or (together is not None and together.believed and not case.signal.contradicts)
-
-
-def _refused(case: Case, together: Signal | None) -> Evidence | None:
+def _refused(case: Case) -> Evidence | None:
     """Why nothing may be learned from *case*, before any offset is learned; None where nothing speaks against it."""
-    signal = case.signal
-    question: Question | None = None
+    question, found, against = COMPARE, "", False
     if not case.rewards.reach.any():
-        question = EQUAL if case.rewards.depths.max() > 1 else SINGLE
-    elif signal.contradicts:
-        question = BACKWARDS
-    elif case.questions < 2:
-        question = FEW
-    elif not _believed(case, together):
-        question = BLIND if signal.agrees else NOISE
+        several = case.rewards.depths.max() > 1
+        found = "every candidate of a query has the same reward" if several else "one candidate of each was judged"
+    elif case.signal.contradicts:
+        question, against = MEANS, not case.named.any()  # no vote takes away what is served
+        found = "the rewards contradict the retriever's order, as an inverted judge's do"
+    elif case.alone:
+        found = "one source alone rewarded them"
+    elif case.questions < 2 and case.voucher != "its declaration":
+        found = "one rewarded query cannot be held out from itself"
+    elif case.voucher == "nobody" and not case.labels:
+        question, found = MEANS, _unbelieved(case)
     elif case.headroom < LEAST_HEADROOM:
-        question = ECHO
+        found = "the judge repeats the retriever's order"
     elif case.trust <= 0:
-        question = AUDITED
-    return None if question is None else _refusal(case, question)
-
-
-def _refusal(case: Case, question: Question) -> Evidence:
-    """The evidence of a case that *question* decides against, before a gain was measured."""
+        question, against = AUDITED, True
+        found = question.answer.format(found="they contradict the judge's order of what was judged")
+    if not found:
+        return None
     n = case.questions
-    reason = question.answer.format(n=n, found="they contradict the judge's order of what was judged")
-    return Evidence(n, None, None, "abstained", reason, code=question.code)
+    return Evidence(n, None, None, "abstained", found, code=question.code, vouched=case.voucher, against=against)
+
+
+def _unbelieved(case: Case) -> str:
+    """Why the data do not vouch for the rewards of *case*."""
+    if case.trusted is False:
+        return "nobody vouches for the judge"
+    if case.signal.agrees_p < case.signal.level:
+        return "a document's rewards do not depend on what is asked, and nobody vouches for the judge"
+    return "the rewards agree with the retriever no more than chance might, and nobody vouches for the judge"
 
 
 def _verdict(proposal: Proposal) -> Evidence:
     """Whether *proposal* may be published by what it does to held-out queries."""
-    fall, n = proposal.fall, proposal.observations
-    change = fall.scaled(NDCG_PER_NAT, np.hypot(NDCG_SHARE * NDCG_PER_NAT * fall.mean, NDCG_ERROR))
-    interval = change.below(LEVEL), change.above(LEVEL)
-    sure = f"{proposal.name}, {n} held-out {proposal.unit}"
-    evidence = Evidence(n, change.mean, interval, "published", f"{sure}: their loss falls for sure", code=PUBLISHED)
-    if fall.mean <= 0:
-        return _withheld(proposal, evidence, NO_FALL)
-    if fall.below(LEVEL) <= 0:
-        return _withheld(proposal, replace(evidence, needed=_needed(n, fall)), UNSURE)
-    return evidence
-
-
-def _withheld(proposal: Proposal, evidence: Evidence, question: Question, **said: str) -> Evidence:
-    sure = f"{proposal.name}, {proposal.observations} held-out {proposal.unit}"
-    return replace(
-        evidence, verdict="abstained", reason=f"{sure}: {question.answer.format(**said)}", code=question.code
+    case, n, change = proposal.case, proposal.observations, proposal.change
+    audited = case.audited(proposal.held_out)
+    by_labels = audited is not None and audited.labels >= AUDIT_LEAST
+    voucher = "trusted labels" if by_labels else case.voucher
+    believed = voucher in ("trusted labels", "its declaration")
+    fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
+    evidence = Evidence(
+        n,
+        change.mean if change.freedom else None,
+        (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None,
+        "published",
+        f"{proposal.name}, {n} held-out {proposal.unit}: " if n > 1 else f"{proposal.name}: ",
+        code=PUBLISHED,
+        vouched=voucher,
     )
+    said = f"; {audited}" if audited else ""
+    if voucher == "nobody":
+        return _withheld(evidence, MEANS, _unbelieved(case) + said)
+    if fall.mean <= 0:
+        return replace(_withheld(evidence, FALLS, "they are ranked no better" + said), against=proposal.harmed)
+    if not believed and fall.below(LEVEL) <= 0:
+        needed = _needed(n, fall)
+        return replace(_withheld(evidence, FALLS, "the improvement is within its error" + said), needed=needed)
+    if by_labels and audited is not None and not audited.confirms(AUDIT_LEVEL):
+        return replace(_withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
+    told = f"their loss falls (p < {LEVEL:g})" if not believed else "their loss is expected to fall"
+    return replace(evidence, reason=evidence.reason + told + said)
+
+
+def _withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
+    return replace(evidence, verdict="abstained", reason=evidence.reason + found, code=question.code)
 
 
 def _needed(n: int, fall: Gain) -> int | None:
@@ -357,8 +311,32 @@ def _needed(n: int, fall: Gain) -> int | None:
     return more if more <= 10 * n else None
 
 
-def _for_unseen_tasks(case: Case) -> Offset | None:
-    """The global offset for tasks without rewards; None where there are too few families of tasks to hold out."""
-    if int(task_families(case).max()) + 1 < MIN_TASKS:
-        return None
-    return _shared(case, None, {"global": lambda case: propose_for_unseen_tasks(case, task_families(case))}, None)[1][0]
+def _private(case: Case, task: str) -> list[Offset]:
+    """The private offset of each query of *case*: served where the judge is believed, which is all that is asked."""
+    evidence = _refused(case)
+    if evidence is None:
+        reason = f"private offsets, {case.questions} rewarded: the judge is believed"
+        evidence = Evidence(
+            case.questions, None, None, "published", reason, code=PUBLISHED, trust=case.trust, vouched=case.voucher
+        )
+        audited = case.audited(case.recipe.dose(1) * case.trust * case.optima[0])
+        if audited is not None and audited.labels >= AUDIT_LEAST and not audited.confirms(AUDIT_ALONE_LEVEL):
+            evidence = _withheld(evidence, AUDITED, "; " + AUDITED.answer.format(found=audited))
+    if evidence.verdict == "published":
+        return private_of(case, evidence)
+    return [nothing(case, "query", task, evidence, name) for name in case.rewards.query_ids.tolist()]
+
+
+def private_of(case: Case, evidence: Evidence) -> list[Offset]:
+    """The private offset of each query of *case* in their order, on *evidence*."""
+    optima, solution = case.optima
+    return private_offsets(
+        case.rewards, (evidence.trust * optima).astype(optima.dtype), solution, case.recipe, evidence
+    )
+
+
+def nothing(case: Case, scope: Scope, task: str | None, evidence: Evidence, query_id: str | None = None) -> Offset:
+    """An offset of zero that says in its *evidence* why nothing is served."""
+    zero = np.zeros(case.rewards.width, case.rewards.query_vectors.dtype)
+    n = case.questions if query_id is None else 1
+    return Offset(scope=scope, task=task, query_id=query_id, vector=zero, alpha=0.0, n=n, evidence=evidence)

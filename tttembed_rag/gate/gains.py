@@ -22,7 +22,7 @@ class Gain:
     """A mean gain with what Student's t needs of it.
 
     Attributes:
-        mean: The mean, shrunk by one pseudo-observation of zero.
+        mean: The mean, of what was measured or shrunk by one pseudo-observation.
 
         error: Its standard error.
 
@@ -34,25 +34,41 @@ class Gain:
     freedom: float
 
     @classmethod
-    def of(cls, gains: Float64, weights: Float64, groups: IntArray, *, typical: float, most: float = math.inf) -> Gain:
+    def of(
+        cls,
+        gains: Float64,
+        weights: Float64,
+        groups: IntArray,
+        *,
+        typical: float,
+        expected: float = 0.0,
+        most: float = math.inf,
+    ) -> Gain:
         """The mean of *gains* (n,) under *weights*, a group being one observation.
 
-        One pseudo-observation of zero gain is added (the prior behind the paper's kappa = 1), and the variance is that
-        of `TYPICAL_WEIGHT` more observations that deviate by *typical*. Unequal weights count as 1 / sum w^2
-        observations (Kish 1965), and as no more than *most*.
+        One pseudo-observation of the *expected* gain is added (the prior behind the paper's kappa = 1), and the
+        variance is that of `TYPICAL_WEIGHT` more observations that deviate by *typical*. Unequal weights count as
+        1 / sum w^2 observations (Kish 1965), and as no more than *most*.
         """
-        total = np.bincount(groups, weights)
-        kept = total > 0
-        w = np.asarray(total[kept] / total.sum(), dtype=np.float64)
-        x = np.asarray(np.bincount(groups, weights * gains)[kept] / total[kept])
+        w, x = _observations(gains, weights, groups)
         if len(w) < 2:
-            return cls(float(w @ x), math.inf, 0.0)
+            return cls(expected, math.inf, 0.0)
         count = min(1.0 / float(w @ w), most)
-        w, x = np.append(w * count, 1.0) / (count + 1.0), np.append(x, 0.0)
+        w, x = np.append(w * count, 1.0) / (count + 1.0), np.append(x, expected)
         mean = float(w @ x)
         seen = float(w**2 @ (x - mean) ** 2) * (count + 1.0) ** 2
         variance = (seen + TYPICAL_WEIGHT * typical**2) / (count + TYPICAL_WEIGHT)
         return cls(mean, math.sqrt(variance / (count + 1.0)), count)
+
+    @classmethod
+    def measured(cls, gains: Float64, weights: Float64, groups: IntArray, *, most: float = math.inf) -> Gain:
+        """The mean of *gains* as it is, with the standard error of as many observations as `of` counts."""
+        w, x = _observations(gains, weights, groups)
+        mean = float(w @ x)
+        count = min(1.0 / float(w @ w), most)
+        if len(w) < 2 or count <= 1.0:
+            return cls(mean, math.inf, 0.0)
+        return cls(mean, math.sqrt(float(w @ (x - mean) ** 2) / (count - 1.0)), count - 1.0)
 
     def below(self, level: float) -> float:
         """The lower bound of the mean at one-sided *level*."""
@@ -66,14 +82,18 @@ class Gain:
         """What it would be with *more* times as many observations again, if the mean and the spread stay."""
         return replace(self, error=self.error / math.sqrt(1 + more), freedom=self.freedom * (1 + more))
 
-    def scaled(self, factor: float, unknown: float) -> Gain:
-        """*factor* times the mean, with an *unknown* error of its own beside the sampling error."""
-        return replace(self, mean=factor * self.mean, error=math.hypot(factor * self.error, unknown))
-
     def _student(self, level: float) -> float:
         from scipy.special import stdtrit
 
         return float(stdtrit(self.freedom, 1 - level))
+
+
+def _observations(gains: Float64, weights: Float64, groups: IntArray) -> tuple[Float64, Float64]:
+    """Weight, summing to 1, and mean gain of each group that has a weight."""
+    total = np.bincount(groups, weights)
+    kept = total > 0
+    w = np.asarray(total[kept] / total.sum(), dtype=np.float64)
+    return w, np.asarray(np.bincount(groups, weights * gains)[kept] / total[kept])
 
 
 def judged_ndcg(grid: Grid, scores: Float64) -> Float64:

@@ -12,11 +12,25 @@ from tttembed_rag.fitting.local import Local
 from tttembed_rag.fitting.scopes import local_offset, scope_weights, shared_offset, solve_shared
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
-from tttembed_rag.gate.thresholds import LOOSER, RIDGE_STEP, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import LEVEL, LOOSER, RIDGE_STEP, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset, Scope
-from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prior:
+    """What the queries of a task are moved by without a reward of their own.
+
+    Attributes:
+        served: (d,) the dosed global offset.
+
+        held_out: (d,) the same, learned without the task.
+    """
+
+    served: FloatArray
+    held_out: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,63 +40,101 @@ class Proposal:
     Attributes:
         name: What it is, in words.
 
-        fall: By how many nats the loss of held-out queries falls: one observation for each question, or task.
-
-        observations: How many observations there are.
-
-        unit: What an observation is, in words.
+        case: The rewards that it is learned from.
 
         held_out: (n, d) what moves each query, learned without it.
 
+        falls: (n,) by how many nats the loss of each query falls below that of what is served without it.
+
+        before: (n,) by how many nats what is served without it lets that loss fall.
+
         learn: Learns the offset, on the evidence given.
+
+        groups: (n,) what is one observation: a question, or a family of tasks.
+
+        weights: (n,) how much each query counts.
+
+        unit: What an observation is, in words.
     """
 
     name: str
-    fall: Gain
-    observations: int
+    case: Case
     held_out: Float64
+    falls: Float64
+    before: Float64
     learn: Callable[[Evidence], Offset]
+    groups: IntArray
+    weights: Float64
     unit: str = "queries"
 
+    @property
+    def observations(self) -> int:
+        """How many observations there are."""
+        return self.case.questions if self.unit == "queries" else int(self.groups.max()) + 1
 
-def propose_local(case: Case) -> Proposal:
-    """The local offset of the one task of *case*."""
+    def fall(self, expected: float) -> Gain:
+        """The fall of the loss, with one pseudo-observation of what is *expected*."""
+        return self._gain(self.falls, expected)
+
+    @property
+    def harmed(self) -> bool:
+        """Whether what is served without it does harm for sure."""
+        return self._gain(self.before, 0.0).above(LEVEL) < 0
+
+    def _gain(self, falls: Float64, expected: float) -> Gain:
+        return Gain.of(falls, self.weights, self.groups, typical=TYPICAL_FALL, expected=expected, most=self._most)
+
+    @property
+    def change(self) -> Gain:
+        """The change of nDCG@10 of the judged candidates of held-out queries, by their rewards."""
+        return Gain.measured(self.case.judged_changes(self.held_out), self.weights, self.groups, most=self._most)
+
+    @property
+    def _most(self) -> float:
+        return float(self.case.voices.sum()) if self.unit == "queries" else math.inf
+
+
+def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
+    """The local offset of the one task of *case*: a regression towards what the task is served without it."""
     task = str(case.rewards.tasks[0])
-    targets, solution = case.optima
+    optima, solution = case.optima
+    targets = case.trust * optima
+    none = np.zeros(case.rewards.width, targets.dtype)
+    name = "a local offset around the global one" if prior else "a local offset"
+    prior = prior or Prior(none, none)
     weights = case.voices * case.usable
-    regression = Local.of(case.widened, case.trust * targets, case.recipe.kappa, weights=weights, groups=case.groups)
-    held_out = regression.held_out(case.fold)
-    fall = _fall(case, held_out, case.groups)
-    used = solution.only(case.usable > 0)
+    regression = Local.of(
+        case.widened, targets - prior.held_out, case.recipe.kappa, weights=weights, groups=case.groups
+    )
+    without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
+    before = case.falls(without)
+    held_out = without + regression.held_out(case.fold)
+    falls = case.falls(held_out) - before
 
     def learn(evidence: Evidence) -> Offset:
-        return local_offset(regression, task, case.questions, used, case.recipe, evidence)
+        used = solution.only(case.usable > 0) if case.usable.any() else solution
+        around = replace(regression, targets=targets - prior.served)
+        return local_offset(around, task, case.questions, used, case.recipe, evidence, prior.served)
 
-    return Proposal("a local offset", fall, case.questions, held_out, learn)
+    return Proposal(name, case, held_out, falls, before, learn, case.groups, case.voices)
 
 
 def propose_constant(case: Case, task: str | None) -> Proposal:
     """One offset for all queries of *case*: that of a *task*, or (None) the global one."""
     name = "a global offset" if task is None else "one offset for all queries"
     held_out = _held_out(case, case.fold)
-    fall = _fall(case, held_out, case.groups)
-    return Proposal(name, fall, case.questions, held_out, _learner(case, task))
+    falls = case.falls(held_out)
+    return Proposal(name, case, held_out, falls, np.zeros_like(falls), _learner(case, task), case.groups, case.voices)
 
 
-def propose_for_unseen_tasks(case: Case, families: IntArray) -> Proposal:
-    """The global offset tried on tasks that it was not learned from; a family of tasks is one observation.
-
-    Args:
-        case: All rewards.
-
-        families: (n,) a number for each family, as `task_families` gives it.
-    """
-    fold = families % (int(case.fold.max()) + 1)
-    # Every task weighs the same, whatever its size.
-    held_out = _held_out(case, fold)
-    fall = _fall(case, held_out, families, weights=scope_weights(case.rewards))
-    tasks = int(families.max()) + 1
-    return Proposal("a global offset on unseen tasks", fall, tasks, held_out, _learner(case, None), "tasks")
+def propose_for_unseen_tasks(case: Case) -> Proposal:
+    """The global offset tried on tasks that it was not learned from; a family of tasks is one observation."""
+    families = task_families(case)
+    held_out = _held_out(case, families % (int(case.fold.max()) + 1))
+    weights = scope_weights(case.rewards)  # every task weighs the same, whatever its size
+    falls = case.falls(held_out)
+    name, learn = "a global offset on unseen tasks", _learner(case, None)
+    return Proposal(name, case, held_out, falls, np.zeros_like(falls), learn, families, weights, "tasks")
 
 
 def task_families(case: Case) -> IntArray:
@@ -120,9 +172,3 @@ def _held_out(case: Case, fold: IntArray) -> Float64:
     learned = solve_shared(case.widened, recipe, weights, case.grid, start).offsets
     dose = [case.trust * recipe.dose(float(case.voices[seen].sum())) for seen in learning]
     return np.asarray(np.array(dose)[:, None] * learned)[own]
-
-
-def _fall(case: Case, held_out: Float64, groups: IntArray, weights: Float64 | None = None) -> Gain:
-    most = math.inf if weights is not None else float(case.voices.sum())
-    weights = case.voices if weights is None else weights
-    return Gain.of(case.falls(held_out), weights, groups, typical=TYPICAL_FALL, most=most)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tttembed_rag.fitting.local import bandwidth_of, kernel_of
 from tttembed_rag.fitting.merging import merged, query_numbers
@@ -27,14 +26,11 @@ class Voices:
 
         weights: (n,) in (0, 1]: how much each query counts.
 
-        backed: (n,) whether the declared judge or two sources stand behind a query.
-
         sources: Distinct sources; the declared judge is not one.
     """
 
     rewards: Rewards
     weights: Float64
-    backed: NDArray[np.bool_]
     sources: int
 
 
@@ -43,7 +39,7 @@ def heard(rewards: Rewards, cap: float) -> Voices:
     groups = rewards.near_queries
     if not (named := rewards.sources != "").any():
         weights = np.asarray(1.0 / np.bincount(groups)[groups])
-        return Voices(rewards, weights, np.ones(len(rewards), dtype=bool), 0)
+        return Voices(rewards, weights, 0)
     rewards = _without_repeated_votes(rewards)
     named, groups = rewards.sources != "", rewards.near_queries
     voices = np.where(named, np.minimum(1.0, cap / _crowding(rewards)), 1.0)
@@ -51,22 +47,10 @@ def heard(rewards: Rewards, cap: float) -> Voices:
     _, first, query = np.unique(query, return_index=True, return_inverse=True)
     sources = np.unique(rewards.sources[named])
     of_query = np.bincount(query, voices)
-    several = np.bincount(query) > 1
-    trusted = np.bincount(query, ~named) > 0
     group = groups[first]
     weights = np.minimum(1.0, of_query)
     weights = weights / np.maximum(1.0, np.bincount(group, weights))[group]
-    return Voices(merged(rewards, query), weights, several | trusted, len(sources))
-
-
-def strongest(rewards: Rewards, cap: float) -> str | None:
-    """The source with the most voices in *rewards*; None where the declared judge alone speaks."""
-    named = rewards.sources != ""
-    if not named.any():
-        return None
-    sources, number = np.unique(rewards.sources[named], return_inverse=True)
-    voices = np.minimum(1.0, cap / _crowding(rewards)[named])
-    return str(sources[np.argmax(np.bincount(number, voices))])
+    return Voices(merged(rewards, query), weights, len(sources))
 
 
 def _crowding(rewards: Rewards) -> Float64:

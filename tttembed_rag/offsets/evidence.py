@@ -17,10 +17,10 @@ class Evidence:
     Attributes:
         n: Rewarded queries the gain was measured on.
 
-        gain: Change of nDCG@10 that is expected of queries which were not rewarded, from how much the loss of held-out
-            rewarded queries falls; None where it was not measured.
+        gain: Change of nDCG@10 of the judged candidates of held-out rewarded queries, by their rewards; None where it
+            was not measured.
 
-        interval: 90 % interval of that change; None where it was not measured.
+        interval: 90 % interval of that change, on queries like those judged; None where it was not measured.
 
         verdict: ``published`` or ``abstained`` by the gate, ``ungated`` where none was asked.
 
@@ -29,17 +29,20 @@ class Evidence:
         needed: About how many more rewarded queries (tasks, where n counts tasks) would settle it, if the
             gain holds; None where that is unknown or nothing is open.
 
-        code: Stable name of the question that decided, such as ``TTT-G06``; empty where no gate was asked.
+        code: Stable name of the question that decided, such as ``TTT-G03``; empty where no gate was asked.
 
-        withheld: Documents that were taken as unjudged: they would have risen into the lists of many queries, whatever
-            was asked (``TTT-G10``).
-
-        risen: Documents that rise into the lists of many queries.
+        withheld: Documents of which nothing was heard that sources say: by their word these would have moved into or
+            out of the lists of many queries, whatever was asked (``TTT-G04``).
 
         sources: Distinct sources that the rewards came from; 0 where the declared judge gave them all.
 
         trust: The factor in [0, 1] on what is served: how far the trusted labels of an audit confirm the judge's order;
             1 without an audit. It is part of *alpha*, or of the vectors of a local or private offset.
+
+        vouched: Who vouches for the rewards: ``trusted labels``, ``its declaration``, ``the data`` or ``nobody``; empty
+            where no gate was asked.
+
+        against: Whether the rewards speak against any offset of the task, so that the global one is not served either.
     """
 
     n: int
@@ -50,9 +53,10 @@ class Evidence:
     needed: int | None = None
     code: str = ""
     withheld: tuple[str, ...] = ()
-    risen: tuple[str, ...] = ()
     sources: int = 0
     trust: float = 1.0
+    vouched: str = ""
+    against: bool = False
 
     def __str__(self) -> str:
         held_out = ""
@@ -62,11 +66,11 @@ class Evidence:
         more = "" if self.needed is None else f"; about {self.needed} more would settle it if the gain holds"
         code = f" [{self.code}]" if self.code else ""
         from_sources = f"; from {self.sources} source{'s' * (self.sources > 1)}" if self.sources else ""
-        without = f"; without the rewards of {_few(self.withheld)} [TTT-G10]" if self.withheld else ""
-        risen = f"; into many lists rises {_few(self.risen)}" if self.risen else ""
+        without = f"; without what sources say of {_few(self.withheld)} [TTT-G04]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
-        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{risen}{without}{code}"
+        vouched = f"; vouched for by {self.vouched}" if self.vouched not in ("", "nobody") else ""
+        return f"{self.verdict}: {held_out}{self.reason}{more}{vouched}{from_sources}{shrunk}{without}{code}"
 
 
 def _few(names: tuple[str, ...]) -> str:

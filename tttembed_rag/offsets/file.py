@@ -178,7 +178,8 @@ def _check_known(offset: Offset) -> None:
         ("reason", evidence.reason, isinstance(evidence.reason, str), "a text"),
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
-        ("risen", evidence.risen, _are_texts(evidence.risen), "texts"),
+        ("vouched", evidence.vouched, isinstance(evidence.vouched, str), "a text"),
+        ("against", evidence.against, isinstance(evidence.against, bool), "true or false"),
         ("trust", evidence.trust, _is_number(evidence.trust) and 0 <= evidence.trust <= 1, "a number in [0, 1]"),
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
@@ -283,7 +284,7 @@ class _Maps:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
-    evidence |= {name: tuple(evidence[name]) for name in ("withheld", "risen")}
+    evidence["withheld"] = tuple(evidence["withheld"])
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}

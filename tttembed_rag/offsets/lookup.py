@@ -36,8 +36,8 @@ class Offsets(Mapping[str, Offset]):
     """Learned offsets by key, with the lookup that serves them.
 
     A query gets its private offset if it has one, else what is served of its task, the local offset before the
-    constant one, else the global one, else its base vector, bit for bit. A task on which the gate abstained gets its
-    base vector: the global offset is for tasks without rewards.
+    constant one, else the global one, else its base vector, bit for bit. A task whose rewards speak against any offset
+    gets its base vectors.
 
     Args:
         offsets: The offsets, each key once.
@@ -122,8 +122,12 @@ class Offsets(Mapping[str, Offset]):
 
     def find_shared(self, task: str | None = None) -> Offset | None:
         """The offset that serves the queries of a task that have none of their own, or None for base vectors."""
-        offset = self._shared.get(task or DEFAULT_TASK) or self._shared.get(None)
-        return offset if offset is not None and offset.served and offset.alpha > 0 else None
+        for offset in (self._shared.get(task or DEFAULT_TASK), self._shared.get(None)):
+            if offset is not None and offset.served and offset.alpha > 0:
+                return offset
+            if offset is not None and offset.evidence.against:
+                return None
+        return None
 
     def find_private(self, task: str | None, query_id: str) -> Offset | None:
         """The private offset that serves a query, or None; without a *task*, of the one task that knows the id."""

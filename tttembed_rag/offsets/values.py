@@ -46,7 +46,7 @@ class Offset:
     Attributes:
         scope: ``global``, ``task``, ``local`` or ``query``.
 
-        vector: (d,) the offset v; zero where the gate abstained, and for a local offset.
+        vector: (d,) the offset v; zero where the gate abstained, and of a local offset what its map is added to.
 
         alpha: Dose in [0, 1], n / (n + kappa) times the evidence's trust; 0 where the gate abstained.
 
@@ -95,7 +95,7 @@ class Offset:
 
     def dosed(self, unit: FloatArray) -> FloatArray:
         """Alpha v for *unit* query vectors (m, d) or (d,): of that shape, or (d,) where all queries share it."""
-        return self.alpha * (self.vector if self.map is None else self.map(unit))
+        return self.alpha * (self.vector if self.map is None else self.vector + self.map(unit))
 
 
 def check_scope(scope: str) -> None:

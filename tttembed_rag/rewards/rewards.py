@@ -72,8 +72,7 @@ class Rewards:
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
 
         trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
-            its examination, False where nobody may; None leaves it to the data. No file keeps it, and
-            `fit` does not read it yet: the data decide.
+            its examination, False where nobody may; None leaves it to the data. No file keeps it.
     """
 
     query_vectors: FloatArray

@@ -58,6 +58,7 @@ def fit_sharded(
     scratch: bool = False,
     source_voices: float = 1.0,
     audit: Labels | None = None,
+    trusted: bool | None = None,
 ) -> Offsets:
     """Offsets learned from all rewards in *folder*, each published only if a sample of them supports it.
 
@@ -92,6 +93,8 @@ def fit_sharded(
 
         audit: As for `fit`. The queries that labels name are in the sample, beside those that were drawn.
 
+        trusted: As for `fit`; a folder does not keep it.
+
     Returns:
         What `fit` returns. The same shards give the same bits, on whichever engine, if the machines are alike.
 
@@ -100,7 +103,7 @@ def fit_sharded(
             several files.
     """
     check_engine(engine)
-    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit)
+    check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
     recipe = recipe or Recipe()
     if gate_queries < 1:
         raise InputError(f"gate_queries: expected at least 1, got {gate_queries}")
@@ -109,7 +112,7 @@ def fit_sharded(
     if not n:
         raise DataError(f"{os.fspath(folder)}: expected rewarded queries, found none in {len(rows)} files")
     options = {field.name: getattr(recipe, field.name) for field in fields(recipe)}
-    options |= {"scope": scope, "gate": gate, "source_voices": source_voices, "audit": audit}
+    options |= {"scope": scope, "gate": gate, "source_voices": source_voices, "audit": audit, "trusted": trusted}
     if (gate or scope == "local") and n <= gate_queries:
         return fit(Rewards.from_parquet(folder, scale=scale), **options)
     if scope == "local" and not gate:
@@ -193,37 +196,34 @@ def _within(sums: IntArray, most: int) -> int:
 def _of_all(each: Each, plan: ShardPlan, decided: Sequence[Offset], dtype: str) -> list[Offset]:
     """What a sample *decided* on, the constant and the private offsets that are served learned from all rewards."""
     shared = [one for one in decided if one.query_id is None]
-    whole = next((one for one in shared if one.scope == "global" and one.served), None)
-    # A task that gets the global offset has the global evidence.
-    lent = [one for one in shared if whole and one.scope == "task" and one.evidence == whole.evidence]
-    again = [one for one in shared if one.served and one.scope != "local" and one not in lent]
-    new: dict[int, Offset] = {}
+    again = [one for one in shared if one.served and one.scope != "local"]
+    new: dict[str, Offset] = {}
     if again:
         constant = plan._replace(
             recipe=replace(plan.recipe, ridge=RIDGE_STEP * plan.recipe.ridge),
-            groups=tuple(ShardGroup(one.task, one.evidence.withheld) for one in again),
+            groups=tuple(_group(one.task, one.evidence) for one in again),
         )
         start = np.array([one.vector for one in again], dtype=np.float64)
         learned = _shared(each, constant, start, dtype, [one.evidence for one in again])
-        new = {id(old): offset for old, offset in zip(again, learned, strict=True)}
-        new |= {id(one): replace(new[id(whole)], scope="task", task=one.task) for one in lent}
-    offsets = [new.get(id(one), one) for one in shared]
-    serving = {one.task: one for one in offsets if one.served}
+        new = {one.key: one for one in learned}
+    offsets = [new.get(one.key, one) for one in shared]
     private = [one for one in decided if one.query_id is not None]
     for task in dict.fromkeys(one.task for one in private):
         mine = [one for one in private if one.task == task]
         published = next((one.evidence for one in mine if one.served), None)
         if published is not None:
-            mine = _private(each, plan, ShardGroup(task, published.withheld), serving.get(task), published)
+            mine = _private(each, plan, _group(task, published), published)
         offsets += mine
     return offsets
 
 
-def _private(
-    each: Each, plan: ShardPlan, group: ShardGroup, around: Offset | None = None, evidence: Evidence | None = None
-) -> list[Offset]:
-    """The private offset of each query of *group*, around what it is served, on *evidence*, in the order of shards."""
-    parts = each("private", plan._replace(groups=(group,)), around, evidence)
+def _group(task: str | None, evidence: Evidence) -> ShardGroup:
+    return ShardGroup(task, evidence.withheld, evidence.sources > 0)
+
+
+def _private(each: Each, plan: ShardPlan, group: ShardGroup, evidence: Evidence | None = None) -> list[Offset]:
+    """The private offset of each query of *group*, on *evidence*, in the order of shards."""
+    parts = each("private", plan._replace(groups=(group,)), evidence)
     return [one for part in parts for one in part]
 
 

@@ -18,8 +18,8 @@ from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.deciding import private_of
 from tttembed_rag.gate.neighbours import with_neighbours
-from tttembed_rag.gate.private import private_around
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
 from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.evidence import Evidence
@@ -31,10 +31,14 @@ from tttembed_rag.vectors.rows import Float64
 
 
 class ShardGroup(NamedTuple):
-    """Queries that share an offset: those of a task, or of all (None), *withheld* documents taken as unjudged."""
+    """Queries that share an offset: those of a task, or of all (None).
+
+    What sources say is heard where `sources` is true, except of `withheld` documents.
+    """
 
     task: str | None
     withheld: tuple[str, ...] = ()
+    sources: bool = True
 
 
 class ShardPlan(NamedTuple):
@@ -134,14 +138,14 @@ class Shard:
                 value[place], gradient[place] = at.value[0], at.gradient[0]
         return value, gradient
 
-    def private(self, plan: ShardPlan, around: Offset | None, evidence: Evidence | None) -> list[Offset]:
-        """The private offset of each query of the one group of *plan*, around what it is served, on *evidence*."""
+    def private(self, plan: ShardPlan, evidence: Evidence | None) -> list[Offset]:
+        """The private offset of each query of the one group of *plan*, on *evidence*."""
         if (rewards := self._rewards_of(plan.groups[0])) is None:
             return []
         if plan.source_voices is None or evidence is None:
             rewards = one_row_each(rewards)
             return private_offsets(rewards, *private_optima(rewards, plan.recipe), plan.recipe)
-        return private_around(Case(rewards, plan.recipe, plan.source_voices), around, evidence)
+        return private_of(Case(rewards, plan.recipe, plan.source_voices), evidence)
 
     @cached_property
     def _rewards(self) -> Rewards:
@@ -168,11 +172,12 @@ class Shard:
             if not (rewards.tasks == group.task).any():
                 return None
             rewards = of_task(rewards, group.task)
-        if not group.withheld:
-            return rewards
-        copies = rewards.same_documents
-        out = np.isin(rewards.doc_ids[rewards.candidates], group.withheld)
-        kept = ~np.isin(copies, copies[out])
+        named = np.repeat(rewards.sources != "", rewards.depths)
+        unheard = np.full(rewards.budget, not group.sources)
+        if group.withheld:
+            copies = rewards.same_documents
+            unheard |= np.isin(copies, copies[np.isin(rewards.doc_ids[rewards.candidates], group.withheld)])
+        kept = ~(named & unheard)
         return rewards.only(kept) if kept.any() else None
 
     def _of_groups(self, plan: ShardPlan) -> dict[int, tuple[Rewards, Float64]]:

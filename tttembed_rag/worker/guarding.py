@@ -138,7 +138,7 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
         )
     tenant.live = now
     tenant.notes.begin_trial(now, rewards)
-    tenant.remember(contradicted=max(live.rewarded, 1), fresh=trial.since, doubted=False)
+    tenant.remember(contradicted=max(live.rewarded, 1), fresh=trial.since)
     what = f"version {now.number}" if now.served else "base vectors"
     yield tenant.step("rolled back", f"{why}; {what} now", now)
 

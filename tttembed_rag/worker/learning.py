@@ -1,9 +1,8 @@
 """One tenant's part of a round: guard what is live, learn from what is new, and publish on evidence.
 
-What is live stays until something speaks against it. A fit of which the gate withholds every offset does: its evidence
-includes what the live version was learned from. But evidence wavers around the gate, and versions must not flap, so
-the first such fit is only noted; the second in a row, on more rewards, withdraws the live version. Where there are
-trusted labels, the first does.
+What is live stays until something speaks against it: fresh rewards in its trial, trusted labels, or a judge that
+contradicts the retriever. Evidence that is merely gone does not, and votes that contradict each other do not: evidence
+wavers around the gate, versions must not flap, and a few accounts must not silence a tenant.
 
 After a rollback the same evidence cannot publish the same again: until there are `_OUTWEIGH` times the rewarded queries
 that were behind the version rolled back, only queries served since the trial that it failed began are learned from.
@@ -99,24 +98,33 @@ def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.labels()
-            offsets = fit(usable, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            found = fit(usable, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            offsets = staying(found, own)
             note(rewarded=len(usable))
     except InputError as exc:
         yield tenant.step("failed", f"nothing could be fitted: {exc}")
         return
     tenant.memory = tenant.memory.learned()
-    summary = f"{_explained(offsets)}; learned from {len(usable)} queries, {usable.budget} rewards of {usable.judge}"
-    serves, served = (any(offset.served for offset in (which or {}).values()) for which in (offsets, own))
-    if serves or (served and (tenant.memory.doubted or labels)):
-        yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=serves)
-    elif served:
-        summary = f"version {tenant.live_number} stays, the next fit decides; {summary}"
+    summary = f"{_explained(found)}; learned from {len(usable)} queries, {usable.budget} rewards of {usable.judge}"
+    live_ones, left = ({key for key, one in (which or {}).items() if one.served} for which in (own, offsets))
+    if any(offset.served for offset in found.values()) or live_ones - left:
+        yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))
+    elif live_ones:
+        summary = f"version {tenant.live_number} stays, nothing speaks against it; {summary}"
         tenant.store.audit.note(BY, "kept", summary, tenant=tenant.name)
-        tenant.remember(doubted=True)
         yield tenant.step("kept", summary)
     else:
         tenant.store.audit.note(BY, "abstained", summary, tenant=tenant.name)
         yield tenant.step("abstained", summary)
+
+
+def staying(found: Offsets, live: Offsets | None) -> Offsets:
+    """*found*, in which what is withheld stays as it is *live*, unless evidence speaks against it."""
+    offsets = [
+        live[key] if live and key in live and not (one.served or one.evidence.against) else one
+        for key, one in found.items()
+    ]
+    return Offsets(offsets, width=found.width, settings=found.settings)
 
 
 def _publish(
@@ -145,7 +153,6 @@ def _publish(
     goes_on = live is not None and trial.version == live.number and tenant.is_for(live, rewards) and serves
     tenant.live = now
     tenant.notes.begin_trial(now, rewards, trial.followed_by(now.number, gains) if goes_on else None)
-    tenant.remember(doubted=False)
     yield tenant.step("published" if serves else "withdrawn", f"version {now.number}: {summary}", now)
     yield from tenant.resume("a version for this embedding model was published")
 

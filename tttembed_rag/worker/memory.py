@@ -39,8 +39,6 @@ class Memory:
 
         looked: How many there were at the last pass, those before *base* included.
 
-        doubted: Whether the gate withheld at the last fit everything that is live.
-
         since: Nothing served before this Unix second is learned from: its vectors are of another model.
 
         base: Rewards that there were then; they count neither as learned from nor as new.
@@ -59,7 +57,6 @@ class Memory:
     judge: str = ""
     rewards: int = 0
     looked: int = 0
-    doubted: bool = False
     since: float = 0.0
     base: int = 0
     contradicted: int = 0
@@ -80,9 +77,7 @@ class Memory:
         More *changes* than additional rewards: the others are corrections.
         """
         if judge != self.judge:
-            return replace(
-                self, judge=judge, rewards=0, looked=count, doubted=False, base=0, changes=changes, corrected=0
-            )
+            return replace(self, judge=judge, rewards=0, looked=count, base=0, changes=changes, corrected=0)
         corrections = 0 if self.changes < 0 else max(0, changes - self.changes - max(0, count - self.looked))
         expired = max(0, self.looked - count)
         base = max(0, self.base - expired)

@@ -83,7 +83,7 @@ async def share(client, topics):
 async def learned(client):
     """Whether requests never made find the suite that works, within some seconds."""
     for _ in range(60):
-        if await share(client, UNSEEN) > 0.9:
+        if await share(client, UNSEEN) > 0.6:
             return True
         await asyncio.sleep(0.25)
     return False
@@ -110,13 +110,13 @@ def test_a_client_gains_without_code(tmp_path):
     listed, before, answer, failure, wrong, after = asyncio.run(first_day())
 
     assert listed == ["search_tools", "call_tool"]
-    assert before < 0.9
+    assert before < 0.6
     assert (answer.is_error, answer.content[0].text) == (False, "zeta_redmail is done")
     assert failure.is_error
     assert "not in this suite" in failure.content[0].text
     assert wrong.is_error
     assert after
-    assert asyncio.run(second_day()) > 0.9
+    assert asyncio.run(second_day()) > 0.6
 
 
 @asynccontextmanager

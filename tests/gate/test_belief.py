@@ -1,4 +1,4 @@
-"""Permutation tests of rewards: closed forms against drawn permutations, and judges of every kind."""
+"""Who vouches for rewards: a permutation test against drawn permutations, and judges of every kind."""
 
 from dataclasses import replace
 
@@ -8,9 +8,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import Rewards
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.signal import signal_of
-from tttembed_rag.gate.thresholds import BELIEVED_LEVEL
-from tttembed_rag.gate.voices import merged
+from tttembed_rag.fitting.merging import merged
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.gate.belief import signal_of
+from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.thresholds import BELIEVED_LEVEL, STRICT_LEVEL, VARIES
 
 
 def permuted(rewards, seed):
@@ -50,9 +52,13 @@ class TestAgreement:
                 values[np.arange(6), rng.integers(0, 6, 6)] = 1.0
                 rewards = replace(rewards, values=values.ravel())
             base = Grid.of(rewards).base
-            observed = (rewards.values.reshape(6, 10) * base).sum()
-            drawn = [(permuted(rewards, s).values.reshape(6, 10) * base).sum() for s in range(2000)]
-            share = np.mean(np.array(drawn) >= observed - 1e-12)
+            base = base - base.mean(axis=1, keepdims=True)
+            base /= np.linalg.norm(base, axis=1, keepdims=True)
+            drawn = np.array([permuted(rewards, s).values.reshape(6, 10) for s in range(2000)])
+            norms = rewards.values.reshape(6, 10).std(axis=1, keepdims=True)
+            observed = (rewards.values.reshape(6, 10) / norms * base).sum()
+            drawn = (drawn / norms * base).sum(axis=(1, 2))
+            share = np.mean(drawn >= observed - 1e-12)
 
             assert_allclose(signal_of(rewards).agrees_p, share, atol=0.03)
 
@@ -70,8 +76,8 @@ class TestAgreement:
         rewards = shared_documents()
         found, upside_down = signal_of(rewards), signal_of(replace(rewards, values=1 - rewards.values))
 
-        assert (found.agrees, found.contradicts) == (True, False)
-        assert (upside_down.agrees, upside_down.contradicts) == (False, True)
+        assert (found.believed, found.contradicts) == (True, False)
+        assert (upside_down.believed, upside_down.contradicts) == (False, True)
         assert_allclose(found.agrees_p, 1 - upside_down.agrees_p, atol=1e-6)
 
     def test_copies_of_a_document_are_one(self):
@@ -87,14 +93,27 @@ class TestAgreement:
         )
         found, expected = signal_of(copied), signal_of(rewards)
 
-        assert found.recurring == expected.recurring > 0
-        assert_allclose(found.reads_query_p, expected.reads_query_p, rtol=1e-6)
+        assert (found.level, found.varies) == (expected.level, pytest.approx(expected.varies)) == (BELIEVED_LEVEL, 0.0)
 
     def test_constant_rewards_say_nothing(self):
         """Every permutation of equal rewards is the one that was observed."""
         found = signal_of(replace(shared_documents(), values=np.full(600, 0.3)))
 
-        assert (found.agrees_p, found.reads_query_p, found.varies, found.contradicts) == (1.0, 1.0, 0.0, False)
+        assert (found.agrees_p, found.varies, found.contradicts) == (1.0, 0.0, False)
+
+    def test_no_query_is_louder_than_another(self):
+        """A query whose rewards are stretched says as much as before."""
+        rewards = shared_documents()
+        stretched = replace(rewards, values=rewards.values * np.repeat(np.where(np.arange(60) % 2, 1.0, 1e-3), 10))
+
+        assert_allclose(signal_of(stretched).agrees_p, signal_of(rewards).agrees_p, rtol=1e-6)
+
+    def test_a_voice_counts_as_its_weight(self):
+        """Queries without a voice are as if they were not there."""
+        rewards = shared_documents()
+        half = rewards.take(np.arange(30))
+
+        assert_allclose(signal_of(rewards, np.repeat([1.0, 0.0], 30)).agrees_p, signal_of(half).agrees_p, rtol=1e-6)
 
     def test_a_question_logged_again_and_again_is_asked_once(self):
         """Copies of a query, embedded again or a little off, add nothing to the evidence."""
@@ -117,23 +136,22 @@ class TestAgreement:
         rewards = shared_documents(20)
         found, again = signal_of(rewards), signal_of(rewards.take(np.random.default_rng(0).permutation(20)))
 
-        assert_allclose([found.agrees_p, found.reads_query_p], [again.agrees_p, again.reads_query_p], rtol=1e-6)
+        assert_allclose([found.agrees_p, found.varies], [again.agrees_p, again.varies], rtol=1e-6)
 
 
 class TestReadingTheQuery:
-    """Rewards permuted within documents."""
+    """How much of what is said of a document depends on what is asked."""
 
     def test_a_judge_that_reads_the_query_is_believed(self):
         """What it says of a document depends on what is asked."""
         found = signal_of(shared_documents())
 
-        assert found.reads_query_p < 0.01
+        assert found.varies > 2 * VARIES
         assert found.believed
 
     @pytest.mark.parametrize("judge", ["random", "a direction", "near the middle", "far from the middle"])
     def test_a_judge_of_documents_alone_is_not(self, judge):
         """One score for each document, however it comes about, never depends on what is asked."""
-        believed = []
         for seed in range(12):
             rewards = shared_documents(80, seed=seed)
             docs = rewards.documents.unit
@@ -144,32 +162,54 @@ class TestReadingTheQuery:
                 "near the middle": middle,
                 "far from the middle": -middle,
             }[judge]
-            score = (scores - scores.min()) / np.ptp(scores)
-            found = signal_of(by_document(rewards, score))
-            believed.append(found.believed)
+            found = signal_of(by_document(rewards, (scores - scores.min()) / np.ptp(scores)))
 
-            assert (found.reads_query_p, found.varies) == (1.0, pytest.approx(0.0, abs=1e-9))
-        assert not any(believed)
+            assert (found.varies, found.believed) == (pytest.approx(0.0, abs=1e-9), False)
 
-    def test_noise_on_it_is_no_reading(self):
-        """A document's score with noise for each verdict is permuted as if there were no noise."""
-        p = []
-        for seed in range(200):
-            rewards = shared_documents(40, seed=seed)
-            rng = np.random.default_rng(seed)
-            score = rng.random(len(rewards.doc_vectors))[rewards.candidates]
-            p.append(signal_of(replace(rewards, values=score + 0.2 * rng.random(rewards.budget))).reads_query_p)
+    def test_a_little_noise_on_it_is_no_reading(self):
+        """A document's score with noise of a fifth of its spread is no verdict on the query."""
+        rng = np.random.default_rng(0)
+        rewards = shared_documents(40)
+        score = rng.random(len(rewards.doc_vectors))[rewards.candidates]
 
-        assert_allclose(np.quantile(p, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.1)
+        assert signal_of(replace(rewards, values=score + 0.2 * rng.random(rewards.budget))).varies < VARIES
 
     def test_without_documents_in_common_agreement_must_be_beyond_doubt(self, planted):
-        """Where no document was judged twice nothing can be permuted: the judge needs the stricter level."""
+        """Where no document was judged twice nothing tells whether the judge reads the query: the level is stricter."""
         sure, faint = signal_of(planted(20)), signal_of(planted(4, depth=4, seed=3))
 
-        assert (sure.recurring, faint.recurring) == (0, 0)
-        assert sure.believed
-        assert 0.0005 < faint.agrees_p < 0.05
-        assert not faint.reads_query
+        assert (sure.level, sure.varies, sure.believed) == (STRICT_LEVEL, 1.0, True)
+        assert (faint.level, faint.believed) == (STRICT_LEVEL, False)
+
+
+class TestVouching:
+    """Who speaks first decides."""
+
+    @pytest.mark.parametrize(
+        ("trusted", "sources", "expected"),
+        [
+            (None, False, "the data"),
+            (True, False, "its declaration"),
+            (False, False, "nobody"),
+            (True, True, "the data"),
+            (False, True, "nobody"),
+        ],
+    )
+    def test_a_declaration_comes_before_the_data_and_never_of_sources(self, trusted, sources, expected):
+        """Whoever may vote is believed by the data alone; with False nobody vouches, whatever the data say."""
+        rewards = shared_documents()
+        if sources:
+            rewards = replace(rewards, sources=np.array([f"user {i}" for i in range(60)]))
+
+        assert Case(rewards, Recipe(), trusted=trusted).voucher == expected
+
+    def test_the_data_of_all_tasks_vouch_for_each(self):
+        """A judge that all tasks together vouch for is believed where one of them is too small to do so."""
+        rewards = shared_documents()
+        small = rewards.take(np.arange(2))
+
+        assert Case(small, Recipe()).voucher == "nobody"
+        assert Case(small, Recipe(), together=signal_of(rewards)).voucher == "the data"
 
 
 class TestMerged:
