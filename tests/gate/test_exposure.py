@@ -118,8 +118,9 @@ class TestGate:
     def test_a_document_may_fall_out_of_lists_no_more_than_rise_into_them(self):
         """Where the votes of sources would push one out of everybody's list, they are not heard either."""
         rewards = voted(crowd(120, documents=40))
-        row = int(np.bincount(rewards.candidates).argmax())
-        spoiled = replace(rewards, values=np.where(rewards.candidates == row, 0.0, rewards.values))
+        best = rewards.values == np.repeat(np.maximum.reduceat(rewards.values, rewards.starts[:-1]), rewards.depths)
+        row = int(np.bincount(rewards.candidates[best]).argmax())
+        spoiled = replace(rewards, values=np.where((rewards.candidates == row) & ~best, 0.0, rewards.values))
         exposure = Exposure.of(spoiled)
         unit = exposure.pool[int(np.flatnonzero(np.array(exposure.names) == rewards.doc_ids[row])[0])]
         away = np.tile(-unit, (120, 1))
