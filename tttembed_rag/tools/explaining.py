@@ -74,24 +74,9 @@ def explained(
     task: str | None,
     query_id: str | None,
 ) -> ToolExplanation:
-    """The explanation of a search.
+    """Why the first *k* tools are found for a request with base vector (d,), beside earlier *requests* of this width.
 
-    Args:
-        index: The catalogue.
-
-        query: The request.
-
-        vector: (d,) its base vector.
-
-        offsets: What is served to the tenant; None for nothing.
-
-        requests: Earlier requests with their outcomes.
-
-        k: Tools to explain.
-
-        task: The task key.
-
-        query_id: The id of the request.
+    The *offsets* are those that are served to the tenant, None for nothing.
     """
     weight = weight_of(offsets)
     moved = vector if offsets is None else offsets.apply(vector, task=task, query_id=query_id)
@@ -99,11 +84,7 @@ def explained(
     place = np.empty(len(index), dtype=np.intp)
     place[before] = np.arange(1, len(index) + 1)
     now = best(index.scores(query, moved, weight), k)
-    near = [
-        (float(one.vector @ vector / np.linalg.norm(one.vector)), one)
-        for one in requests
-        if len(one.vector) == len(vector)
-    ]
+    near = [(float(one.vector @ vector / np.linalg.norm(one.vector)), one) for one in requests]
     near.sort(key=lambda pair: -pair[0])
     tools = []
     for rank, row in enumerate(now.tolist(), 1):

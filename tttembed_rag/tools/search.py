@@ -19,12 +19,7 @@ from tttembed_rag.errors import InputError, LeaseLost, check_text
 from tttembed_rag.judges.contract import checked_judge
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.rewards import DEFAULT_TASK
-from tttembed_rag.serving.context import (
-    context,
-    current_task,
-    current_tenant,
-    said,
-)
+from tttembed_rag.serving.context import context, current_task, current_tenant, said
 from tttembed_rag.system.background import Loop, checked_interval
 from tttembed_rag.tools.asking import DAILY, ToolJudge
 from tttembed_rag.tools.catalog import cards_of
