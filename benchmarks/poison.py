@@ -1,7 +1,7 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
     python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [takeover] [second] [demotion] [veto]
-        [flood] [selfcall] [--sets a,b] [--embedders minilm,lsa]
+        [flood] [selfcall] [biased] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 20 minutes on two cores.
@@ -15,7 +15,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import compress, product
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,15 @@ from ground import Ground, poisoned, reworded
 from harm import HERE
 
 from tttembed_rag import Rewards, fit
-from tttembed_rag.gate.audit import audit_sample
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.gate.audit import audit_sample, audited, mean_ideal
+from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDIT_LEVEL
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker
 
 SETS = ("metatool", "bfcl-functions", "seal-tools", "chroma-chunks")
+# Audits of each judge, design and count of labels.
+DRAWS = 10
 EMBEDDERS = ("minilm", "lsa")
 
 
@@ -304,7 +308,50 @@ AUDITED_JUDGES: dict[str, Callable[[Ground, Rewards], np.ndarray]] = {
     "similarity, taste": _similarity_and_taste,
     "half inverted": _half_inverted,
 }
+
+
+def biased(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
+    """Labels that the hash drew, or that somebody chose: does an interval hold, is an offset confirmed that harms?"""
+    for (name, ground), judge in product(grounds(), AUDITED_JUDGES):
+        truth = ground.rewards(200, "qrels")
+        noisy = ground.rewards(200, "qrels+.3" if judge == "labels, noise .3" else "qrels+.15")
+        rewards = replace(noisy, values=AUDITED_JUDGES[judge](ground, noisy))
+        voices, unit, depth = np.ones(len(truth)), truth.queries.unit, truth.depths[0]
+        moved = fit(rewards, scope="local", gate=False).apply(unit, task=truth.tasks.tolist())
+        change = audited(truth, voices, moved - unit, {}).claimed * mean_ideal(Grid.of(truth), voices)
+        change /= mean_ideal(Grid.of(rewards), voices)
+        documents = truth.documents.unit[truth.candidates].reshape(len(truth), depth, -1)
+        before, after = (np.argsort(np.argsort(-np.matvec(documents, queries))) for queries in (unit, moved))
+        chosen = {
+            "drawn": None,
+            "first three": (before < 3).ravel(),
+            "risen": (after < before).ravel(),
+            "liked": rewards.values > np.quantile(rewards.values, 0.7),
+        }
+        for (design, allowed), count, draw in product(chosen.items(), (30, 50, 100), range(DRAWS)):
+            names = [f"{draw} {query}" for query in truth.query_ids.tolist()]  # of other names the hash draws others
+            mine = replace(rewards, query_ids=np.array(names))
+            pairs = zip(np.repeat(names, depth).tolist(), truth.doc_ids[truth.candidates].tolist(), strict=True)
+            label = dict(zip(pairs, truth.values.tolist(), strict=True))
+            asked = audit_sample(mine, count) if allowed is None else list(compress(label, allowed))
+            found = audited(mine, voices, moved - unit, {pair: label[pair] for pair in asked})
+            low, high = found.interval(0.05)
+            yield {
+                "collection": name,
+                "judge": judge,
+                "design": design,
+                "count": count,
+                "given": len(asked),
+                "counted": found.labels,
+                "decides": found.labels >= AUDIT_LEAST,
+                "harmful": change <= 0,
+                "confirms harm": bool(change <= 0 and found.labels >= AUDIT_LEAST and found.confirms(AUDIT_LEVEL)),
+                "covered": low <= change <= high,
+            }
+
+
 PARTS = {
+    "biased": biased,
     "audit": audit,
     "clean": clean,
     "blind": blind,
@@ -316,6 +363,7 @@ PARTS = {
 }
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {
+    "biased": ("design", "count"),
     "audit": ("judge",),
     "clean": ("rewarded",),
     "blind": ("style",),

@@ -624,6 +624,21 @@ class TestStore:
         assert live is not None, worked.output
         assert finds_official_pages(live.offsets) > 0.3
 
+    def test_vectors_of_another_model_are_not_made_in_silence(self, here: Path) -> None:
+        """Texts that have vectors keep them: a line says what gives them those of the model that was named."""
+        write_votes(here / "votes.csv", "thumb", 1, -1)
+        (here / "other.py").write_text(
+            "from tttembed_rag.testing import FakeEmbedder\nmodel = FakeEmbedder(fingerprint='other')\n",
+            encoding="utf-8",
+        )
+        first, second = (
+            run("store", "import", "votes.csv", "--store", "sqlite:///t.db", "--embed", embed).output
+            for embed in (EMBED, "python:other:model")
+        )
+
+        assert "reembed" not in first
+        assert "60 of 60 queries and 240 of 240 documents have no vector of other: `tttembed store reembed" in second
+
     def test_votes_of_a_store_keep_their_sources_and_tasks(self, here: Path) -> None:
         """Two users say different things of a pair; a later file adds to what was said before."""
         for name, row in (("a.csv", "q,d,5,ann,docs"), ("b.csv", "q,d,2,bob,docs"), ("c.csv", "q,e,1,ann,docs")):

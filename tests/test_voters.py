@@ -93,3 +93,15 @@ def test_a_trial_prints_its_rows(voters, monkeypatch):
     assert {row["kind"] for row in rows} >= {"harmless", "skewed"}
     assert len({row["offset"] for row in rows}) == 12
     assert all(0 <= row["taken back"] <= 1 for row in rows)
+
+
+def test_labels_that_somebody_chose_decide_nothing(voters, monkeypatch):
+    """Those that the hash drew do; of labels by place, too few count."""
+    poison = importlib.import_module("poison")
+    monkeypatch.setattr(poison, "DRAWS", 1)
+    rows = list(poison.biased(lambda: [("small", voters[1])]))
+    counted = {row["design"]: row["counted"] for row in rows if row["count"] == 100}
+
+    assert len(rows) == 84
+    assert counted["first three"] < 30 < counted["drawn"]
+    assert not any(row["decides"] for row in rows if row["design"] == "first three")

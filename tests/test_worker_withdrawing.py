@@ -45,15 +45,14 @@ class TestWithdrawing:
         assert actions(worker.round())[-1] == "withdrawn"
         assert store.registry.version().served == 0
 
-    def test_votes_that_contradict_it_silence_nobody(self, world, store, worker):
+    def test_votes_that_contradict_it_silence_nobody(self, planted):
         """Where sources say the opposite, what is live stays: its trial on fresh queries decides."""
-        store.observe(world.served(range(20, 60)), judge="j")
-        for one in world.served(range(20, 60), judged=True, values=1 - world.rewards.values):
-            said = {candidate.doc_id: candidate.reward for candidate in one.candidates}
-            store.reward("j", {("", "default", one.query_id): said}, source=f"user of {one.query_id}")
+        rewards = planted(40, strength=0.9)
+        live, users = fit(rewards), np.array([f"user {row}" for row in range(40)])
+        found = fit(replace(rewards, values=1 - rewards.values, sources=users))
 
-        assert actions(worker.round())[-1] == "kept"
-        assert store.registry.version().number == 1
+        assert not found["local:default"].served
+        assert staying(found, live)["local:default"] is live["local:default"]
 
     def test_one_task_goes_and_another_stays(self, planted):
         """Each offset is decided by its own evidence."""

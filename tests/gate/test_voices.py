@@ -76,6 +76,22 @@ class TestHeard:
         assert by_document == pytest.approx({0: 2 / 3, 1: 1 / 3, 2: 0.5, 3: 0.2})
         assert (voices.weights.tolist(), voices.sources) == ([1.0], 3)
 
+    def test_what_few_have_seen_is_not_the_word_of_all(self):
+        """A document that one of three sources was shown has the least reward from the two others."""
+        documents = np.eye(8)[:4]
+        rewards = Rewards.from_indexed(
+            [np.ones(8)] * 3,
+            documents,
+            [[0, 1], [0, 1], [1, 3]],
+            [[1.0, 0.1], [0.7, 0.1], [0.1, 1.0]],
+            query_ids=["q"] * 3,
+            sources=["a", "b", "attacker"],
+        )
+        found = heard(rewards, 1.0).rewards
+        by_document = dict(zip(found.doc_ids[found.candidates].tolist(), found.values.tolist(), strict=True))
+
+        assert sorted(by_document.values()) == pytest.approx([0.1, (1.0 + 0.1 + 0.1) / 3, (1.0 + 0.7 + 0.1) / 3])
+
     def test_a_document_has_one_vote_of_each_source(self):
         """One that is the best of too many queries is unjudged in all but one of each source's."""
         rng = np.random.default_rng(0)

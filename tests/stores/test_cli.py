@@ -485,6 +485,10 @@ def test_a_store_that_is_made_is_told_of(new_sqlite_url, caplog):
         (["store versions", "--store", "no url: secret"], "expected sqlite:///FILE"),
         (["store versions", "--store", "postgresql+psycopg://user:secret@127.0.0.1:9/db"], "not available"),
         (["store halt", "--store", "sqlite:///{folder}/no/t.db"], "expected a file in an existing folder"),
+        *(
+            ([f"store {command}", "--store", "{url}", "--tenant", "nobody"], "--tenant: expected a tenant of the store")
+            for command in ("counts", "changes", "forget --all")
+        ),
         (["store retry", "--store", "{url}", "--judge", "nobody"], "--judge: expected one of the store ("),
         (["store rollback", "--store", "{url}"], "found none; a halt serves base vectors"),
         (["store rollback", "--store", "{url}", "--to", "7"], "got 7"),

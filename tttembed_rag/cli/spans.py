@@ -97,9 +97,11 @@ def import_(
                 bar.update(len(part))
         if scores_of is not None:
             store.trust(scores_of, True)
-        if embed is not None:
-            fill(store, embed, embedder, only_without_any=True)
         lacking = store.vectors.lacking()
+        if embed is not None:
+            named, lacking = fill(store, embed, embedder, only_without_any=True)
+            if (other := store.vectors.lacking(named)).texts > lacking.texts:
+                click.echo(f"{other} of {named}: `tttembed store reembed --embed {embed}` gives them some", err=True)
     if as_json:
         facts = {"queries": written, "without_vectors": lacking.texts}
         click.echo(json.dumps(facts | ({"left_out": left_out} if of_spans else {})))

@@ -184,8 +184,7 @@ def forget(
     if unseen and source is None:
         raise click.UsageError("--unseen: expected with --source, got it alone")
     with opened(url) as store:
-        if tenant not in store.tenants():
-            raise click.UsageError(f"forget: expected a tenant of the store, got {tenant!r:.80}")
+        _check_known(store, tenant)
         gone = store.forget(tenant=tenant, query_id=query_id, source=source, unseen=unseen, by=by)
         left, now = store.counts(tenant), store.serving(tenant=tenant)
     if as_json:
@@ -195,6 +194,12 @@ def forget(
     if query_id is not None and not gone.queries:
         click.echo(f"--query: expected the id or text of a query of tenant {tenant!r}, found none", err=True)
         raise click.exceptions.Exit(1)
+
+
+def _check_known(store: Store, tenant: str | None) -> None:
+    """Refuse a *tenant* that the store never heard of; None is all of them."""
+    if tenant is not None and tenant not in store.tenants():
+        raise click.UsageError(f"--tenant: expected a tenant of the store, got {tenant!r:.80}")
 
 
 def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -> None:
@@ -218,6 +223,7 @@ def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -
 def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     """List the newest changes: when, by whom, what."""
     with opened(url) as store:
+        _check_known(store, tenant)
         for line in store.audit.lines(tenant=tenant, limit=limit):
             tenant_name = "all tenants" if line.tenant is None else line.tenant or "shared"
             text = f"{when(line.at)}  {tenant_name:<14}  {line.by:<14}  {line.action:<10}  {line.detail}"
@@ -231,6 +237,7 @@ def changes(url: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
 def counts(url: str, tenant: str | None, *, as_json: bool) -> None:
     """Count what was observed, what was judged and what waits."""
     with opened(url) as store:
+        _check_known(store, tenant)
         held, judges, failures = store.counts(tenant), store.judges(tenant=tenant), store.judge_queue.failures(tenant)
     if as_json:
         failed = [{"judge": judge, "why": why, "queries": queries} for judge, why, queries in failures]

@@ -16,11 +16,19 @@ def one_row_each(rewards: Rewards) -> Rewards:
     return rewards if len(np.unique(query)) == len(query) else merged(rewards, query)
 
 
-def merged(rewards: Rewards, groups: IntArray) -> Rewards:
+def merged(rewards: Rewards, groups: IntArray, *, absent: bool = False) -> Rewards:
     """One query for each of *groups* (n,), with the distinct candidates of all its queries and their mean rewards.
 
     Of copies of a text it has the one that its queries were shown first. The order depends on nothing but the vectors.
     Without this a question that was logged again, or a text under two ids, would pass for agreement.
+
+    Args:
+        rewards: n rewarded queries.
+
+        groups: (n,) a number for each of the queries that are made.
+
+        absent: Whether a candidate that some of its queries were not shown has their least reward of these: what few
+            have seen is not the word of all.
     """
     query = np.repeat(groups, rewards.depths)
     document = rewards.same_documents
@@ -29,13 +37,19 @@ def merged(rewards: Rewards, groups: IntArray) -> Rewards:
     first, pair = order[new], np.cumsum(new) - 1
     _, rows, depths = np.unique(query[first], return_index=True, return_counts=True)
     queries = np.searchsorted(rewards.starts, first[rows], side="right") - 1
+    total, count = np.bincount(pair, rewards.values[order]), np.bincount(pair)
+    if absent:
+        least = np.full(int(groups.max()) + 1, np.inf)
+        np.minimum.at(least, query, rewards.values)
+        voters = np.bincount(groups)[query[first]]
+        total, count = total + (voters - count) * least[query[first]], voters
     return replace(
         rewards,
         query_vectors=rewards.query_vectors[queries],
         query_norms=rewards.query_norms[queries],
         starts=np.concatenate([[0], np.cumsum(depths)]).astype(np.intp),
         candidates=rewards.candidates[first],
-        values=np.bincount(pair, rewards.values[order]) / np.bincount(pair),
+        values=total / count,
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],
         sources=rewards.sources[queries],

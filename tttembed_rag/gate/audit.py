@@ -128,7 +128,7 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
         labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
     """
     grid = Grid.of(rewards)
-    change = (voices / voices.sum())[:, None] / _mean_ideal(grid, voices) * _changes(rewards, grid, offsets)
+    change = (voices / voices.sum())[:, None] / mean_ideal(grid, voices) * _changes(rewards, grid, offsets)
     known, ignored = _on_grid(rewards, grid, labels)
     moved = change.any(axis=1)
     told = np.isfinite(known) & moved[:, None]
@@ -223,7 +223,7 @@ def _discounts(grid: Grid, scores: Float64) -> Float64:
     return np.where(place < LISTED, 1.0 / np.log2(place + 2.0), 0.0)
 
 
-def _mean_ideal(grid: Grid, voices: Float64) -> float:
+def mean_ideal(grid: Grid, voices: Float64) -> float:
     """The mean DCG@10 of the judge's own order, which gives the change its scale."""
     best = -np.sort(-np.where(grid.present, grid.rewards, 0.0), axis=1)[:, :LISTED]
     ideal = best @ (1.0 / np.log2(np.arange(best.shape[1]) + 2.0))

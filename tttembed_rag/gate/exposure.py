@@ -67,15 +67,17 @@ class Exposure:
         return np.asarray(change / voices[rows].sum())
 
     def moved(self, rewards: Rewards, voices: Float64, offsets: FloatArray) -> list[int]:
-        """Documents that sources rewarded for several questions, and that enter or leave too many lists: see `changes`.
+        """Documents that sources rewarded, that are the best of several questions, and enter or leave too many lists.
 
-        One that they rewarded for fewer is moved by what is said of others, as where all users share a habit.
+        One that is the best of fewer is moved by what is said of others, as where all users share a habit.
         """
         most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
-        named = np.repeat(self.rewards.sources != "", self.rewards.depths)
-        question = np.repeat(self.rewards.near_queries, self.rewards.depths)
-        asked = np.unique(np.stack([self.document[named], question[named]]), axis=1)[0]
-        several = np.bincount(asked, minlength=len(self.pool)) > MOST_MOVED_QUERIES
+        given = self.rewards
+        query = np.repeat(np.arange(len(given)), given.depths)
+        best = (given.values == np.maximum.reduceat(given.values, given.starts[:-1])[query]) & (given.reach > 0)[query]
+        wins = np.unique(np.stack([self.document[best], given.near_queries[query[best]]]), axis=1)[0]
+        several = np.bincount(wins, minlength=len(self.pool)) > MOST_MOVED_QUERIES
+        several &= np.bincount(self.document[(given.sources != "")[query]], minlength=len(self.pool)) > 0
         change = np.abs(self.changes(rewards, voices, offsets))
         return list(np.flatnonzero(several & (change > most)).tolist())
 

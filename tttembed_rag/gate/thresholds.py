@@ -138,8 +138,8 @@ EXPOSED = Question(
     "TTT-G04",
     "Does no document rise or fall in everybody's list by the word of sources?",
     f"No offset changes the share of rewarded queries whose first {LISTED} hold a document by over {MOST_MOVED:.0%}, "
-    f"where sources rewarded it for more than {MOST_MOVED_QUERIES} questions. What they say of one that moves further "
-    f"is not heard, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
+    f"where sources rewarded it and it is the best of more than {MOST_MOVED_QUERIES} questions. What they say of one "
+    f"that moves further is not heard, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
     "documents move in too many lists by the word of sources",
     "Look at the documents that are named: sources overrate or underrate them, or somebody planted them.",
 )

@@ -22,7 +22,8 @@ class Voices:
     """Rewards with one row for each query, whoever rewarded it, and how much each counts.
 
     Attributes:
-        rewards: n queries; the reward of a document is the mean over the sources that judged it for the query.
+        rewards: n queries; the reward of a document is the mean over the sources that judged the query, of which those
+            that did not judge the document count with the query's least.
 
         weights: (n,) in (0, 1]: how much each query counts.
 
@@ -50,7 +51,7 @@ def heard(rewards: Rewards, cap: float) -> Voices:
     group = groups[first]
     weights = np.minimum(1.0, of_query)
     weights = weights / np.maximum(1.0, np.bincount(group, weights))[group]
-    return Voices(merged(rewards, query), weights, len(sources))
+    return Voices(merged(rewards, query, absent=True), weights, len(sources))
 
 
 def _crowding(rewards: Rewards) -> Float64:
