@@ -50,7 +50,7 @@ def shared_scopes(data: Path, first: int | None) -> list[Row]:
 
 
 def private_scope(data: Path) -> list[Row]:
-    """Query scope against direct rerank on judged queries, rewards are real LLM grades (0 to 12)."""
+    """Query scope against direct rerank on judged queries, real LLM grades (0 to 12) of a declared judge."""
     rows = []
     print("\ntrec-dl19-passage, judged queries, real LLM grades: nDCG@10 change over raw")
     titles = f"{'direct rerank':>15}{'query scope':>13}{'gated':>8}{'auto':>8}{'fused':>8}"
@@ -62,7 +62,13 @@ def private_scope(data: Path) -> list[Row]:
             scopes: tuple[AnyScope, ...] = ("query", "auto")
             baselines: tuple[Baseline, ...] = ("rerank", "fused")
             plan = ExperimentPlan(
-                rewarded=(40,), depth=depth, seeds=(0,), holdout=0.05, scopes=scopes, baselines=baselines
+                rewarded=(40,),
+                depth=depth,
+                seeds=(0,),
+                holdout=0.05,
+                scopes=scopes,
+                baselines=baselines,
+                trusted=True,
             )
             mine = [row for row in run([collection], plan) if row.population == "rewarded"]
             by = {(row.scope, row.gated): row for row in mine}
