@@ -205,7 +205,7 @@ def test_the_evidence_is_that_of_the_live_version(url: str, report: StoreReport,
     assert f"{shared[0].n} {shared[0].alpha:.2f} {evidence.reason}" in told
     assert "by worker" in told
     assert f"Since then: {report.live.trial}." in told
-    assert "on 40 queries that came after the version they test" in report.live.trial
+    assert "on the last 40 queries that came after the version they test" in report.live.trial
 
 
 def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
