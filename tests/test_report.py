@@ -205,7 +205,7 @@ def test_the_evidence_is_that_of_the_live_version(url: str, report: StoreReport,
     assert f"{shared[0].n} {shared[0].alpha:.2f} {evidence.reason}" in told
     assert "by worker" in told
     assert f"Since then: {report.live.trial}." in told
-    assert "on 40 queries that came after the version they test" in report.live.trial
+    assert "on the last 40 queries that came after the version they test" in report.live.trial
 
 
 def test_since_when_is_told_from_the_rollback_on(fresh: str) -> None:
@@ -825,7 +825,7 @@ def test_the_gain_is_of_queries_that_were_not_learned_from(held: HeldOut, page: 
     assert held.share == pytest.approx(held.gain / (1 - held.raw))
     assert low < held.gain < high
     told = page.sections["On queries that were not learned from"]
-    assert f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 95 % interval" in told
+    assert f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 90 % interval" in told
     assert f"{held.share:.0%} of what reranking by the rewards themselves would gain" in told
 
 
