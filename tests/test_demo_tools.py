@@ -96,5 +96,5 @@ def test_the_report_answers_first_what_requests_held_out_gain(story):
     _, rows, html = story
     raw, served = (row["ndcg10"] for row in rows if row["split"] == 0 and row["seen"] in (0, 30))
 
-    assert f"goes from {raw:.3f} to {served:.3f} ({served - raw:+.3f}, 95 % interval" in html
+    assert f"goes from {raw:.3f} to {served:.3f} ({served - raw:+.3f}, 90 % interval" in html
     assert '<span class="reward good">1.00</span>\n<span class="from quiet">&uarr; from 2</span>' in html

@@ -825,7 +825,7 @@ def test_the_gain_is_of_queries_that_were_not_learned_from(held: HeldOut, page: 
     assert held.share == pytest.approx(held.gain / (1 - held.raw))
     assert low < held.gain < high
     told = page.sections["On queries that were not learned from"]
-    assert f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 95 % interval" in told
+    assert f"goes from {held.raw:.3f} to {held.served:.3f} ({held.gain:+.3f}, 90 % interval" in told
     assert f"{held.share:.0%} of what reranking by the rewards themselves would gain" in told
 
 

@@ -15,8 +15,8 @@ RESAMPLES = 1_000
 _DRAWN = 1_000_000
 
 
-def mean_interval(differences: Float64, *, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap percentile interval of the mean of paired differences (n,), over queries."""
+def mean_interval(differences: Float64, *, level: float = 0.9) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean of paired differences (n,), over queries; of the gate's level."""
     if not differences.size:
         return float("nan"), float("nan")
     means = np.concatenate([differences[drawn].mean(axis=1) for drawn in draws(len(differences), 0)])

@@ -125,7 +125,7 @@ class HeldOut:
 
         rerank: The same where the candidates are in the order of their rewards: more than the judge cannot gain.
 
-        interval: 95 % interval of the gain, a bootstrap over queries.
+        interval: 90 % interval of the gain, a bootstrap over queries.
 
         gains: The gain of every query, the largest loss first.
 
@@ -171,7 +171,7 @@ class HeldOut:
         share = f": {self.share:.0%} of what reranking by the rewards themselves would gain" if self.share else ""
         return (
             f"On {many}, nDCG@10 {self.measure} goes from {self.raw:.3f} to {self.served:.3f} "
-            f"({self.gain:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]){share}."
+            f"({self.gain:+.3f}, 90 % interval [{low:+.3f}, {high:+.3f}]){share}."
         )
 
 
