@@ -293,6 +293,7 @@ class TestGate:
         ("labels", "message"),
         [
             ({("q", "d"): 1.5}, "audit: expected labels in [0, 1], got 1.5 for ('q', 'd')"),
+            ([1], "audit: expected labels by query id and document id, got list"),
             ({"q": 1.0}, "audit: expected pairs of a query id and a document id, got 'q'"),
             ({("q", "d"): "good"}, "audit: expected labels in [0, 1], got 'good' for ('q', 'd')"),
         ],

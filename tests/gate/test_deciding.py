@@ -488,6 +488,12 @@ class TestDeclared:
         assert (found.served, found.evidence.sources) == (True, 0)
         assert_allclose(found.dosed(rewards.queries.unit), alone.dosed(rewards.queries.unit))
 
+    @pytest.mark.parametrize("option", ["gate", "trusted"])
+    def test_is_said_by_true_or_false(self, planted, option):
+        """A word is neither."""
+        with pytest.raises(InputError, match=rf"^{option}: expected True or False, got 'no'$"):
+            fit(planted(2), **{option: "no"})
+
     def test_needs_the_gate(self, planted):
         """Without a gate nobody asks who vouches."""
         with pytest.raises(InputError, match=r"^trusted: expected gate=True, which asks who vouches, got True with"):

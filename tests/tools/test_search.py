@@ -322,7 +322,7 @@ def test_an_offset_that_the_fused_list_contradicts_is_withheld(search, monkeypat
     """Where offsets lose on requests that they were not learned from, with BM25 beside them, they are not served."""
     teach(search, LEARNED)
     requests = usable(search._memory.requests("", 64), search._index)
-    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors: -vectors)
+    monkeypatch.setattr("tttembed_rag.tools.learning._cross_fitted", lambda _, vectors, _scope: -vectors)
 
     offsets = learn(requests, search._index)
 
@@ -359,9 +359,9 @@ def test_no_request_is_held_out_beside_its_copies(search, monkeypatch):
     vectors = np.stack([one.vector for one in requests])
     keyword = np.stack([index.keyword(one.query) for one in requests])
     rewards = rewards_of_calls(requests, index, vectors, keyword)
-    monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, scope="local", gate=False))
+    monkeypatch.setattr("tttembed_rag.tools.learning.fit", partial(fit, gate=False))
 
-    moved = _cross_fitted(rewards, vectors)
+    moved = _cross_fitted(rewards, vectors, "local")
 
     worked = [np.array([index.keys[key] for key in one.outcomes]) for one in requests]
     measured = partial(_measured, index, keyword=keyword, worked=worked)

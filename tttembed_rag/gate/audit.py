@@ -108,6 +108,8 @@ def check_labels(labels: Labels | None) -> None:
     Raises:
         InputError: One is not a number in [0, 1], or not of a query and a document.
     """
+    if not isinstance(labels, Mapping | None):
+        raise InputError(f"audit: expected labels by query id and document id, got {type(labels).__name__}")
     for key, label in (labels or {}).items():
         if not (isinstance(key, tuple) and len(key) == 2 and all(isinstance(part, str) for part in key)):
             raise InputError(f"audit: expected pairs of a query id and a document id, got {key!r}")

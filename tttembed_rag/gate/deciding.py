@@ -153,6 +153,9 @@ def check_asked(
         InputError: The line names the option.
     """
     check_scope(scope)
+    for name, value in (("gate", gate), ("trusted", trusted)):
+        if value not in (True, False, None):
+            raise InputError(f"{name}: expected True or False, got {value!r}")
     if scope == "auto" and not gate:
         raise InputError("gate: expected True with scope='auto' (evidence is what it chooses by), got False")
     if audit is not None and not gate:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.gate.thresholds import Question
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset
+from tttembed_rag.offsets.values import AnyScope, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.rewards.observations import KEYWORD_WEIGHT, TOOL_CALLS
 from tttembed_rag.tools.index import WEIGHT, WEIGHTS, ToolIndex, best, fused
@@ -40,6 +40,8 @@ CONTRADICTED = Question(
 # worked stand among the first ten, else 30.
 _BACKGROUND, _DEEP_BACKGROUND, _NEAR = 10, 30, 0.8
 _FOLDS = 5
+# What is tried: where all requests share a habit, such as one suite of tools, one offset for all finds more.
+_SCOPES: tuple[AnyScope, ...] = ("auto", "task")
 # Who calls without a name: a source of its own for each request, as no judge vouches for what callers say.
 _NAMELESS = "(no name)"
 # Standard errors by which another weight must be better, and by which an offset must be worse to be withheld.
@@ -99,8 +101,9 @@ def learn(
     """Offsets for the requests of `usable`, at least two, with the weight of BM25 in their settings.
 
     The gate of `fit` decides on the dense leg. Then requests that did not train the offsets are searched with both
-    legs: offsets of a task that make it worse there by more than a standard error are withheld, and another weight is
-    taken where it is better by more than that.
+    legs: of a local offset for each task and a constant one those are taken that find more there, offsets of a task
+    that make it worse by more than a standard error are withheld, and another weight is taken where it is better by
+    more than that.
 
     Args:
         requests: The requests.
@@ -118,8 +121,12 @@ def learn(
     measured = partial(_measured, index, keyword=keyword, worked=worked)
     rewards = rewards_of_calls(requests, index, vectors, keyword, verdicts)
     tasks, questions = np.array([one.task for one in requests]), rewards.near_queries
-    offsets = fit(rewards)
-    held_out = _cross_fitted(rewards, vectors) if any(one.served for one in offsets.values()) else vectors
+    tried = []
+    for scope in _SCOPES:
+        learned = fit(rewards, scope=scope)
+        serves = any(one.served for one in learned.values())
+        tried.append((learned, _cross_fitted(rewards, vectors, scope) if serves else vectors))
+    offsets, held_out = max(tried, key=lambda one: float(measured(one[1], WEIGHT).mean()))
     losses = measured(vectors, WEIGHT) - measured(held_out, WEIGHT)
     against = {
         task: loss
@@ -182,7 +189,7 @@ def uncalled(scores: FloatArray, called: Collection[int], count: int) -> IntArra
     return best(others, min(count, len(others) - len(called)))
 
 
-def _cross_fitted(rewards: Rewards, vectors: FloatArray) -> FloatArray:
+def _cross_fitted(rewards: Rewards, vectors: FloatArray, scope: AnyScope) -> FloatArray:
     """Each request's vector with the offset of its task as it is learned from the other folds.
 
     Requests that ask nearly the same, such as one request of several sources, share a fold.
@@ -192,7 +199,7 @@ def _cross_fitted(rewards: Rewards, vectors: FloatArray) -> FloatArray:
     for number in np.unique(fold).tolist():
         test, train = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
         if len(train):
-            moved[test] = fit(rewards.take(train)).apply(vectors[test], task=rewards.tasks[test].tolist())
+            moved[test] = fit(rewards.take(train), scope=scope).apply(vectors[test], task=rewards.tasks[test].tolist())
     return moved
 
 
