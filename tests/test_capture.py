@@ -101,6 +101,16 @@ class TestRecording:
 
         assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "": 0.5}
 
+    def test_the_callers_context_names_the_task(self):
+        """What is logged and what is asked for within one block are of one task."""
+        log = RewardLog("judge")
+        with context(task="billing"):
+            log.record("q", ["a"], [1.0])
+            log.record("q", ["a"], [0.5], task="help")
+        rewards = log.rewards(vector, vectors)
+
+        assert dict(zip(rewards.tasks.tolist(), rewards.values.tolist(), strict=True)) == {"billing": 1.0, "help": 0.5}
+
     def test_the_last_sources_of_a_pair_are_kept(self):
         """Of more than 32 the first are dropped and counted, the judge itself never."""
         log = RewardLog("user feedback")

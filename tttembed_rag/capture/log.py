@@ -98,8 +98,11 @@ class Log(ABC):
     def observe(
         self, query: str, documents: Iterable[str], *, task: str | None = None, known: Known | None = None
     ) -> None:
-        """Note that *documents* were shown for *query*, in base order; they wait for a judge."""
-        self.note(Logged(query, documents, None, task, known))
+        """Note that *documents* were shown for *query*, in base order; they wait for a judge.
+
+        They are of a *task*; None is that of the caller's `context`.
+        """
+        self.note(Logged(query, documents, None, said("task") if task is None else task, known))
 
     def record(
         self,
@@ -113,13 +116,15 @@ class Log(ABC):
     ) -> None:
         """Keep the *scores* of *documents*, on the judge's scale; None is one that was not judged.
 
-        They are those of a *source*, such as a user; empty is the judge, None the source of the caller's `context`.
+        They are those of a *source*, such as a user; empty is the judge. None is the source of the caller's `context`,
+        and so is a *task* of None.
 
         Raises:
             InputError: Of a `RewardLog`: not one score per document, or what should be a text is none.
             RewardError: Of a `RewardLog`: a score is off the scale; nothing is kept.
         """
         source = said("source") or "" if source is None else source
+        task = said("task") if task is None else task
         self.note(Logged(query, documents, scores, task, known, source))
 
     @abstractmethod
