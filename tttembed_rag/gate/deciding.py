@@ -298,7 +298,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     if by_labels and audited is not None and not audited.confirms(AUDIT_LEVEL):
         return replace(_withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
     told = f"their loss falls (p < {LEVEL:g})" if not believed else "their loss is expected to fall"
-    return replace(evidence, reason=evidence.reason + told + said)
+    return replace(evidence, reason=f"{evidence.reason}{told}; vouched for by {voucher}{said}")
 
 
 def _withheld(evidence: Evidence, question: Question, found: str) -> Evidence:
@@ -318,7 +318,7 @@ def _private(case: Case, task: str) -> list[Offset]:
     """The private offset of each query of *case*: served where the judge is believed, which is all that is asked."""
     evidence = _refused(case)
     if evidence is None:
-        reason = f"private offsets, {case.questions} rewarded: the judge is believed"
+        reason = f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}"
         evidence = Evidence(
             case.questions, None, None, "published", reason, code=PUBLISHED, trust=case.trust, vouched=case.voucher
         )

@@ -69,8 +69,7 @@ class Evidence:
         without = f"; without what sources say of {_few(self.withheld)} [TTT-G04]" if self.withheld else ""
         trust = f"{self.trust:.2f}"
         shrunk = "" if trust == "1.00" else f"; dose times {trust}, as far as labels confirm the judge's order"
-        vouched = f"; vouched for by {self.vouched}" if self.vouched not in ("", "nobody") else ""
-        return f"{self.verdict}: {held_out}{self.reason}{more}{vouched}{from_sources}{shrunk}{without}{code}"
+        return f"{self.verdict}: {held_out}{self.reason}{more}{from_sources}{shrunk}{without}{code}"
 
 
 def _few(names: tuple[str, ...]) -> str:
