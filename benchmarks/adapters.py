@@ -182,7 +182,7 @@ def second_search(folders: Sequence[Path], name: str, depth: int) -> list[dict[s
         graded = Graded.of(data.qrels, list(data.queries), keys)
         ndcg = {way: graded(np.arange(len(ranked)), np.array(ranked)) for way, ranked in lists.items()}
         over = ndcg["two passes"] - ndcg["rerank"]
-        low, high = mean_interval(over)
+        low, high = mean_interval(over, level=0.95)
         raw = float(ndcg["raw"].mean())
         delta = {way: float(values.mean()) - raw for way, values in ndcg.items() if way != "raw"}
         ms = np.array(seconds) * 1e3

@@ -88,7 +88,7 @@ def test_one_task_and_seed_is_a_plain_bootstrap() -> None:
 
     found = task_means(values[None, None], np.zeros(400, dtype=np.intp))[0]
 
-    assert mean_interval(values) == pytest.approx((found.low, found.high), abs=0.02)
+    assert mean_interval(values, level=0.95) == pytest.approx((found.low, found.high), abs=0.02)
 
 
 def test_seeds_that_disagree_widen_the_interval() -> None:
