@@ -120,6 +120,9 @@ class TestGate:
         rewards = planted(40, strength=0.5)
         found = fit(of_sources(rewards, [f"user {i}" for i in range(40)]), scope="task")["task:default"]
 
+        private = fit(of_sources(rewards, [f"user {i}" for i in range(40)]), scope="query")
+
+        assert {offset.evidence.sources for offset in private.values()} == {40}
         assert (found.evidence.verdict, found.evidence.sources) == ("published", 40)
         assert "; from 40 sources" in str(found.evidence)
 

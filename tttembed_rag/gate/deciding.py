@@ -213,7 +213,8 @@ def _offset(case: Case, scope: Scope, task: str | None, propose: Propose) -> Off
 
 def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offset:
     """The offset of *case*, learned again without what sources say of documents that they would move everywhere."""
-    sources, exposure, withheld = case.heard.sources, Exposure.of(case.given), list[int]()
+    sources, given, withheld = case.heard.sources, case.given, list[int]()
+    exposure: Exposure | None = None
     for _ in range(EXPOSURE_ROUNDS):
         if refused := _refused(case):
             evidence = refused
@@ -222,6 +223,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         evidence = _verdict(proposal)
         if evidence.verdict != "published" or not sources:
             break
+        exposure = exposure or Exposure.of(given)
         moved = exposure.moved(case.rewards, case.voices, proposal.held_out)
         if not (more := [one for one in moved if one not in withheld]):
             break
@@ -230,7 +232,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         if (rest := exposure.without(withheld)) is None:
             break
         case = replace(case, given=rest)
-    names = tuple(exposure.names[one] for one in withheld)
+    names = tuple(exposure.names[one] for one in withheld) if exposure else ()
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
     return proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
 
@@ -320,7 +322,15 @@ def _private(case: Case, task: str) -> list[Offset]:
     if evidence is None:
         reason = f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}"
         evidence = Evidence(
-            case.questions, None, None, "published", reason, code=PUBLISHED, trust=case.trust, vouched=case.voucher
+            case.questions,
+            None,
+            None,
+            "published",
+            reason,
+            code=PUBLISHED,
+            sources=case.heard.sources,
+            trust=case.trust,
+            vouched=case.voucher,
         )
         audited = case.audited(case.recipe.dose(1) * case.trust * case.optima[0])
         if audited is not None and audited.labels >= AUDIT_LEAST and not audited.confirms(AUDIT_ALONE_LEVEL):
