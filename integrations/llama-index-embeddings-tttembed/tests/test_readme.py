@@ -52,7 +52,7 @@ def test_readme_examples_run(examples, capsys):
         exec(compile(example, str(README), "exec"), yours)  # noqa: S102 - the README is ours
 
     verdict, passage, loop = capsys.readouterr().out.splitlines()
-    assert verdict == "ungated: learned without a gate"
+    assert "vouched for by its declaration [TTT-G00]" in verdict
     assert passage == "A refund takes five days, no more."
     assert loop == "2 2"
 
