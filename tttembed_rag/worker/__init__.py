@@ -6,13 +6,13 @@ A round goes over the tenants of a store with something to do. Its steps, by the
     probe     the model cannot be asked ───► not probed        nothing is learned in this round
               another model than before ───► halted            the same again, or a version for it ──► resumed
     guard     the live version was tried ──► looked            traffic has changed ──► drifted
-              fresh rewards against it ─► rolled back          to the version before, or to base vectors
+              fresh rewards say it harms ──► rolled back       to the version before, or to base vectors
     learn     too little is new ───────────► learned nothing
               enough is new: fit and gate
                   the gate serves it ──────► published
                   it withholds all, and the live version serves nothing ──► abstained
-                  it withholds all for the first time ────────────────────► kept
-                  it withholds all for the second time in a row ──────────► withdrawn
+                  it withholds all, and nothing speaks against what is live ──► kept
+                  evidence speaks against what is live ────► withdrawn
 
 Any number of workers share a store: one works for a tenant at a time, and a worker is on standby where others work for
 all tenants with something to do. A tenant with something broken has failed; the others go on.
