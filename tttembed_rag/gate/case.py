@@ -102,11 +102,20 @@ class Case:
         return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
 
     @cached_property
+    def _judged(self) -> Grid:
+        """The judged candidates, padded."""
+        return Grid.of(self.rewards)
+
+    @cached_property
+    def _judged_base(self) -> Float64:
+        """(n,) nDCG@10 of the judged candidates in the retriever's order."""
+        return judged_ndcg(self._judged, self._judged.base)
+
+    @cached_property
     def headroom(self) -> float:
         """By how much the judge's own order of the judged candidates is better than the retriever's, in nDCG@10."""
-        grid = Grid.of(self.rewards)
         differ = self.rewards.reach > 0
-        return float((1.0 - judged_ndcg(grid, grid.base)[differ]).mean()) if differ.any() else 0.0
+        return float((1.0 - self._judged_base[differ]).mean()) if differ.any() else 0.0
 
     @cached_property
     def fold(self) -> IntArray:
@@ -160,8 +169,8 @@ class Case:
 
     def judged_changes(self, offsets: Float64) -> Float64:
         """(n,) by how much nDCG@10 of the judged candidates, by their rewards, changes when *offsets* (n, d) move."""
-        grid = Grid.of(self.rewards)
-        return judged_ndcg(grid, grid.base + self._along(offsets, grid)) - judged_ndcg(grid, grid.base)
+        grid = self._judged
+        return judged_ndcg(grid, grid.base + self._along(offsets, grid)) - self._judged_base
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -175,10 +175,11 @@ def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
     tasks = np.unique(everything.given.tasks).tolist()
     priors: Mapping[str, Prior] = {}
     if scope == "auto" and len(tasks) >= MIN_TASKS and int(task_families(everything).max()) + 1 >= MIN_TASKS:
-        whole = _offset(everything, "global", None, propose_for_unseen_tasks)
+        propose = cache(propose_for_unseen_tasks)  # asked about the same case by the gate and for the priors
+        whole = _offset(everything, "global", None, propose)
         yield whole
         if whole.served:
-            priors = _priors(everything, whole)
+            priors = _priors(propose(everything), whole)
     for task in tasks:
         case = everything
         if len(tasks) > 1:
@@ -191,10 +192,10 @@ def _decided(everything: Case, scope: AnyScope) -> Iterator[Offset]:
             yield _offset(case, "local", task, partial(propose_local, prior=priors.get(task)))
 
 
-def _priors(everything: Case, whole: Offset) -> dict[str, Prior]:
-    """By task, the global offset *whole*, and the same learned without the task."""
-    tasks, first = np.unique(everything.rewards.tasks, return_index=True)
-    held_out = propose_for_unseen_tasks(everything).held_out[first].astype(whole.vector.dtype)
+def _priors(proposal: Proposal, whole: Offset) -> dict[str, Prior]:
+    """By task, the global offset *whole*, and the same learned without the task, which the *proposal* holds out."""
+    tasks, first = np.unique(proposal.case.rewards.tasks, return_index=True)
+    held_out = proposal.held_out[first].astype(whole.vector.dtype)
     served = (whole.alpha * whole.vector).astype(whole.vector.dtype)
     return {task: Prior(served, vector) for task, vector in zip(tasks.tolist(), held_out, strict=True)}
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_MOVED, MOST_MOVED_QUERIES
+from tttembed_rag.gate.voices import best_pairs, questions_won
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
@@ -73,11 +74,11 @@ class Exposure:
         """
         most = max(MOST_MOVED, MOST_MOVED_QUERIES / float(voices.sum()))
         given = self.rewards
-        query = np.repeat(np.arange(len(given)), given.depths)
-        best = (given.values == np.maximum.reduceat(given.values, given.starts[:-1])[query]) & (given.reach > 0)[query]
-        wins = np.unique(np.stack([self.document[best], given.near_queries[query[best]]]), axis=1)[0]
-        several = np.bincount(wins, minlength=len(self.pool)) > MOST_MOVED_QUERIES
-        several &= np.bincount(self.document[(given.sources != "")[query]], minlength=len(self.pool)) > 0
+        named = np.repeat(given.sources != "", given.depths)
+        several = questions_won(given, self.document, best_pairs(given)) > MOST_MOVED_QUERIES
+        several &= np.bincount(self.document[named], minlength=len(self.pool)) > 0
+        if not several.any():
+            return []
         change = np.abs(self.changes(rewards, voices, offsets))
         return list(np.flatnonzero(several & (change > most)).tolist())
 

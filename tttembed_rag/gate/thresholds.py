@@ -146,7 +146,7 @@ EXPOSED = Question(
 AUDITED = Question(
     "TTT-G05",
     "Do trusted labels confirm the gain?",
-    "Tuned prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, "
+    "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, "
     f"has a lower bound above zero at one-sided level {AUDIT_LEVEL:g}, of private offsets at {AUDIT_ALONE_LEVEL:g}; "
     f"and the labels confirm some of the judge's order. Asked from {AUDIT_LEAST} labels on; fewer are told.",
     "trusted labels do not confirm it: {found}",

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.fitting.local import bandwidth_of, kernel_of
 from tttembed_rag.fitting.merging import merged, query_numbers
 from tttembed_rag.gate.thresholds import BEST_LEAST, BEST_SHARE
 from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
 
 
@@ -69,6 +71,21 @@ def _crowding(rewards: Rewards) -> Float64:
     return crowding
 
 
+def best_pairs(rewards: Rewards) -> NDArray[np.bool_]:
+    """(N,) whether each pair has the best reward of its query, where the query's rewards differ."""
+    most = np.maximum.reduceat(rewards.values, rewards.starts[:-1])
+    return np.asarray(
+        (rewards.values == np.repeat(most, rewards.depths)) & np.repeat(rewards.reach > 0, rewards.depths)
+    )
+
+
+def questions_won(rewards: Rewards, document: IntArray, best: NDArray[np.bool_]) -> IntArray:
+    """(p,) of how many questions each *document* is the best, where (N,) pairs are of it and some are *best*."""
+    question = np.repeat(rewards.near_queries, rewards.depths)
+    won = np.unique(np.stack([document[best], question[best]]), axis=1)[0]
+    return np.asarray(np.bincount(won, minlength=int(document.max()) + 1))
+
+
 def _without_repeated_votes(rewards: Rewards) -> Rewards:
     """*rewards* in which a document that is the best of many queries has one vote of each source.
 
@@ -76,11 +93,9 @@ def _without_repeated_votes(rewards: Rewards) -> Rewards:
     """
     documents, groups = rewards.same_documents, rewards.near_queries
     query = np.repeat(np.arange(len(rewards)), rewards.depths)
-    most = np.maximum.reduceat(rewards.values, rewards.starts[:-1])
-    best = (rewards.values == most[query]) & (rewards.reach > 0)[query]
-    wins = np.unique(np.stack([documents[best], groups[query[best]]]), axis=1)[0]
+    best = best_pairs(rewards)
     allowed = max(BEST_LEAST, BEST_SHARE * len(np.unique(groups)))
-    many = np.bincount(wins, minlength=int(documents.max()) + 1) > allowed
+    many = questions_won(rewards, documents, best) > allowed
     votes = np.flatnonzero(best & many[documents] & (rewards.sources != "")[query])
     _, first = np.unique(
         np.stack([documents[votes].astype(str), rewards.sources[query[votes]]]), axis=1, return_index=True
