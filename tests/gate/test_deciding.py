@@ -559,8 +559,8 @@ class TestAuto:
         evidence = fit(rewards)["local:default"].evidence
         far = -1e3 * rewards.queries.unit.mean(axis=0)
 
-        assert_allclose(around.falls, case.falls(around.held_out) - around.before)
-        assert_allclose(around.before, case.falls(np.broadcast_to(0.9 * served, (16, rewards.width))))
+        assert_allclose(around.falls, case.falls(around.held_out) - case.falls(around.without))
+        assert_allclose(around.without, np.broadcast_to(0.9 * served, (16, rewards.width)))
         assert_allclose(around.learn(evidence).dosed(far), served, atol=1e-6)
         assert_allclose(alone.learn(evidence).dosed(far), 0.0, atol=1e-6)
 

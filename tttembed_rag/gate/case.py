@@ -174,10 +174,13 @@ class Case:
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""
+        return np.asarray(self._base_losses - self._loss(*self.moved(offsets)).losses)
+
+    def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
+        """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
         along_query = np.vecdot(self.rewards.queries.unit, offsets)
         squares = 1.0 + 2.0 * along_query + np.vecdot(offsets, offsets)
-        products = self.grid.base + self._along(offsets, self.grid)
-        return np.asarray(self._base_losses - self._loss(squares, products).losses)
+        return np.asarray(squares), self.grid.base + self._along(offsets, self.grid)
 
     def _along(self, offsets: Float64, grid: Grid) -> Float64:
         """(n, k) products of *offsets* (n, d) and the candidates of *grid*."""

@@ -36,6 +36,7 @@ from tttembed_rag.gate.thresholds import (
     AUDIT_LEAST,
     AUDIT_LEVEL,
     AUDITED,
+    BELIEVERS,
     COMPARE,
     EXPECTED_FALL,
     EXPOSED,
@@ -49,6 +50,7 @@ from tttembed_rag.gate.thresholds import (
     PUBLISHED,
     Question,
 )
+from tttembed_rag.gate.words import with_words
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
@@ -235,7 +237,10 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         case = replace(case, given=rest)
     names = tuple(exposure.names[one] for one in withheld) if exposure else ()
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
-    return proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
+    if refused:
+        return nothing(case, scope, task, evidence)
+    learned = proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
+    return with_words(learned, proposal)
 
 
 def _refused(case: Case) -> Evidence | None:
@@ -279,7 +284,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     audited = case.audited(proposal.held_out)
     by_labels = audited is not None and audited.labels >= AUDIT_LEAST
     voucher = "trusted labels" if by_labels else case.voucher
-    believed = voucher in ("trusted labels", "its declaration")
+    believed = voucher in BELIEVERS
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
     evidence = Evidence(
         n,
