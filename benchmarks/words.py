@@ -1,4 +1,4 @@
-"""Words beside vectors: what a rescorer gains on queries that nobody judged, beside the offset and beside hybrid search.
+"""Words beside vectors: what a rescorer gains on queries that nobody judged, beside the offset and a hybrid search.
 
     python benchmarks/words.py [--embedders minilm,static,lsa] [--judges qrels+.05,bm25] [--breadths 16,64,200]
         [--seeds 0,1,2] [--cells OUT.jsonl] [--data DIR] [--cache DIR]
