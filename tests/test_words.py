@@ -118,12 +118,13 @@ class TestWeighing:
 
     def test_agreement_is_the_mean_correlation_of_similarity_and_bm25(self):
         """Of three queries one agrees, one contradicts, and one shares no word with its candidates."""
-        pairs = [[(3, 6), (2, 4), (1, 2), (9, 0)], [(3, 1), (2, 2), (1, 3), (9, 0)], [(3, 0), (2, 0), (1, 0), (9, 9)]]
-        features = np.concatenate([np.array(pairs, dtype=float), np.zeros((3, 4, 2))], axis=2)
-        listed = np.tile([True, True, True, False], (3, 1))
-        problem = Weighing(features, np.ones(4), listed, features[..., 0], np.ones(3), np.ones(4))
-        assert problem.agreement(listed) == pytest.approx(0.0)
-        assert problem.agreement(np.ones_like(listed)) < -0.1
+        pairs = [[(1, 2), (0, 0), (-1, -2)], [(1, -1), (0, 0), (-1, 1)], [(1, 0), (0, 0), (-1, 0)]]
+        features = np.concatenate([np.array(pairs, dtype=float), np.zeros((3, 3, 2))], axis=2)
+        some = np.ones((3, 3))
+        problem = Weighing(features, np.ones(4), some.astype(bool), some / 3, np.ones(3), np.ones(4))
+        assert problem.agreement == pytest.approx(0.0)
+        agrees = replace(problem, features=features[[0, 0, 2]])
+        assert agrees.agreement == pytest.approx(2 / 3)
 
 
 class TestGate:

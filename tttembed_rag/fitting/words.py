@@ -105,14 +105,13 @@ class Weighing:
         """(n, k) theta · f, up to a constant within each query."""
         return np.asarray(np.matvec(self.features, theta) if theta.ndim > 1 else self.features @ theta)
 
-    def agreement(self, listed: NDArray[np.bool_]) -> float:
-        """Mean correlation of similarity and BM25 among the candidates *listed* (n, k); 0 where no word is shared."""
-        pair = np.where(listed[..., None], self.features[..., [COSINE, OVERLAP]], 0.0)
-        pair = np.where(listed[..., None], pair - (pair.sum(axis=1) / listed.sum(axis=1)[:, None])[:, None], 0.0)
-        cosine, overlap = pair[..., 0], pair[..., 1]
+    @property
+    def agreement(self) -> float:
+        """Mean correlation of similarity and BM25 within a query; 0 where no word is shared."""
+        cosine, overlap = self.features[..., COSINE], self.features[..., OVERLAP]
         size = np.sqrt((cosine**2).sum(axis=1) * (overlap**2).sum(axis=1))
         together = (cosine * overlap).sum(axis=1)
-        return float(np.divide(together, size, out=np.zeros_like(size), where=size > 1e-12).mean())
+        return float(np.divide(together, size, out=np.zeros_like(size), where=size > 0).mean())
 
     def _objective(self, theta: Float64, weights: Float64) -> tuple[float, Float64]:
         away = theta - self.start

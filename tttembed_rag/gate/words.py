@@ -53,7 +53,7 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
         vouched=voucher,
     )
     believed = voucher in BELIEVERS
-    agreement = weighing.agreement(listed)
+    agreement = weighing.agreement
     said = f"words beside vectors, {case.questions} held-out queries: "
     if not believed and agreement < AGREEMENT:
         said += f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
