@@ -804,7 +804,7 @@ def test_demo_json_on_stdout_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = [f"tool {number}" for number in range(12)]
     requests = {f"r{number}": f"use {name}" for number, name in enumerate(names)}
     library = Dataset("few", {name: name for name in names}, requests, {f"r{i}": {n: 1.0} for i, n in enumerate(names)})
-    monkeypatch.setattr(tools, "standard_library", lambda: library)
+    monkeypatch.setattr(tools, "office", lambda _: library)
 
     rows = json.loads(tttembed("demo", "--seeds", "0", "--out", tmp_path / "out", "--json", "-").stdout)
 
