@@ -35,6 +35,8 @@ class OffsetFacts:
         reason: The verdict in words.
 
         needed: About how many more rewarded queries would settle it; None where nothing is open.
+
+        reranking: How deep a reranker must still look, in words; empty where that was not measured.
     """
 
     key: str
@@ -46,6 +48,7 @@ class OffsetFacts:
     verdict: str
     reason: str
     needed: int | None
+    reranking: str
 
 
 @dataclass(frozen=True, slots=True)
