@@ -9,8 +9,6 @@ from urllib.parse import parse_qsl
 from tttembed_rag.errors import InputError
 from tttembed_rag.models.retrying import Patience
 
-__all__ = ["Options", "without_secrets"]
-
 
 def without_secrets(spec: str) -> str:
     """A spec without its options and the user of its address: either may be a secret, and errors are logged."""
@@ -21,12 +19,7 @@ def without_secrets(spec: str) -> str:
 class Options:
     """The options behind the question mark of an address; an option that is not taken is an error.
 
-    Args:
-        what: The kind of thing that the text names, for errors: ``judge``, ``embedder``.
-
-        spec: The whole text.
-
-        query: Its part behind the question mark: ``name=value&...``.
+    *what* is the kind of thing that the text *spec* names, for errors; *query* the part of it that has the options.
     """
 
     def __init__(self, what: str, spec: str, query: str) -> None:
