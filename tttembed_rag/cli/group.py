@@ -16,6 +16,8 @@ from tttembed_rag.errors import TTTEmbedError
 from tttembed_rag.system.extensions import extension, extensions
 from tttembed_rag.system.terminal import printable
 
+__all__ = ["CommandT", "Many", "check_target", "counted", "main", "operators", "said_in_one_line", "say", "write_json"]
+
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 ValueT = TypeVar("ValueT")
 

@@ -13,6 +13,20 @@ from tttembed_rag.cli.group import CommandT
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
 
+__all__ = [
+    "PathAlone",
+    "PathOrURL",
+    "as_objects",
+    "in_store",
+    "judged",
+    "of_tenant",
+    "on_record",
+    "opened",
+    "signed",
+    "user",
+    "whether_trusted",
+]
+
 
 # The option that vouches for a judge.
 _VOUCHED = "Whether you vouch for the judge, as you serve its order.  [default: what a store says, else the rewards]"

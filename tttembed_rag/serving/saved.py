@@ -19,6 +19,8 @@ from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot
 from tttembed_rag.serving.steering import Steering
 
+__all__ = ["checked_store", "steered_each", "steering_of", "steering_or_base", "url_of"]
+
 _log = logging.getLogger(__name__)
 _ENV = "env:"
 # A password, as SQLAlchemy reads one: unlike other parsers it takes strokes, question marks and hashes for parts of it.
