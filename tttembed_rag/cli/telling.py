@@ -42,14 +42,8 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
 def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     """Print the judge that gave the rewards, warnings, a line for each task, and how many private offsets there are.
 
-    The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
-
-    Args:
-        offsets: What was learned.
-
-        everything: Print a line for every offset instead.
-
-        as_json: One JSON object for every offset, and nothing else.
+    The line of a task is that of the offset that is served, else that of the first that is not, with the reason. With
+    *everything*, each offset has a line instead; *as_json*, a JSON object and nothing else.
     """
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
