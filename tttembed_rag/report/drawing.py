@@ -19,15 +19,7 @@ _ROW, _BAR = 34.0, 12.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A value that is drawn.
-
-    Attributes:
-        value: The value.
-
-        interval: The ends of its whisker; None draws none.
-
-        filled: Whether the mark is filled.
-    """
+    """A value that is drawn, with the ends of its whisker, if any; a filled mark is served, or beyond chance."""
 
     value: float
     interval: tuple[float, float] | None = None

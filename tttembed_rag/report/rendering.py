@@ -23,18 +23,10 @@ def rendered(
     filters: Mapping[str, Callable[..., str]] = MappingProxyType({}),
     **facts: Any,
 ) -> str:
-    """The page of a *template* of this package; all texts in *facts* are escaped.
+    """The page of a *template*, such as ``report/report.html.jinja``; all texts in *facts* are escaped.
 
-    Args:
-        template: Its file, such as ``report/report.html.jinja``.
-
-        extra: The extra that installs what pages need.
-
-        interactive: Whether the page has the script of the slider: its policy admits that one alone, by its digest.
-
-        filters: What the template calls beside ``drawn``, for drawings.
-
-        facts: What it shows.
+    The *extra* installs what pages need. An *interactive* page has the script of the slider: its policy admits that one
+    alone, by its digest. A template calls *filters* beside ``drawn``, for drawings.
     """
     jinja2 = require("jinja2", extra)
     markup = require("markupsafe", extra).Markup
