@@ -21,6 +21,7 @@ from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import (
@@ -239,8 +240,11 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
     if refused:
         return nothing(case, scope, task, evidence)
-    learned = proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
-    return with_words(learned, proposal)
+    if evidence.verdict != "published":
+        return with_words(nothing(case, scope, task, evidence), proposal)
+    if task is not None and not sources:
+        evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
+    return with_words(proposal.learn(evidence), proposal)
 
 
 def _refused(case: Case) -> Evidence | None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -202,6 +203,7 @@ def _known_of(evidence: Evidence) -> list[tuple[str, Any, bool, str]]:
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
         ("vouched", evidence.vouched, isinstance(evidence.vouched, str), "a text"),
+        ("lost", evidence.lost, _are_falling(evidence.lost), "finite numbers that never rise"),
         ("against", evidence.against, isinstance(evidence.against, bool), "true or false"),
         ("trust", evidence.trust, _is_number(evidence.trust) and 0 <= evidence.trust <= 1, "a number in [0, 1]"),
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
@@ -211,6 +213,11 @@ def _known_of(evidence: Evidence) -> list[tuple[str, Any, bool, str]]:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+
+
+def _are_falling(value: Any) -> bool:
+    numbers = isinstance(value, tuple) and all(map(_is_number, value))
+    return numbers and all(above >= below for above, below in pairwise(value))
 
 
 def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
@@ -327,7 +334,7 @@ def _map_of(record: Mapping[str, Any], maps: _Rows) -> KernelMap:
 
 def _evidence_of(record: Mapping[str, Any]) -> Evidence:
     evidence = dict(record)
-    evidence["withheld"] = tuple(evidence["withheld"])
+    evidence["withheld"], evidence["lost"] = tuple(evidence["withheld"]), tuple(evidence["lost"])
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     return Evidence(**evidence)
 
