@@ -8,7 +8,7 @@ import pytest
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog
-from tttembed_rag.serving import Steering, current_query_id, follow, private_offset
+from tttembed_rag.serving import Snapshot, Steering, current_query_id, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.system import telemetry
 from tttembed_rag.worker import Worker
@@ -178,7 +178,7 @@ class TestLookup:
         def found(*kept, task="default"):
             offsets = offsets_of(*(ids[one] for one in kept))
             with context(query_id="mine"):
-                one = private_offset(offsets, "text", task, tenant="", owner="", text_id=lambda _: "ID")
+                one = Snapshot(offsets, text_id=lambda _: "ID").offset_of("text", task, "")
             return one and one.query_id
 
         assert [found("itself", "text", "own"), found("itself", "text"), found("itself"), found()] == [
@@ -218,7 +218,9 @@ class TestLookup:
             raise AssertionError(text)
 
         for offsets in (offsets_of(), Offsets([kept], width=WIDTH)):
-            assert private_offset(offsets, "text", None, tenant="", owner="", text_id=asked) is None
+            found = Snapshot(offsets, text_id=asked).offset_of("text", None, "")
+
+            assert found is None or found.query_id is None
 
     def test_another_model_is_served_base_vectors(self, store):
         """A private offset learned for another embedding model is none."""

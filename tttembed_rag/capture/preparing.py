@@ -95,11 +95,7 @@ def _bytes_of(vector: Any) -> int:
 
 
 class DailyPairs:
-    """A budget of pairs for each UTC day.
-
-    Args:
-        limit: Pairs of a day; None is no limit.
-    """
+    """A budget of so many pairs for each UTC day; None is no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = math.inf if limit is None else limit

@@ -33,8 +33,6 @@ from tttembed_rag.serving.context import current_tenant
 from tttembed_rag.system.files import write_whole
 from tttembed_rag.system.jsontext import parsed_json
 
-__all__ = ["RewardLog"]
-
 
 class RewardLog(Log):
     """Served queries and the rewards of one judge for their documents, in memory, safe between threads.

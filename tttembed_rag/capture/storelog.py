@@ -25,8 +25,6 @@ from tttembed_rag.serving.context import current_query_id, said
 from tttembed_rag.serving.following import check_url
 from tttembed_rag.system import telemetry
 
-__all__ = ["REQUIRED", "Captured", "StoreLog"]
-
 
 class Required(Enum):
     """The type of `REQUIRED`."""

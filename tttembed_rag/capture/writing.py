@@ -21,8 +21,6 @@ from tttembed_rag.rewards.observations import Served
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 
-__all__ = ["ObservingStore", "Writer"]
-
 _log = logging.getLogger(__name__)
 # Calls that are prepared and written together, in one transaction.
 _BATCH = 200
@@ -70,21 +68,9 @@ class ObservingStore(Protocol):
 class Writer:
     """Calls of a log from any thread, prepared and in a store a moment later.
 
-    A forked child starts with an empty queue: calls that its parent took, its parent writes.
-
-    Args:
-        store: An open store, or its URL.
-
-        log: Names the judge that gave the recorded scores, and says whether it is vouched for.
-
-        preparation: Makes served queries of calls.
-
-        capacity: Calls that may wait.
-
-        max_bytes: Bytes of calls that may wait.
-
-    Attributes:
-        outage: What the store answered last.
+    A forked child starts with an empty queue: calls that its parent took, its parent writes. The *log* names the judge
+    that gave the recorded scores, and says whether it is vouched for. At most *capacity* calls of *max_bytes* wait.
+    *outage* is what the store answered last.
     """
 
     def __init__(
@@ -148,13 +134,7 @@ class Writer:
             return self._changed.wait_for(lambda: self._done >= until, timeout)
 
     def close(self, timeout: float, patience: float = _PATIENCE) -> None:
-        """Write what waits, and end.
-
-        Args:
-            timeout: Seconds that it may take.
-
-            patience: Seconds without a query that came to an end after which the rest is given up.
-        """
+        """Write what waits, for *timeout* seconds at most; give up after *patience* seconds in which nothing ended."""
         until = time.monotonic() + timeout
         self._closed = True
         drained, done = False, -1

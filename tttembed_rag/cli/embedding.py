@@ -58,16 +58,8 @@ def embed_folder(
 ) -> tuple[Path, int, str]:
     """Write the vectors of a BEIR folder, each text embedded once; gives the file, their width and the model's name.
 
-    Args:
-        folder: The folder.
-
-        dataset: Its texts.
-
-        spec: The model.
-
-        name: They go to vectors/NAME.npz; None is a name made of *spec*.
-
-        cache: The file of vectors that are known; None is one beside them.
+    They go to vectors/NAME.npz, by default a name made of *spec*; vectors that are known are in the file *cache*, by
+    default one beside them.
     """
     from tttembed_rag.embedders import name_of
     from tttembed_rag.evaluate.files import write_vectors
@@ -84,14 +76,8 @@ def embed_folder(
 def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple[str, Lacking]:
     """Give texts of *store* vectors of the model that *spec* names; gives the model's name, and what lacks one still.
 
-    Args:
-        store: An open store.
-
-        spec: The model.
-
-        name: What the vectors are stored under; empty is the model's fingerprint.
-
-        only_without_any: Leave out texts with vectors of another model.
+    They are stored under *name*, by default the model's fingerprint. With *only_without_any*, texts with vectors of
+    another model are left out.
     """
     from tttembed_rag.embedders import open_embedder
 
@@ -105,10 +91,7 @@ def fill(store: Store, spec: str, name: str, *, only_without_any: bool) -> tuple
 def check_has_vectors(store: Store, doing: str) -> None:
     """Refuse to pay where nothing can be learned for want of vectors, and say so where that is true of a part.
 
-    Args:
-        store: An open store.
-
-        doing: What would be paid or waited for, in words.
+    *doing* says in words what would be paid or waited for.
     """
     lacking = store.vectors.lacking()
     if not lacking.texts:

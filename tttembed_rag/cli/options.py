@@ -13,7 +13,6 @@ from tttembed_rag.cli.group import CommandT
 if TYPE_CHECKING:
     from tttembed_rag.stores import Store
 
-
 __all__ = [
     "PathAlone",
     "PathOrURL",

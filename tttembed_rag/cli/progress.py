@@ -26,18 +26,7 @@ class Bar(Protocol):
 
 
 class Lines:
-    """Progress as lines on stderr, at most one in `SECONDS`.
-
-    Args:
-        length: Steps in all.
-
-        label: What is done.
-
-        clock: Gives seconds that only grow.
-
-    Attributes:
-        pos: Steps done.
-    """
+    """Progress of *length* steps as lines on stderr, at most one in `SECONDS`; *pos* of them are done."""
 
     def __init__(self, length: int, label: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.pos = 0

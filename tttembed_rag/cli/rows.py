@@ -31,14 +31,9 @@ RELEVANT = 0.5
 
 
 class TaskOfRows(NamedTuple):
-    """The rows of one task.
+    """The rows of one task: its texts, which are their own ids, labels, and scores by query and document.
 
-    Attributes:
-        dataset: Their texts, which are their own ids, and labels.
-
-        scores: By query and document the mean of what its sources said.
-
-        sources: Scores by query, source and document; of several rewards of a pair by one source their mean.
+    They are means of what sources said, which stands in *sources* by query, source and document.
     """
 
     dataset: Dataset
@@ -48,19 +43,7 @@ class TaskOfRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedRows:
-    """The rows of a file with the vectors of their texts.
-
-    Attributes:
-        rows: What was said of which document, for which query.
-
-        queries: Vector by text of a query.
-
-        documents: Vector by text of a document.
-
-        judge: Name of who gave the rewards.
-
-        embedder: Fingerprint of the model.
-    """
+    """The rows of a file, the vectors of queries and documents by text, who gave the rewards, and the model."""
 
     rows: Sequence[TextReward]
     queries: Mapping[str, FloatArray]
@@ -142,20 +125,10 @@ def _means(said: Iterable[tuple[str, float]]) -> dict[str, float]:
 def read_embedded(
     file: Path, *, embed: str | None, rewards: str | None, scale: str, task: str, beside: Path
 ) -> EmbeddedRows:
-    """The rows of *file*, each text embedded once.
+    """The rows of *file*, feedback as `read_rows` takes it or a log of served queries, each text embedded once.
 
-    Args:
-        file: Feedback as `read_rows` takes it, or a log of served queries.
-
-        embed: The embedding model.
-
-        rewards: Of a log: the name of its scores.
-
-        scale: What rewards mean.
-
-        task: Task key of rows that name none.
-
-        beside: The folder where vectors are kept for the next command.
+    Of a log, *rewards* is the name of its scores. Rows that name no task are of *task*. Vectors are kept in the folder
+    *beside* for the next command.
 
     Raises:
         click.UsageError: No model, or no scores of a log, are named.

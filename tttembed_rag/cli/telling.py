@@ -42,14 +42,8 @@ def print_versions(store: Store, tenant: str, limit: int, *, as_json: bool) -> N
 def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     """Print the judge that gave the rewards, warnings, a line for each task, and how many private offsets there are.
 
-    The line of a task is that of the offset that is served, else that of the first that is not, with the reason.
-
-    Args:
-        offsets: What was learned.
-
-        everything: Print a line for every offset instead.
-
-        as_json: One JSON object for every offset, and nothing else.
+    The line of a task is that of the offset that is served, else that of the first that is not, with the reason. With
+    *everything*, each offset has a line instead; *as_json*, a JSON object and nothing else.
     """
     if not as_json and (judge := offsets.settings.get("judge")) is not None:
         say(f"rewards: {judge}")
@@ -67,6 +61,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     told.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(told[:_TASKS]):
         say(offset_line(offset))
+        if reranking := offset.evidence.reranking:
+            say(f"  {reranking}")
     if left := told[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
@@ -97,6 +93,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "needed": evidence.needed,
         "sources": evidence.sources,
         "trust": evidence.trust,
+        "lost": evidence.lost,
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

@@ -28,14 +28,7 @@ class Embedder(Protocol):
 
 
 def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
-    """The vectors of a model for *count* texts, checked, at unit length, as float32.
-
-    Args:
-        name: The model's name, for errors.
-
-        vectors: (count, d) numbers of any norm.
-
-        count: Number of texts that the model was given.
+    """The *vectors* (count, d) of a model for so many texts, of any norm, checked, at unit length, as float32.
 
     Raises:
         EmbedderError: There are more or fewer vectors than texts, or vectors of several widths.
@@ -55,13 +48,7 @@ def unit_vectors(name: str, vectors: ArrayLike, count: int) -> FloatArray:
 
 
 class Width:
-    """The width of a model's vectors: that of the first ones.
-
-    Args:
-        name: The model's name, for errors.
-
-        expected: The width that was asked for; None where the first vectors tell.
-    """
+    """The width of the vectors of the model *name*: the *expected* one, or that of the first ones."""
 
     def __init__(self, name: str, expected: int | None = None) -> None:
         self._name, self._expected = name, expected

@@ -18,7 +18,7 @@ _CHARACTERS = 60_000
 def embedded(
     name: str, texts: Sequence[str], ask: Callable[[list[str]], ArrayLike], *, at_once: int, dimensions: int | None
 ) -> FloatArray:
-    """Unit vectors (len(texts), d) of what *ask* gives for each group of *texts*.
+    """Unit vectors (len(texts), d) of what *ask* gives for each group of *texts*, of so many at once at most.
 
     Args:
         name: The model's name, for errors.

@@ -19,24 +19,10 @@ _LONGEST_ANSWER = 32 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How one kind of service is asked.
+    """How one kind of service is asked: by texts, a width and what *kinds* says of queries and of documents.
 
-    Attributes:
-        url: Where it is.
-
-        path: Path of its address.
-
-        key: Environment variable of its key.
-
-        texts: Name of the texts in a request.
-
-        width: Name of the number of dimensions in a request.
-
-        vectors: Reads the vectors of an answer, in the order of the texts.
-
-        kinds: What a request says of queries and of documents.
-
-        at_once: Texts in a request.
+    *key* is the environment variable of its key, *texts* and *width* are names in a request, and *vectors* reads those
+    of an answer in the order of the texts.
     """
 
     url: str

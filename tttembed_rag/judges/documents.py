@@ -43,15 +43,7 @@ def fence_of(query: str, document: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """The documents of a call that hold text, ready to be judged.
-
-    Attributes:
-        texts: The texts that the judge reads.
-
-        rows: The place of each among all documents.
-
-        total: The number of all documents, empty ones included.
-    """
+    """The texts of a call that the judge reads, each with its place among all documents, empty ones included."""
 
     texts: list[str]
     rows: list[int]

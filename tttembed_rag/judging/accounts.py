@@ -15,16 +15,9 @@ from tttembed_rag.models.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What was charged for one call.
+    """What was charged for one call: the most that it may use, and the addresses of the pairs that it may ask about.
 
-    Attributes:
-        pairs: Addresses of the pairs that the call may ask about.
-
-        usage: The most that it may use.
-
-        day: The day by UTC on which it counts, as ``2026-01-31``; empty where days do not matter.
-
-        key: Its own name.
+    *day* is that by UTC on which it counts, as ``2026-01-31``; empty where days do not matter. *key* is its own name.
     """
 
     pairs: Sequence[bytes]
@@ -67,12 +60,7 @@ class Account(Protocol):
 class Ledger:
     """The account of one result: its caps count every answer of it, also those that an earlier run has paid for.
 
-    Args:
-        budget: The caps; that of pairs is kept by the plan.
-
-        price: The price of usage.
-
-        cache: Where answers are kept.
+    The cap of pairs is kept by the plan. Answers are kept in *cache*.
     """
 
     ended = BUDGET_ENDED

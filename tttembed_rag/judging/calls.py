@@ -45,14 +45,9 @@ class EndedError(JudgeError):
 
 
 class Calls(Generic[KeyT]):
-    """Calls under way, none of which is waited for longer than its limit.
+    """Calls under way of *name*, none of which is waited for longer than *seconds*; None is no limit.
 
-    Args:
-        name: Who is called, for messages.
-
-        seconds: How long a call may take; None is no limit.
-
-        stop: Once it is set, calls under way have ten seconds more.
+    Once *stop* is set, they have ten seconds more.
     """
 
     def __init__(self, name: str, seconds: float | None, stop: Stop) -> None:
@@ -91,13 +86,7 @@ class Calls(Generic[KeyT]):
 
 
 class TimeLimit:
-    """Makes single calls, and waits for each no longer than some seconds.
-
-    Args:
-        name: Who is called, for messages.
-
-        seconds: How long a call may take.
-    """
+    """Makes single calls of *name*, and waits for each no longer than some *seconds*."""
 
     def __init__(self, name: str, seconds: float) -> None:
         self._name, self._seconds = name, seconds

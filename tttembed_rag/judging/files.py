@@ -56,16 +56,9 @@ def _observation(path: Path, number: int, line: str, task: str) -> Observation:
 
 
 def read_feedback(spec: str, plan: Plan, *, queries: Mapping[str, str], documents: Mapping[str, str]) -> Verdicts:
-    """The scores that a file of feedback holds for the pairs of *plan*.
+    """The scores that a file of feedback holds for the pairs of *plan*; *queries* and *documents* are texts by id.
 
-    Args:
-        spec: ``feedback:FILE``; options follow as in an address: ``feedback:FILE?scale=rubric:0,3&half_life_days=30``.
-
-        plan: The pairs.
-
-        queries: Text by id.
-
-        documents: Text by id.
+    *spec* is ``feedback:FILE``; options follow as in an address: ``feedback:FILE?scale=rubric:0,3&half_life_days=30``.
 
     Raises:
         DataError: Not such a file, or one about other queries and documents.

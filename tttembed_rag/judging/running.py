@@ -88,15 +88,9 @@ def judge_all(
 class Run:
     """One run of a plan under an account: so many calls under way at once, each settled as it ends.
 
-    Args:
-        account: What it may spend, and where answers are kept.
-
-        plan: The pairs; its caps are not looked at.
-
-        judge: The judge; all else is as for `judge_all`.
-
-        wary: Whether the judge is not trusted: an error of any kind is one of its calls, and a score off its scale is
-            none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
+    The caps of *plan* are not looked at: *account* keeps its own. All other arguments are those of `judge_all`, but for
+    *wary*, which says that the judge is not trusted: an error of any kind is one of its calls, and a score off its
+    scale is none. An answer without any score for several documents has failed: a server in trouble says NaN to all.
     """
 
     def __init__(

@@ -20,14 +20,9 @@ Addressed = tuple[str, str, bytes]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgeCall:
-    """A call to make.
+    """A call to make: queries, each with texts in the order of the pairs of the charge; several only of an examination.
 
-    Attributes:
-        questions: A query with texts, in the order of the pairs of the charge; of an examination several.
-
-        charge: What it was charged.
-
-        examines: Whether it examines the judge: no other call begins before its answer.
+    Where it *examines* the judge, no other call begins before its answer.
     """
 
     questions: Sequence[tuple[str, Sequence[str]]]
@@ -38,14 +33,7 @@ class JudgeCall:
 class Walk:
     """The calls that a plan still needs, in order, up to the call that could exceed a cap.
 
-    Args:
-        plan: The pairs.
-
-        judge: The judge.
-
-        account: What may be spent, and the answers that are kept.
-
-        examine: Whether the judge must have passed its examination before anything else is asked.
+    With *examine*, the judge must have passed its examination before anything else is asked.
     """
 
     def __init__(self, plan: Plan, judge: Judge, account: Account, *, examine: bool = False) -> None:
@@ -160,14 +148,7 @@ class Walk:
 def forecast(plan: Plan, judge: Judge, cache: Answers, *, examine: bool = False) -> Progress:
     """The pairs that `judge_all` would judge and their highest cost, without asking the judge anything.
 
-    Args:
-        plan: The pairs and the caps.
-
-        judge: The judge.
-
-        cache: Answers of earlier runs.
-
-        examine: Whether the judge must pass its examination first, which is paid for where it has not passed it yet.
+    With *examine*, that of its examination is counted too, where it has not passed it yet.
     """
     ledger = Ledger(plan.budget, plan.price, cache)
     walk = Walk(plan, judge, ledger, examine=examine)

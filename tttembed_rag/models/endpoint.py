@@ -147,14 +147,7 @@ class Endpoint:
         self._patiently = patience.caller()
 
     def ask(self, body: Mapping[str, Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
-        """What *read* finds in the answer to *body*, posted as JSON.
-
-        Args:
-            body: JSON to send.
-
-            read: Answer to result; where it fails, the answer was not what was *expected*.
-
-            expected: The content of a right answer, in words.
+        """What *read* finds in the answer to *body*, posted as JSON; where it fails, that is not what was *expected*.
 
         Raises:
             JudgeError: The service refused, stayed busy, or answered something else.

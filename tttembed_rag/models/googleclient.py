@@ -18,18 +18,11 @@ EXTRA = "gemini"
 def client_of(model: str, *, url: str | None, timeout: float, patience: Patience | None = None) -> Any:
     """A `google.genai.Client` with the key in GEMINI_API_KEY or GOOGLE_API_KEY.
 
-    Args:
-        model: The model's name, for errors.
-
-        url: Another server that speaks the protocol.
-
-        timeout: Seconds until the next part of an answer must be there.
-
-        patience: How often a minute it is asked at most.
+    It waits *timeout* seconds for the next part of an answer. *url* is another server that speaks the protocol.
 
     Raises:
         InputError: The address would send the key in the clear to another machine.
-        JudgeError: There is no key.
+        JudgeError: There is no key; the message names the *model*.
     """
     if url is not None:
         Address.of(url, "a key")  # of the environment; the address may be one that no key is sent to

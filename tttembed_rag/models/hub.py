@@ -16,8 +16,7 @@ _PATIENCE = 5.0
 def why_unreachable(*, extra: str) -> str | None:
     """The reason why the hub cannot be reached; None if it answers, or HF_HUB_OFFLINE=1 says not to ask it.
 
-    Args:
-        extra: The extra of this package that brings the hub's client.
+    The *extra* of this package brings the hub's client.
     """
     hub = require("huggingface_hub", extra)
     constants = require("huggingface_hub.constants", extra)
@@ -35,13 +34,7 @@ def why_unreachable(*, extra: str) -> str | None:
 
 @contextmanager
 def without_bars(library: str, *, extra: str) -> Iterator[None]:
-    """A block in which *library*, ``transformers`` or ``datasets``, draws no progress bars.
-
-    Args:
-        library: Its name.
-
-        extra: The extra of this package that brings it.
-    """
+    """A block in which *library*, ``transformers`` or ``datasets``, which *extra* brings, draws no progress bars."""
     bars = require(f"{library}.utils.logging", extra)
     were_on = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()

@@ -53,16 +53,9 @@ def load(
 
 @contextmanager
 def loading(model: str, library: str, failure: type[TTTEmbedError], *, extra: str) -> Iterator[None]:
-    """A block that loads *model* without progress bars, and raises *failure* in one line where it cannot.
+    """A block in which *library* loads *model* without progress bars; where it cannot, *failure* is raised in one line.
 
-    Args:
-        model: Name or folder.
-
-        library: The library that loads it, to name in the error.
-
-        failure: The exception to raise.
-
-        extra: The extra of this package that brings the library.
+    The *extra* of this package brings the library.
     """
     try:
         with without_bars("transformers", extra=extra):
@@ -93,11 +86,8 @@ def short_name(model: str) -> str:
 class PlainTokenizer:
     """Tokenises text as text: no token that means structure can come out of it.
 
-    A tokenizer turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
+    A fast *tokenizer* of transformers turns `<|im_end|>` in a text into the token that ends a turn. Here it becomes the
     pieces of its characters: the same tokenizer without its added tokens.
-
-    Args:
-        tokenizer: A fast tokenizer of transformers.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -133,12 +123,9 @@ class PlainTokenizer:
 
 
 class Batches:
-    """Runs rows of different lengths in batches of at most so many tokens, smaller ones if memory ends.
+    """Runs rows of different lengths in batches of at most so many *tokens*, smaller ones if memory ends.
 
-    Args:
-        tokens: Tokens of a batch, padding included; None chooses by device.
-
-        device: ``cpu`` or the name of an accelerator.
+    Padding counts. None chooses the number by *device*: ``cpu`` or the name of an accelerator.
     """
 
     def __init__(self, tokens: int | None, device: str) -> None:
@@ -151,12 +138,8 @@ class Batches:
     ) -> list[float]:
         """The value that *forward* gives each row, in order; it is called with rows of like length.
 
-        Args:
-            lengths: Tokens of each row.
-
-            forward: Gives the values of a batch of rows.
-
-            shared: Tokens in front of every row that are kept in memory once per row.
+        The *lengths* are the tokens of each row, beside those *shared* in front of every row, kept in memory once per
+        row.
 
         Raises:
             JudgeError: Not even one row fits in memory.

@@ -15,14 +15,7 @@ from tttembed_rag.models.options import without_secrets
 def load_named(what: str, spec: str, target: str) -> Any:
     """The object called *target*, ``MODULE:NAME``; a class, and a function without arguments, is called to make it.
 
-    Modules of the current folder are found too.
-
-    Args:
-        what: The kind of thing, for errors: ``judge``, ``embedder``.
-
-        spec: The whole text, for errors.
-
-        target: Its part behind ``python:``.
+    Modules of the current folder are found too. Errors name the kind of thing, *what*, and the whole text, *spec*.
 
     Raises:
         InputError: There is no such object, or it cannot be made without arguments.

@@ -54,17 +54,8 @@ def openai_client(address: Address, *, path: str = "", patience: Patience | None
 def ask(name: str, call: Callable[[], Any], read: Callable[[Any], ResultT], *, expected: str) -> ResultT:
     """What *read* finds in the JSON that *call* gives, a call of openai's client by its `with_raw_response`.
 
-    Args:
-        name: Where the service is, for errors.
-
-        call: The call.
-
-        read: Answer to result; where it fails, the answer was not what was *expected*.
-
-        expected: The content of a right answer, in words.
-
     Raises:
-        JudgeError: The service refused, stayed busy, or answered something else.
+        JudgeError: The service *name* refused, stayed busy, or answered something else than was *expected*.
     """
     with failures_of(name, expected):
         response = call().http_response
@@ -80,10 +71,7 @@ def ask(name: str, call: Callable[[], Any], read: Callable[[Any], ResultT], *, e
 def failures_of(name: str, expected: str) -> Iterator[None]:
     """A block in which failures of openai become `BusyError` or `RefusedError` where they say which, else `JudgeError`.
 
-    Args:
-        name: Where the service is, for errors.
-
-        expected: The content of a right answer, in words.
+    The message has the *name* of the service, and in words what a right answer was *expected* to be.
     """
     openai = require("openai", EXTRA)
     try:

@@ -21,12 +21,7 @@ def without_secrets(spec: str) -> str:
 class Options:
     """The options behind the question mark of an address; an option that is not taken is an error.
 
-    Args:
-        what: The kind of thing that the text names, for errors: ``judge``, ``embedder``.
-
-        spec: The whole text.
-
-        query: Its part behind the question mark: ``name=value&...``.
+    *what* is the kind of thing that the text *spec* names, for errors; *query* the part of it that has the options.
     """
 
     def __init__(self, what: str, spec: str, query: str) -> None:

@@ -15,16 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a request belongs.
+    """Where a request belongs: its tenant, "" for the shared one, and its task; None where nothing names one.
 
-    Attributes:
-        tenant: Whose queries it holds; empty for the shared tenant.
-
-        task: Their task key; None where nothing names one.
-
-        query_id: The id of its one query; empty for that of its text.
-
-        known: Whether its key is one of those that the proxy was given.
+    The *query_id* is that of its one query, empty for that of its text. It is *known* by a key that the proxy was
+    given.
     """
 
     tenant: str = ""
@@ -40,11 +34,6 @@ class Callers:
     that is not among them belongs to the shared tenant. Without, the header ``X-TTT-Tenant`` names the tenant; two that
     differ, as where a gateway appends its own to a caller's, name none. The task is that of the header ``X-TTT-Task``,
     else that of the key, else *task*.
-
-    Args:
-        keys: API key to the caller that uses it.
-
-        task: The task of requests that name none.
     """
 
     def __init__(self, keys: Mapping[str, Caller] | None = None, *, task: str | None = None) -> None:

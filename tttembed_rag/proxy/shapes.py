@@ -24,16 +24,9 @@ _ALIASES = ("@query", "@document")
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """An embedding request.
+    """An embedding request for a model, without its alias, and the body that the upstream is sent.
 
-    Attributes:
-        model: The model it names, without an alias.
-
-        texts: One for each vector of the answer; empty for tokens and images.
-
-        is_query: Whether it says that it holds queries.
-
-        body: The request for the upstream: as it came, but for the alias.
+    The texts are one for each vector of the answer; there is none for tokens and images.
     """
 
     model: str

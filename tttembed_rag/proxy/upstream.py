@@ -28,13 +28,7 @@ class Unreachable(Exception):  # noqa: N818 (a state of the upstream)
 
 
 class Answer:
-    """An answer of the upstream, whose body has not been read yet.
-
-    Attributes:
-        status: Its status.
-
-        headers: Its headers but those of the connection, as they came.
-    """
+    """An answer of the upstream, its body not read yet; its headers are as they came, but for the connection's."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self.status = response.status
@@ -49,12 +43,7 @@ class Answer:
 
 
 class Upstream:
-    """The service at *address*.
-
-    Args:
-        address: Where it is, up to and without ``/v1``.
-
-        key: Its API key for callers that the proxy knows; None sends what they sent.
+    """The service at *address*, up to and without ``/v1``. Its API *key* is for callers that the proxy knows.
 
     Raises:
         InputError: *address* is no such address.
@@ -103,16 +92,10 @@ class Upstream:
         known: bool = False,
         replaced: Mapping[bytes, bytes] | None = None,
     ) -> Answer:
-        """The upstream's answer to *request* with this *body*.
+        """The upstream's answer to *request* with this *body*, whole or in parts; None is none.
 
-        Args:
-            request: Its method, path and headers are sent on, but those named ``X-TTT-...``.
-
-            body: Its whole body, or its parts; None without one.
-
-            known: Whether its caller may use the upstream's key.
-
-            replaced: Headers with another value.
+        Its method, path and headers are sent on, but those named ``X-TTT-...`` and those *replaced*. A *known* caller
+        may use the upstream's key.
 
         Raises:
             Unreachable: No answer came.

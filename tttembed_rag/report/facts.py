@@ -15,26 +15,10 @@ LEARNED = 500
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
-    """An offset without its vector.
+    """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
 
-    Attributes:
-        key: Its key.
-
-        served: Whether it is served.
-
-        alpha: Its dose.
-
-        n: Rewarded queries it was learned from.
-
-        gain: Mean cross-fitted gain; None where it was not measured.
-
-        interval: Interval of the gain; None where it was not measured, or is unbounded.
-
-        verdict: Verdict of the gate.
-
-        reason: The verdict in words.
-
-        needed: About how many more rewarded queries would settle it; None where nothing is open.
+    Without a bound the interval of its gain is None. About *needed* more rewarded queries would settle an open verdict;
+    *reranking* says how deep a reranker must still look, and is empty where that was not measured.
     """
 
     key: str
@@ -46,32 +30,15 @@ class OffsetFacts:
     verdict: str
     reason: str
     needed: int | None
+    reranking: str
 
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """A version and what its offsets were learned from.
+    """A version and what its offsets were learned from; the facts of a `Version` mean the same here.
 
     Attributes:
-        number: Rises with every version of the store.
-
-        at: When it was published, in Unix seconds.
-
-        by: The name of the one who published it.
-
-        note: The reason.
-
-        aliases: ``live``, ``previous`` and ``candidate``, where they stand for it.
-
-        embedder: Fingerprint of the embedding model; empty where it is not known.
-
-        width: Width d of its vectors.
-
-        rewarded: Rewarded queries it was learned from.
-
-        kept: Offsets it holds.
-
-        served: Offsets of it that are served.
+        aliases: ``live`` and ``previous``, where they stand for it.
 
         shared: Shared offsets, served ones first, then by rewarded queries.
 
@@ -129,15 +96,7 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A comparison of fresh traffic with what was learned from.
-
-    Attributes:
-        at: When it was made, in Unix seconds.
-
-        queries: How far queries moved.
-
-        rewards: How far rewards moved.
-    """
+    """How far queries and rewards of fresh traffic moved from what was learned from, as found at a Unix second."""
 
     at: float
     queries: Drift
@@ -148,12 +107,8 @@ class Comparison:
 class Effect:
     """The effect of the live version on the order of stored candidates.
 
-    Attributes:
-        looked: Queries looked at, the last served ones.
-
-        moved: Queries of them that get another order.
-
-        examples: The last served queries that get another order, queries that nobody judged first.
+    Of the last queries that were *looked* at, so many were *moved*; *examples* are some of these, those that nobody
+    judged first.
     """
 
     looked: int = 0
@@ -163,26 +118,14 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """Everything that a report tells of one tenant of a store.
+    """Everything that a report tells of one tenant of a store, gathered *at* a Unix second.
 
     Attributes:
-        store: URL of the store, without a password.
-
-        tenant: The tenant; "" is the shared tenant.
-
-        at: When it was gathered, in Unix seconds.
-
-        texts: Whether the store keeps texts.
-
-        live: What is served.
-
         versions: The newest versions of the tenant that the live version belongs to, newest first.
 
         judges: Judges and how many rewards of theirs count for the tenant, the busiest first.
 
-        days: The last days, oldest first.
-
-        drift: Comparisons of fresh traffic with what was learned from, oldest first.
+        days: The last days, oldest first, as are the comparisons in *drift*.
 
         held_out: What offsets learned from the last `LEARNED` rewarded queries do to queries that they were not learned
             from; None where there are too few.

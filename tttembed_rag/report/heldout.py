@@ -25,18 +25,8 @@ _LEAST = 0.005
 class Listed:
     """A candidate in the list of a query. At dose s it scores `score` + s `lift`: that is all that a ranking needs.
 
-    Attributes:
-        document: Its id.
-
-        text: The beginning of its text; empty where it is not kept.
-
-        reward: What the judge gave; None where it was not judged.
-
-        rank: Its rank under the base vector, 1 is the best.
-
-        score: Its cosine similarity x·z to the base vector.
-
-        lift: What the offset as served adds: alpha v·z.
+    The *score* is its cosine similarity x·z to the base vector, the *lift* what the offset as served adds: alpha v·z.
+    The *rank* is that under the base vector, 1 is the best.
     """
 
     document: str
@@ -51,20 +41,8 @@ class Listed:
 class Lists:
     """The candidates of one query before and after an offset.
 
-    Attributes:
-        query_id: Its id.
-
-        query: Its text; None where it is not kept.
-
-        task: Its task.
-
-        offset: Key of the offset that moves it; empty where none does.
-
-        before: nDCG@10 of the base vector; None where nobody judged the query.
-
-        after: nDCG@10 with the offset.
-
-        candidates: Candidates that are among the first under the base vector or with the offset, by their rank.
+    nDCG@10 *before* and *after* is None where nobody judged the query. The candidates are those among the first under
+    the base vector or with the offset, by their rank.
     """
 
     query_id: str
@@ -92,16 +70,10 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How much of all first places the busiest documents take.
+    """How much of all first places the *busiest* documents take, of so many that were searched.
 
-    Attributes:
-        documents: Documents that were searched.
-
-        busiest: How many of them are called the busiest.
-
-        before: Share of the first `LISTED` places of all queries that they take under base vectors.
-
-        after: The same with offsets, of the documents that are busiest then.
+    It is a share of the first `LISTED` places of all queries, under base vectors and with offsets, each time of the
+    documents that are busiest then.
     """
 
     documents: int
@@ -112,28 +84,18 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What offsets do to queries that they were not learned from.
+    """What offsets do to queries that they were not learned from: means, gains and the lists of those that move most.
 
     Attributes:
         measure: What nDCG@10 is measured by, in words.
 
         method: How the queries were held out, in words.
 
-        raw: Mean nDCG@10 of base vectors.
-
-        served: The same with offsets, where the gate publishes them.
-
-        rerank: The same where the candidates are in the order of their rewards: more than the judge cannot gain.
+        rerank: Mean nDCG@10 where the candidates are in the order of their rewards: more than the judge cannot gain.
 
         interval: 90 % interval of the gain, a bootstrap over queries.
 
-        gains: The gain of every query, the largest loss first.
-
-        worst: The queries that lose most, the largest loss first.
-
-        best: The queries that gain most, the largest gain first.
-
-        traffic: How much the busiest documents take.
+        gains: The gain of every query, the largest loss first, as are the *worst*; the *best* gain most first.
     """
 
     measure: str

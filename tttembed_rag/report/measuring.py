@@ -25,14 +25,7 @@ from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 def page_of_measured(workload: Sequence[Collection], plan: ExperimentPlan, cells: Cells, *, about: str) -> str:
     """The page: of each collection the held-out queries with most judged ones, and the course up to there.
 
-    Args:
-        workload: The collections.
-
-        plan: What was measured; `auto` among it.
-
-        cells: The rows that were measured.
-
-        about: What the rewards and the labels are, in words.
+    The plan has `auto` among what was measured. *about* says in words what the rewards and the labels are.
     """
     splits: list[list[tuple[Offsets, IntArray]]] = [[] for _ in workload]
     for seed in plan.seeds:

@@ -23,14 +23,9 @@ _CANDIDATES = 20
 
 
 def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effect:
-    """The effect of *offsets* on the order of candidates of *recent* queries, should they be asked again.
+    """The effect of *offsets* of the tenant *owner* on the order of candidates of *recent* queries, newest first.
 
-    Args:
-        offsets: The live offsets.
-
-        recent: The last served queries, newest first; those with fewer than two candidates are left out.
-
-        owner: The tenant that the offsets were published for.
+    Queries with fewer than two candidates are left out.
     """
     looked = moved = 0
     examples: list[Lists] = []
@@ -52,16 +47,9 @@ def effect_of(offsets: Offsets, recent: Sequence[Served], *, owner: str) -> Effe
 
 
 class Firsts(NamedTuple):
-    """The documents that are among the first of a query before or after it is moved, in the order before.
+    """The rows of documents that are among the first of a query before or after it is moved, in the order before.
 
-    Attributes:
-        rows: Their rows.
-
-        ranks: Their ranks under the base vector among all documents, 1 is the best.
-
-        scores: x·z.
-
-        lifts: alpha v·z.
+    Ranks are those under the base vector among all documents, 1 is the best; scores are x·z, lifts alpha v·z.
     """
 
     rows: list[int]

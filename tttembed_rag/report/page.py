@@ -35,10 +35,7 @@ class _Figure:
 def page_of(report: StoreReport, *, interactive: bool = False) -> str:
     """The page, the same for the same report; all texts are escaped.
 
-    Args:
-        report: What it shows.
-
-        interactive: Whether it has a slider that shows the lists at other doses, and the script which that needs.
+    An *interactive* page has a slider that shows the lists at other doses, and the script which that needs.
     """
     version = report.live.version
     shared = version.shared if version is not None else report.today

@@ -23,18 +23,10 @@ def rendered(
     filters: Mapping[str, Callable[..., str]] = MappingProxyType({}),
     **facts: Any,
 ) -> str:
-    """The page of a *template* of this package; all texts in *facts* are escaped.
+    """The page of a *template*, such as ``report/report.html.jinja``; all texts in *facts* are escaped.
 
-    Args:
-        template: Its file, such as ``report/report.html.jinja``.
-
-        extra: The extra that installs what pages need.
-
-        interactive: Whether the page has the script of the slider: its policy admits that one alone, by its digest.
-
-        filters: What the template calls beside ``drawn``, for drawings.
-
-        facts: What it shows.
+    The *extra* installs what pages need. An *interactive* page has the script of the slider: its policy admits that one
+    alone, by its digest. A template calls *filters* beside ``drawn``, for drawings.
     """
     jinja2 = require("jinja2", extra)
     markup = require("markupsafe", extra).Markup
@@ -64,17 +56,12 @@ def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
     """The drawings of held-out queries, and how many gain and lose in words."""
     if held is None:
         return {}
-    levels = {
-        "raw: base vectors": held.raw,
-        "served: with offsets": held.served,
-        "reranked: in the order of the rewards themselves": held.rerank,
-    }
+    raw, rerank = "raw: base vectors", "reranked: in the order of the rewards themselves"
+    levels = {raw: held.raw, "served: with offsets": held.served, rerank: held.rerank}
     lose, gain = sum(one < 0 for one in held.gains), sum(one > 0 for one in held.gains)
     counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."
     return {
-        "levels": drawing.levels(
-            "nDCG@10: " + ", ".join(f"{name} {value:.3f}" for name, value in levels.items()), levels
-        ),
+        "levels": drawing.levels("nDCG@10", levels, (raw, rerank)),
         "gains": drawing.sorted_gains(f"Gain in nDCG@10 of every query, sorted: {counts}", held.gains),
         "counts": counts,
     }

@@ -7,7 +7,6 @@ from tttembed_rag.serving.context import (
 )
 from tttembed_rag.serving.following import follow
 from tttembed_rag.serving.live import LiveOffsets, Published, Snapshot, checked_offsets, switched_off
-from tttembed_rag.serving.queryids import private_offset
 from tttembed_rag.serving.routing import CentroidRouter
 from tttembed_rag.serving.steering import NamesTasks, Router, Steering, TaskSource, checked_task, resolve_task
 from tttembed_rag.serving.twopass import (
@@ -44,7 +43,6 @@ __all__ = [
     "follow",
     "in_fused_order",
     "in_reward_order",
-    "private_offset",
     "resolve_task",
     "switched_off",
 ]

@@ -24,8 +24,6 @@ from tttembed_rag.system.background import Loop, Outage, Reached, checked_interv
 if TYPE_CHECKING:
     from tttembed_rag.stores import Serving, Store
 
-__all__ = ["Follower", "check_url", "follow"]
-
 _log = logging.getLogger(__name__)
 # Tenants with something of their own that are followed at once; beyond it the least recently served is forgotten.
 _MOST_TENANTS = 20_000
@@ -92,13 +90,7 @@ def follow(
 
 
 class Follower:
-    """What every tenant is served according to a store, read in the background; made by `follow`.
-
-    Args:
-        store: The store, or its URL.
-
-        every: Seconds between two looks.
-    """
+    """What every tenant is served according to a store, read *every* so many seconds; made by `follow`."""
 
     def __init__(self, store: Store | str, every: float) -> None:
         self.every = every

@@ -12,13 +12,11 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.lookup import Offsets
-from tttembed_rag.offsets.values import Offset, TextId
-from tttembed_rag.serving.context import current_tenant
-from tttembed_rag.serving.queryids import private_offset
+from tttembed_rag.offsets.values import Offset, TextId, named_for
+from tttembed_rag.serving.context import current_query_id, current_tenant
 from tttembed_rag.system import telemetry
-
-__all__ = ["LiveOffsets", "Published", "Snapshot", "Source", "checked_offsets", "switched_off"]
 
 # Why nothing is served where the environment says so.
 SWITCHED_OFF = "TTTEMBED_OFF is set"
@@ -70,12 +68,22 @@ class Snapshot:
         return cls() if offsets is None else cls(checked_offsets(offsets), reason=None, owner=owner)
 
     def offset_of(self, query: str, task: str | None, tenant: str) -> Offset | None:
-        """The offset that serves *query* of *tenant*, its private one before its task's; None for its base vector."""
-        offsets, owner, text_id = self.offsets, self.owner, self.text_id
+        """The offset that serves *query* of *tenant*, its private one before its task's; None for its base vector.
+
+        A private one is looked for by the id that the caller's `context` gives, the text's id in the store, the text.
+        """
+        offsets = self.offsets
         if offsets is None:
             return None
-        found = private_offset(offsets, query, task, tenant=tenant, owner=owner, text_id=text_id)
-        return offsets.find_shared(task) if found is None else found
+        if offsets.has_private and isinstance(query, str):
+            said = current_query_id()
+            hashed = [self.text_id(one) for one in (said, query) if one] if self.text_id is not None else []
+            for one in (said, *hashed, query):
+                # A NUL stands in the ids of sharing tenants alone: no text spells one of theirs.
+                name = named_for(self.owner, tenant, one) if one and "\0" not in one else None
+                if name is not None and (found := offsets.find_private(task, name)) is not None:
+                    return found
+        return offsets.find_shared(task)
 
 
 _FOREIGN = Snapshot(reason="learned for another model")
@@ -224,6 +232,14 @@ class LiveOffsets:
             return None, None
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.offset_of(query, task, tenant)
+
+    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+        """How many of the first documents of a list need a reranker, as `Offsets.depth` says of what is served now.
+
+        It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
+        """
+        offsets = self.current
+        return today if offsets is None else offsets.depth(task, today=today, loss=loss)
 
     @property
     def status(self) -> Snapshot:

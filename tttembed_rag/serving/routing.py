@@ -17,8 +17,6 @@ from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import as_floats, checked_norms, norms
 
-__all__ = ["CentroidRouter"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CentroidRouter:

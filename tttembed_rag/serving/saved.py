@@ -56,16 +56,9 @@ def url_of(store: str) -> str:
 
 
 def steering_of(store: str, *, task: str | None = None, tenant: str | None = None, embedder: str = "") -> Steering:
-    """Steering with the offsets that *store* names.
+    """Steering with the offsets that *store* names; a task and tenant of None are those of the caller's `context`.
 
-    Args:
-        store: As above.
-
-        task: The task of every query; None is the caller's ``with context(...)``.
-
-        tenant: Whose offsets are served; None is the caller's.
-
-        embedder: Fingerprint of the embedding model; offsets for another one are not served. Empty does not look.
+    Offsets that were learned for another model than *embedder* are not served; an empty one does not look.
 
     Raises:
         InputError: The environment variable is not set.

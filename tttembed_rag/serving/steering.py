@@ -21,8 +21,6 @@ from tttembed_rag.serving.context import current_task
 from tttembed_rag.serving.live import LiveOffsets, checked_offsets
 from tttembed_rag.system import telemetry
 
-__all__ = ["NamesTasks", "Router", "Steering", "TaskSource", "checked_task", "resolve_task"]
-
 _log = logging.getLogger(__name__)
 # Tasks without offsets that are named in the log at most, and tasks with offsets that a line of it names.
 _MOST_WARNED, _MOST_SHOWN = 20, 8

@@ -20,8 +20,6 @@ from tttembed_rag.rewards import Rewards
 from tttembed_rag.system.failures import FailureLog
 from tttembed_rag.vectors.checks import as_floats
 
-__all__ = ["FirstPass", "Handlers", "Request", "TwoPass", "adrive", "drive", "in_fused_order", "in_reward_order"]
-
 Document = TypeVar("Document")
 Key = TypeVar("Key", bound=Hashable)
 ResultT = TypeVar("ResultT")
@@ -121,13 +119,7 @@ def in_fused_order(ranked: Sequence[Key], rewards: Mapping[Key, float]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A question of the loop to the application around it.
-
-    Attributes:
-        what: Embed a query, search with a query vector, judge documents, or give their vectors.
-
-        about: The query, its vector (d,), or the texts of the documents.
-    """
+    """A question of the loop to the application, about a query, a query vector (d,) or the texts of documents."""
 
     what: Literal["embed", "search", "judge", "vectors"]
     about: Any

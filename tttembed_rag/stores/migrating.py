@@ -22,10 +22,7 @@ _OLDEST = "oldest_schema"
 def migrate(database: Database, *, create: bool = True) -> None:
     """Make the tables of *database*, or bring those of an older package up to date; nothing if they are already.
 
-    Args:
-        database: The database.
-
-        create: False refuses to make tables where none are.
+    Without *create*, no tables are made where none are.
 
     Raises:
         StoreError: They are of another package, or there are none.

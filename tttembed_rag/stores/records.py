@@ -82,16 +82,9 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day by UTC.
+    """A day by UTC: queries that were last served on it, rewards of their candidates, what judges were paid.
 
-    Attributes:
-        day: The date.
-
-        queries: Queries that were last served on it.
-
-        rewards: Rewards of their candidates, of all judges.
-
-        spend: What the store's judges were paid on it, for all tenants.
+    Rewards are those of all judges; the spend is that of the whole store, for all tenants.
     """
 
     day: date

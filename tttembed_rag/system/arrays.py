@@ -41,14 +41,7 @@ def write_arrays(path: str | os.PathLike[str], arrays: Mapping[str, NDArray[Any]
 
 
 def read_arrays(path: str | os.PathLike[str], names: Sequence[str], expected: str) -> list[NDArray[Any]]:
-    """The arrays of *names* in an ``.npz`` file.
-
-    Args:
-        path: The file.
-
-        names: The arrays that it must have.
-
-        expected: What the file is, for errors.
+    """The arrays of *names* in an ``.npz`` file; *expected* says what the file is, for errors.
 
     Raises:
         DataError: There is no such file, or it is something else.

@@ -143,10 +143,8 @@ if hasattr(os, "register_at_fork"):
 class DaemonThreads(ThreadPoolExecutor):
     """An executor with a daemon thread for each call: a call that never comes back keeps no process from ending.
 
-    The threads of a plain `ThreadPoolExecutor` are joined when the interpreter ends, whatever they wait for.
-
-    Args:
-        most: Calls that may be under way at once, those that never come back among them.
+    The threads of a plain `ThreadPoolExecutor` are joined when the interpreter ends, whatever they wait for. Of calls
+    under way, those that never come back among them, there are *most* at once.
     """
 
     def __init__(self, most: int = _MOST_THREADS) -> None:
@@ -189,13 +187,7 @@ class DaemonThreads(ThreadPoolExecutor):
 
 
 class Reached(Generic[StoreT]):
-    """A store that is given, or opened by its URL as soon as that succeeds.
-
-    Args:
-        store: The store, or its URL.
-
-        opened: Opens the store at a URL; the store must have a ``close`` without arguments.
-    """
+    """A store that is given, or *opened* by its URL as soon as that succeeds; ``close`` takes no arguments."""
 
     def __init__(self, store: StoreT | str, opened: Callable[[str], StoreT]) -> None:
         self.source = store
@@ -223,11 +215,7 @@ class Reached(Generic[StoreT]):
 
 
 class Outage:
-    """The time since a service last answered, and one line in the log when it stops and when it is back.
-
-    Args:
-        name: Name of the service.
-    """
+    """The time since the service *name* last answered, and one line in the log when it stops and when it is back."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -18,17 +18,10 @@ def extensions(group: str) -> list[str]:
 
 
 def extension(group: str, name: str, *, brings: str) -> Any:
-    """What is registered as *name* in *group*; nothing of the others is imported.
-
-    Args:
-        group: The group of entry points.
-
-        name: The name.
-
-        brings: What it is, for the message.
+    """What is registered as *name* in a *group* of entry points; nothing of the others is imported.
 
     Raises:
-        MissingExtraError: The distribution that has it is not installed.
+        MissingExtraError: The distribution that has it is not installed; the message says what it *brings*.
     """
     for point in entry_points(group=group, name=name):
         return point.load()

@@ -43,11 +43,7 @@ _counting = Lock()
 
 
 class Tally:
-    """A count that threads raise at once without losing a step.
-
-    Attributes:
-        value: How often `add` was called.
-    """
+    """A count that threads raise at once without losing a step; *value* is how often `add` was called."""
 
     __slots__ = ("value",)
 
@@ -98,15 +94,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Point(NamedTuple):
-    """One measured value.
-
-    Attributes:
-        metric: Name of the metric.
-
-        value: The value.
-
-        attributes: Attributes of the metric.
-    """
+    """One measured value of a metric, with the metric's attributes."""
 
     metric: str
     value: float

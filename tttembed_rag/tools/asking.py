@@ -35,16 +35,7 @@ _AT_ONCE, _SECONDS = 8, 60.0
 
 
 class ToolJudge:
-    """Verdicts of a judge on tools that nobody called.
-
-    Args:
-        store: Where its answers, and what it cost, are kept.
-
-        judge: The judge.
-
-        budget: Caps on what all judges of the store may cost in a day (UTC).
-
-        price: What the judge's usage costs; needed where the budget caps money.
+    """Verdicts of a judge on tools that nobody called, within the budget of all judges of the store in a day (UTC).
 
     Raises:
         RewardError: The scale of the judge has no bounds.
@@ -61,18 +52,9 @@ class ToolJudge:
     def verdicts(
         self, requests: Sequence[PastRequest], index: ToolIndex, tenant: str, holding: Holding
     ) -> list[Mapping[str, float]]:
-        """For each request, rewards in [0, 1] of some tools that nobody called, by the keys of their cards.
+        """For each request of *tenant*, rewards in [0, 1] of some tools that nobody called, by the keys of their cards.
 
         Where the judge fails, that is logged, and its earlier answers count alone.
-
-        Args:
-            requests: Requests of *tenant*.
-
-            index: The catalogue.
-
-            tenant: The tenant.
-
-            holding: The right to learn for it.
 
         Raises:
             LeaseLost: Another process has it, or the tenant was forgotten.

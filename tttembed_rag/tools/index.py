@@ -56,15 +56,8 @@ def best(scores: FloatArray, k: int) -> IntArray:
 class ToolIndex:
     """One state of the catalogue, ready to be searched; it never changes.
 
-    Args:
-        cards: The tools, each name once.
-
-        vectors: (n, d) unit vectors of their texts.
-
-    Attributes:
-        rows: The place of each name.
-
-        keys: The place of each card's key.
+    The *vectors* (n, d) are unit vectors of the texts of *cards*, each name of which comes once. The place of a card
+    stands in *rows* by its name, in *keys* by its key.
     """
 
     def __init__(self, cards: Sequence[Card], vectors: FloatArray) -> None:

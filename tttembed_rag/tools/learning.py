@@ -103,14 +103,7 @@ def learn(
     The gate of `fit` decides on the dense leg. Then requests that did not train the offsets are searched with both
     legs: of a local offset for each task and a constant one those are taken that find more there, offsets of a task
     that make it worse by more than a standard error are withheld, and another weight is taken where it is better by
-    more than that.
-
-    Args:
-        requests: The requests.
-
-        index: The catalogue.
-
-        verdicts: Rewards of tools that nobody called, for each request, by the keys of their cards.
+    more than that. *verdicts* are rewards of tools that nobody called, for each request, by the keys of their cards.
     """
     vectors = np.stack([one.vector for one in requests])
     keyword = np.stack([index.keyword(one.query) for one in requests])

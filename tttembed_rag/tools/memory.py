@@ -138,11 +138,6 @@ class InProcess:
 class InStore:
     """A memory in a store: outcomes are written from the background, what is published reaches all processes.
 
-    Args:
-        store: An open store that keeps texts, or its URL.
-
-        embedder: Fingerprint of the embedding model.
-
     Raises:
         StoreError: It cannot be opened.
         InputError: It keeps no texts, which BM25 reads.

@@ -19,8 +19,6 @@ from tttembed_rag.rewards.observations import Candidate, Served
 from tttembed_rag.scales import Scale
 from tttembed_rag.system.jsontext import parsed_json
 
-__all__ = ["read_spans", "retrievals_of", "served_of", "span_of"]
-
 
 def read_spans(path: Path) -> list[Span]:
     """The spans of a file.

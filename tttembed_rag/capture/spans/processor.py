@@ -27,8 +27,6 @@ require("opentelemetry.sdk.trace", "telemetry")
 from opentelemetry.sdk.trace import ReadableSpan  # noqa: E402 - the line above says what to install
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult  # noqa: E402
 
-__all__ = ["TTTSpanProcessor", "Tapped"]
-
 _log = logging.getLogger(__name__)
 # Milliseconds between two looks at the queue, and spans that are read in a row.
 _PAUSE, _BATCH = 100, 500

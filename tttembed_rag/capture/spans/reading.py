@@ -25,8 +25,6 @@ from tttembed_rag.errors import InputError, VectorError
 from tttembed_rag.system.jsontext import parsed_json
 from tttembed_rag.vectors.checks import FloatArray, as_floats, checked_norms
 
-__all__ = ["Reader", "Retrieval", "Span", "TextsById", "children_first"]
-
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
 # Ids of documents to their whole texts, as many as are known.
@@ -111,15 +109,7 @@ class _Counts:
 class Reader:
     """Reads retrievals from spans that are handed over children first, as they end.
 
-    Args:
-        scores_of: The reranker's model name whose scores are read, ``*`` for any; None reads none.
-
-        texts: Gives whole texts by document id, for documents whose text is missing or cut.
-
-        cut_at: Characters from which on a text is taken to be cut; None believes every text.
-
-        vectors: Whether the vectors of EMBEDDING spans are base vectors; False where the model steers unseen, as a
-            proxy does.
+    Its arguments are those of `TTTSpanProcessor`.
 
     Attributes:
         counts: Retrievers that only handed on (nested), documents and queries without a whole text (left_out), spans of

@@ -47,18 +47,10 @@ class NeverMadeError(RefusedError):
 
 
 class Exchange:
-    """Sends requests to a batch service, and says what became of them.
+    """Sends requests to a batch service, writes them down in *books*, and says what became of them.
 
-    Args:
-        service: The service.
-
-        books: Where its open batches are written down.
-
-        price: The price of single requests.
-
-        limit: How long the service is waited for; None as long as it takes.
-
-        stop: Once it is set, it is not waited for long.
+    The *price* is that of single requests. The service is waited for as long as *limit* says, None for as long as it
+    takes, and no longer than a few seconds once *stop* is set.
     """
 
     def __init__(

@@ -28,11 +28,6 @@ class FiledBatches:
 
     Each batch has a slot of its own, and the first batch in a slot stays: of two processes that send at once, one is
     refused before it has sent anything.
-
-    Args:
-        rows: Their table.
-
-        judge: Fingerprint of the judge.
     """
 
     def __init__(self, rows: KeyedRows, judge: str) -> None:

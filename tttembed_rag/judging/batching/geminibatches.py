@@ -32,15 +32,7 @@ _PAGE, _MOST = 100, 20_000
 
 
 class GeminiBatches:
-    """Gemini, asked a file of requests at a time; a `BatchService`.
-
-    Args:
-        judge: The judge, which makes the requests and reads the results.
-
-        chat: The same model as it is asked one by one.
-
-        settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
-    """
+    """Gemini, asked a file of requests at a time; a `BatchService`. One by one, *chat* asks the same model."""
 
     def __init__(self, judge: LineJudge, chat: Gemini, *, settling: float = 600.0) -> None:
         self._client, self._model, self._ask = chat.client, chat.name, chat.ask

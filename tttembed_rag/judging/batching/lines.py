@@ -56,13 +56,8 @@ class LineResult:
 class LineJudge(Blocking):
     """A judge that is asked by lines. Its fingerprint is that of the single judge: answers of both are one.
 
-    Args:
-        single: The same judge, as it is asked one by one; here it makes the requests, and is not asked.
-
-    Attributes:
-        path: Where OpenAI's protocol has the single requests.
-
-        price: What a request costs, as a share of the price of a single request.
+    Here *single* makes the requests, and is not asked. *path* is where OpenAI's protocol has such requests, and *price*
+    what a request in a batch costs, as a share of a single one.
     """
 
     documents_per_call = 1

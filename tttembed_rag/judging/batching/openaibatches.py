@@ -24,15 +24,7 @@ _BEHIND = 86_400.0
 
 
 class OpenAIBatches:
-    """A `BatchService` of OpenAI's protocol.
-
-    Args:
-        judge: The judge, which makes the requests and reads the results.
-
-        client: An `openai.OpenAI`.
-
-        settling: Seconds after which a batch that was asked for, and is not in the service's list, was never made.
-    """
+    """A `BatchService` of OpenAI's protocol, asked through *client*, an `openai.OpenAI`."""
 
     def __init__(self, judge: LineJudge, client: Any, *, settling: float = 600.0) -> None:
         self._client = client

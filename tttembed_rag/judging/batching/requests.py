@@ -31,17 +31,7 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of one batch.
-
-    Attributes:
-        content: A line a request.
-
-        keys: Addresses of the pairs.
-
-        usage: The most that they may use.
-
-        queries: Ids of the queries that they ask about.
-    """
+    """The requests of a batch, a line each; their pairs' addresses, their highest usage, their queries' ids."""
 
     content: bytes
     keys: frozenset[bytes]
@@ -123,9 +113,9 @@ def collect(
 
         batch: What was asked; its price is that of the answers, and its mean highest cost that of a line without usage.
 
-        judge: The judge.
+        judge: As it is asked by lines.
 
-        answers: Answers that are kept; new ones are written to it.
+        answers: Where answers are kept.
 
         asked: Addresses of pairs that are still asked about.
     """

@@ -56,12 +56,7 @@ class QueryEntry:
 
 
 class Entries:
-    """Served queries, checked and merged.
-
-    Args:
-        served: What was served.
-
-        judge: Fingerprint of the judge that gave the candidates' rewards; empty where they carry none.
+    """Served queries, checked and merged; *judge* gave the candidates' rewards, and is empty where they carry none.
 
     Raises:
         InputError: An id, vector or reward is not what was expected; the message names it.

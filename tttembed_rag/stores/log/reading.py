@@ -297,18 +297,10 @@ def _most_common(numbers: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The documents that a judge rewarded, and their rewards.
+    """The documents that a judge rewarded, by the ids of their rows: tenant and name, bytes of vectors, rewards.
 
-    Attributes:
-        names: Tenant and name of each document, by its id.
-
-        vectors: The bytes of its vector.
-
-        rewards: By query and source, the ids of its documents with their rewards; the empty source is the judge.
-
-        damaged: How many vectors and rewards were left out, by what they are.
-
-        unreadable: The ids of the documents with a damaged vector.
+    Rewards are by query and source; the empty source is the judge. Vectors and rewards that were left out are counted
+    in *damaged* by what they are; *unreadable* are the documents with a damaged vector.
     """
 
     names: dict[int, tuple[str, str]]

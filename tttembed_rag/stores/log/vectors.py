@@ -82,21 +82,11 @@ class StoredVectors:
         only_without_any: bool = False,
         watch: Callable[[int], None] | None = None,
     ) -> Lacking:
-        """Embed every stored text that lacks a vector of *embedder*, and keep the vectors beside those there are.
+        """Embed stored texts that lack a vector of *embedder*; gives what lacks one still, as its text is not kept.
 
-        Each part is written as soon as it is embedded, so a run that was stopped goes on where it was.
-
-        Args:
-            model: Embeds them.
-
-            embedder: The name that its vectors are stored under.
-
-            only_without_any: Leave out texts that have a vector of another model.
-
-            watch: Called after every part with the number of texts in it.
-
-        Returns:
-            What still lacks a vector: its text is not kept.
+        Vectors that are there stay beside. Each part is written as soon as it is embedded, so a run that was stopped
+        goes on where it was; *watch* is told how many texts it had. With *only_without_any*, texts with a vector of
+        another model are left out.
         """
         checked_name("embedder", embedder)
         for table, of, embed in (

@@ -120,20 +120,8 @@ class Registry:
     ) -> Version:
         """Serve again the version that the live one replaced, or version *to*; called twice, it goes back twice.
 
-        A version that was rolled back is on no way back any more, unless it goes live again.
-
-        Args:
-            by: The name of the one who rolls back.
-
-            tenant: The tenant that is served.
-
-            note: The reason.
-
-            to: A version that was live before.
-
-            lease: As for `publish`.
-
-            instead_of: As for `publish`.
+        A version that was rolled back is on no way back any more, unless it goes live again. The other arguments are
+        those of `publish`.
 
         Raises:
             StoreError: There is none before it, or *to* was never live.
@@ -188,14 +176,7 @@ class Registry:
     def halt(self, *, by: str, tenant: str | None = None, note: str = "", lease: Lease | None = None) -> bool:
         """Serve base vectors, to one tenant or (None) to all, until `resume`; gives whether that was written.
 
-        Args:
-            by: The name of the one who halts.
-
-            tenant: The tenant that is halted; None halts all.
-
-            note: The reason.
-
-            lease: As for `publish`; who works under one leaves a halt by another name as it is.
+        The arguments are those of `publish`. Who works under a lease leaves a halt by another name as it is.
 
         Raises:
             LeaseLost: As for `publish`.

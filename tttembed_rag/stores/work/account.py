@@ -32,12 +32,8 @@ from tttembed_rag.stores.work.answers import StoredAnswers, count_spending, is_w
 class DailyAccount:
     """The account of a run that is paid for from the budget of a day, over all judges and workers of a store.
 
-    Its arguments are those of `JudgeQueue.account`.
-
-    Attributes:
-        paid: What its calls have cost.
-
-        ended: Why the last charge was refused.
+    Its arguments are those of `JudgeQueue.account`. Its calls have cost what is *paid*; *ended* is why the last charge
+    was refused.
     """
 
     def __init__(

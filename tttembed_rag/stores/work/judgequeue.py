@@ -40,21 +40,11 @@ class JudgeQueue:
     def waiting(
         self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False, without: Collection[str] = ()
     ) -> list[Observation]:
-        """Pairs with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
+        """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
-        The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it
-        is time to ask about again.
-
-        Args:
-            judge: Fingerprint of the judge.
-
-            tenant: Whose pairs.
-
-            limit: Queries at most.
-
-            due: Whether queries that are set aside are left out until their time comes.
-
-            without: Queries that are left out, by the ids that this method gave, and others with the same text.
+        The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it is
+        time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
+        are others with the same text.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
@@ -96,16 +86,9 @@ class JudgeQueue:
         return sorted(names)
 
     def judged(self, judge: str, rewards: Mapping[str, Mapping[str, float]], *, tenant: str = "") -> int:
-        """Write the rewards of `waiting` pairs of *tenant*; gives how many were written.
+        """Write the rewards of `waiting` pairs, in [0, 1] by the ids given there; gives how many were written.
 
         Pairs that the judge declined are known from `answers`, and do not wait any more.
-
-        Args:
-            judge: Fingerprint of the judge that gave them.
-
-            rewards: In [0, 1], by query id and document id as `waiting` gave them.
-
-            tenant: As for `waiting`.
         """
         checked_name("judge", judge)
         given = {
@@ -115,14 +98,7 @@ class JudgeQueue:
         return self._write(judge, given, tenant)
 
     def failed(self, judge: str, reasons: Mapping[str, str], *, tenant: str = "") -> set[str]:
-        """Note that *judge* failed at queries of `waiting`, which are set aside for a while, longer each time.
-
-        Args:
-            judge: Fingerprint of the judge, which is well.
-
-            reasons: Why, by query id as `waiting` gave it.
-
-            tenant: As for `waiting`.
+        """Note why *judge*, which is well, failed at queries of `waiting`: they are set aside, longer each time.
 
         Returns:
             The queries that it has failed at again and again, for half a day or longer.
@@ -190,14 +166,8 @@ class JudgeQueue:
     ) -> DailyAccount:
         """The account of a run that asks *about* what `waiting` gave, paid for from the budget of the day.
 
-        Args:
-            about: As for `answers`.
-
-            caps: What all judges of the store may cost in a day (UTC).
-
-            price: What the judge's usage costs.
-
-            lease: Gives the lease under which is asked: what it asks about, nobody else does while it is held.
+        Its *caps* are what all judges of the store may cost in a day (UTC). What is asked about under the lease that
+        *lease* gives, nobody else asks about while it is held.
         """
         return DailyAccount(self._database, about, caps=caps, price=price, lease=lease)
 
