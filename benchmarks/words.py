@@ -1,7 +1,7 @@
 """Words beside vectors: what a rescorer gains on queries that nobody judged, beside the offset and a hybrid search.
 
     python benchmarks/words.py [--embedders minilm,static,lsa] [--judges qrels+.05,bm25] [--breadths 16,64,200]
-        [--seeds 0,1,2] [--cells OUT.jsonl] [--data DIR] [--cache DIR]
+        [--seeds 0,1,2] [--cells OUT.jsonl] [--json OUT.json] [--data DIR] [--cache DIR]
 
 A cell is one collection, embedder, judge, budget and seed: `fit` learns from judged queries, and up to 200 others
 search with the offset and sort the first hundred by the rescorer. It is measured where the data vouch for the judge and
@@ -152,6 +152,31 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
             print(f"  cells below -.01, {voucher}: {lost:.0%}; published {served:.0%}")
 
 
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """By embedder and judge: by judged queries the mean changes of collections, and how far words fall behind v.
+
+    `cells` are all fits, `lost` the share of them that lose more than .01, by who vouches.
+    """
+    found: dict[str, Any] = {}
+    for embedder, judge in sorted({(row["embedder"], row["rewards"]) for row in rows}):
+        mine = [row for row in rows if (row["embedder"], row["rewards"]) == (embedder, judge)]
+        by_breadth = {}
+        for breadth in sorted({row["breadth"] for row in mine}):
+            of = _by_collection([row for row in mine if row["breadth"] == breadth])
+            means = {name: float(np.mean(list(values.values()))) for name, values in of.items()}
+            behind = {v: min(of[f"words, {v}"][name] - of[f"v, {v}"][name] for name in of["direct"]) for v in VOUCHERS}
+            by_breadth[str(breadth)] = {"means": means, "behind": behind}
+        lost = {v: float(np.mean([row["changes"][f"words, {v}"] < -0.01 for row in mine])) for v in VOUCHERS}
+        published = {v: sum(row["published"][v] for row in mine) for v in VOUCHERS}
+        found[f"{embedder}, {judge}"] = {
+            "judged queries": by_breadth,
+            "cells": len(mine),
+            "lost": lost,
+            "published": published,
+        }
+    return found
+
+
 def _by_collection(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """By what is measured and by collection, the mean of its seeds."""
     names = sorted({row["workload"] for row in rows})
@@ -169,6 +194,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=HERE.parent.parent / "shared" / "data")
     parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "harm", help="vectors made here")
     parser.add_argument("--cells", type=Path, help="JSON lines, one per cell; read first, appended to")
+    parser.add_argument("--json", type=Path, help="the figures of all collections together")
     for name, values in {
         "sets": [*DEVELOPMENT, *CONFIRMATION],
         "embedders": ["minilm"],
@@ -191,6 +217,9 @@ def main() -> None:
         if args.cells:
             with args.cells.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(row)}\n")
+    if args.json:
+        of_all = figures([rows[cell] for cell in wanted if cell in rows])
+        args.json.write_text(json.dumps(of_all, indent=1) + "\n", encoding="utf-8")
     for half, names in {"development": DEVELOPMENT, "confirmation": CONFIRMATION}.items():
         if mine := [rows[cell] for cell in wanted if cell in rows and cell.workload in names]:
             print(f"\n{half}: {len(mine)} cells")

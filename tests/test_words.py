@@ -23,6 +23,8 @@ from tttembed_rag.gate.thresholds import FALLS, MEANS, PUBLISHED
 from tttembed_rag.offsets import Rescorer
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Vocabulary
+from tttembed_rag.serving import Steering, follow
+from tttembed_rag.stores import Candidate, Served, open_store
 
 TOPICS, OF_A_TOPIC, WIDTH = 24, 8, 32
 RARE = "zyzzyva"
@@ -240,6 +242,42 @@ class TestFile:
             rescorer = replace(rescorer, vocabulary=replace(rescorer.vocabulary, **{name: value}))
         with pytest.raises((InputError, OffsetFileError), match=said):
             Offsets([replace(offset, rescorer=rescorer)], width=WIDTH).to_bytes()
+
+
+def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: Path):
+    """From served queries by a version of the store to the order of a search that follows it."""
+    rewards = judged()
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    lists = rewards.candidates.reshape(len(rewards), -1)
+    with open_store(url) as store:
+        store.observe(
+            [
+                Served(
+                    f"q{row}",
+                    vector.astype(np.float32),
+                    [
+                        Candidate(
+                            str(one), rewards.doc_vectors[one].astype(np.float32), rewards.doc_texts[one], float(reward)
+                        )
+                        for one, reward in zip(lists[row].tolist(), said, strict=True)
+                    ],
+                    rewards.query_texts[row],
+                    embedder="e",
+                )
+                for row, (vector, said) in enumerate(
+                    zip(rewards.query_vectors, rewards.values.reshape(lists.shape), strict=True)
+                )
+            ],
+            judge="judge",
+        )
+        offsets = fit(store.rewards("judge"), trusted=True)
+        store.registry.publish(offsets, by="test")
+    steering = Steering(follow(url, embedder="e"))
+    texts = [rewards.doc_texts[one] for one in lists[0]]
+    wanted = int(np.argmax(rewards.values.reshape(lists.shape)[0]))
+    order = steering.order(rewards.query_texts[0], texts, np.linspace(0.7, 0.6, len(texts)).tolist())
+    assert order[0] == wanted
+    assert steering.for_task("another").order("own1", texts, [0.5] * len(texts)) == list(range(len(texts)))
 
 
 def test_eval_measures_words_beside_a_hybrid_search(tmp_path: Path):
