@@ -114,7 +114,9 @@ class TestWeighing:
         value, slope = (lambda t, side=side: problem._objective(t, weights)[side] for side in (0, 1))
         assert check_grad(value, slope, rng.standard_normal(4)) < 1e-5
         solved = problem.solved()
-        assert np.abs(slope(solved)).max() < 1e-3
+        inside = solved > np.array([1.0, 0.0, 0.0, -np.inf]) + 1e-9
+        assert np.abs(slope(solved)[inside]).max() < 1e-3
+        assert (slope(solved)[~inside] > 0).all()
         without = problem.held_out(np.array([0, 1, 1]))
         np.testing.assert_allclose(without[0], problem.solved(np.array([False, True, True])))
 
@@ -162,6 +164,21 @@ class TestGate:
     def test_votes_teach_no_words(self):
         """Whoever writes a document chooses its words: sources are never asked of them."""
         assert fit(judged(sources=True))["local:default"].rescorer is None
+
+    def test_shared_words_never_count_against_a_document(self):
+        """A judge that dislikes every document with the words of the query teaches to look at similarity alone."""
+        rewards = judged()
+        listed = rewards.candidates.reshape(len(rewards), -1)
+        texts = rewards.doc_texts[listed]
+        shares = [
+            [bool(set(text.split()) & set(query.split())) for text in of]
+            for query, of in zip(rewards.query_texts, texts, strict=True)
+        ]
+        places = np.tile(np.linspace(1.0, 0.5, listed.shape[1]), (len(rewards), 1))
+        against = replace(rewards, values=np.where(shares, 0.0, places).ravel())
+        rescorer = fit(against, trusted=True)["local:default"].rescorer
+        assert (rescorer.weights[1:3] >= 0).all()
+        assert rescorer.evidence.verdict == "abstained"
 
     def test_rewards_that_words_do_not_explain_abstain(self):
         """Documents that share no word with any query teach nothing, though the weight of similarity is free."""

@@ -25,7 +25,7 @@ _K1, _B = 1.2, 0.75
 # What is known of a candidate: cosine, BM25, BM25 over the best of its list, and the logarithm of its length.
 FEATURES = 4
 # Texts of candidates whose words are kept counted: what is served often is not cut again.
-_KEPT = 16_384
+_KEPT = 4_096
 
 
 @lru_cache(maxsize=_KEPT)
