@@ -19,6 +19,7 @@ from tttembed_rag.errors import StoreError
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.serving.following import Follower
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import eventually
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -28,14 +29,6 @@ UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 def offsets_of(seed):
     """One global offset, drawn at random."""
     return Offsets([Offset("global", np.random.default_rng(seed).normal(size=WIDTH), 0.8, 4, UNGATED)], width=WIDTH)
-
-
-def eventually(true):
-    """Whether a condition holds within some seconds."""
-    until = time.monotonic() + 20
-    while not true() and time.monotonic() < until:
-        time.sleep(0.005)
-    return true()
 
 
 @pytest.fixture
