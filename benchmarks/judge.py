@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 
-from tttembed_rag.demo.callables import collect_callables
+from benchmarks.callables import collect_callables
 from tttembed_rag.judges import CrossEncoderJudge, YesNoJudge
 from tttembed_rag.judges.yesno import BODY, PREFIX, SUFFIX
 

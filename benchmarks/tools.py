@@ -89,7 +89,7 @@ def load(data: Path, name: str) -> tuple[Dataset, np.ndarray, np.ndarray]:
     if name != "stdlib":
         dataset = load_beir(data / name)
         return dataset, *load_vectors(data / name, "minilm", dataset)
-    from tttembed_rag.demo.callables import standard_library
+    from benchmarks.callables import standard_library
     from tttembed_rag.embedders import minilm
 
     dataset = standard_library()

@@ -508,6 +508,19 @@ def test_show_prints_a_line_per_offset(saved: Path) -> None:
     assert expected == tttembed("show", saved).stdout.splitlines()
 
 
+def test_show_tells_how_deep_a_reranker_must_look(tmp_path: Path) -> None:
+    """Below the line of an offset stands how much reranking it spares."""
+    evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
+    offset = Offset("task", np.ones(2, np.float32), 0.9, 99, evidence, task="billing")
+    Offsets([offset], width=2).save(path := tmp_path / "offsets.safetensors")
+
+    told = tttembed("show", path).stdout.splitlines()
+    record = json.loads(tttembed("show", path, "--json").stdout)
+
+    assert told[1:] == ["  rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs"]
+    assert record["lost"] == [0.2, 0.05, 0.004, 0.002]
+
+
 def test_show_prints_json_lines(saved: Path) -> None:
     """With --json each line is one JSON object of the same facts."""
     records = [json.loads(line) for line in tttembed("show", saved, "--json").stdout.splitlines()]
@@ -523,6 +536,7 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "verdict": "published",
         "reason": "steady",
         "needed": None,
+        "lost": [],
         "sources": 0,
         "trust": 1.0,
         "judge": None,
@@ -797,7 +811,7 @@ def test_demo_json_on_stdout_is_pure(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = [f"tool {number}" for number in range(12)]
     requests = {f"r{number}": f"use {name}" for number, name in enumerate(names)}
     library = Dataset("few", {name: name for name in names}, requests, {f"r{i}": {n: 1.0} for i, n in enumerate(names)})
-    monkeypatch.setattr(tools, "standard_library", lambda: library)
+    monkeypatch.setattr(tools, "office", lambda _: library)
 
     rows = json.loads(tttembed("demo", "--seeds", "0", "--out", tmp_path / "out", "--json", "-").stdout)
 

@@ -336,17 +336,30 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
     start, *later = (tools_demo._line([row for row in rows if row.seen == count], rows) for count in counts)
     found, change, worst = (
         [digits(line[key], form) for line in later]
-        for key, form in (("recall5", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
+        for key, form in (("first", ".3f"), ("change", "+.3f"), ("worst", "+.3f"))
     )
     moved = [line["moves"].partition("/")[0] for line in later]
+    parts = [
+        (name, digits(value, ".3f"), digits(value - start["ndcg10"]))
+        for name, value in tools_demo._parts([start, *later]).items()
+    ]
+    (_, _, by_weight), (_, _, by_offsets), (_, _, both) = parts[1:]
     said = [
-        f"the first five for {digits(start['recall5'], '.3f')} of them",
+        f"found first for {digits(start['first'], '.3f')} of them",
         f"after {' / '.join(map(str, counts[1:]))} other requests were seen for {' / '.join(found)};",
         f"nDCG@10 rises from {digits(start['ndcg10'], '.3f')} by {' / '.join(change)}",
         f"(worst split {', '.join(worst)})",
         f"served on {', '.join(moved[:-1])} and {moved[-1]} of the six splits",
+        f"Of the last {both} the offsets alone are {by_offsets}, the learned weight of BM25 alone is {by_weight}.",
     ]
+    table = "".join(f"| {name} | {value} | {gain} |\n" for name, value, gain in parts[1:])
+    readme = (
+        f"told what worked for {counts[-1]} requests, it finds the right tool first for "
+        f"{percent(later[-1]['first'])} of others, instead of {percent(start['first'])}."
+    )
 
+    assert table in (REPO / "docs" / "tools.md").read_text(encoding="utf-8")
+    assert readme in " ".join(TEXT.split())
     assert [sentence for sentence in said if sentence not in NUMBERS] == []
 
 

@@ -252,6 +252,18 @@ def test_a_version_that_withholds_all_serves_base_vectors(fresh: str) -> None:
     assert "task:billing: about 30 more rewarded queries would settle it, if the gain holds." in page.sections["Why"]
 
 
+def test_a_version_that_spares_reranking_says_how_much(fresh: str) -> None:
+    """Beside its evidence: how deep a reranker must still look, nothing of a task where that was not measured."""
+    evidence = Evidence(99, 0.1, (0.05, 0.15), "published", "steady", lost=(0.2, 0.05, 0.004, 0.002))
+    legal = offset("legal", [0.0, 1.0], replace(evidence, lost=()))
+    published(fresh, Offsets([offset("billing", [0.0, 2.0], evidence), legal], width=2))
+
+    why = Page(page_of(gather(fresh))).sections["Why"]
+
+    assert "task:billing: rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs." in why
+    assert "task:legal: rerank" not in why
+
+
 def test_a_tenant_without_a_version_is_served_the_shared_one(fresh: str) -> None:
     """And the page says whose it is."""
     published(fresh, turned())

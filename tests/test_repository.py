@@ -299,6 +299,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "tttembed_rag/py.typed",
         "tttembed_rag/demo/requests.tsv",
         "tttembed_rag/demo/tools.html.jinja",
+        "tttembed_rag/demo/tools.tsv",
         "tttembed_rag/report/report.html.jinja",
         "tttembed_rag/report/style.css",
         "langchain_tttembed/py.typed",
@@ -311,7 +312,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
     ],
 )
 def test_wheels_hold_more_than_modules(unpacked: Path, part: str) -> None:
-    """Skills, type markers, the demo's requests and its template are installed too."""
+    """Skills, type markers, the demo's tools, its requests and its template are installed too."""
     assert (unpacked / part).is_file()
 
 

@@ -172,7 +172,7 @@ _kept = lru_cache(maxsize=1)(_collections)
 def demo(seeds: tuple[int, ...], out: Path, json_path: Path | None) -> None:
     """Watch an agent's search for tools get better from rewards alone.
 
-    The tools are the callables of Python's standard library, the requests are how-to questions in a person's words.
+    The tools are those of a made-up office whose people use one of two servers for each kind of work.
     """
     from tttembed_rag.demo.tools import run_tool_demo
 

@@ -61,6 +61,8 @@ def tell(offsets: Offsets, *, everything: bool, as_json: bool) -> None:
     told.sort(key=lambda of_task: not of_task[0].served)
     for offset in chain.from_iterable(told[:_TASKS]):
         say(offset_line(offset))
+        if reranking := offset.evidence.reranking:
+            say(f"  {reranking}")
     if left := told[_TASKS:]:
         served = sum(of_task[0].served for of_task in left)
         say(f"and {len(left)} more tasks, {served} of them served (--all lists them)")
@@ -91,6 +93,7 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "needed": evidence.needed,
         "sources": evidence.sources,
         "trust": evidence.trust,
+        "lost": evidence.lost,
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,

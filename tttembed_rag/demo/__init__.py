@@ -1,4 +1,4 @@
-"""The `tttembed demo`: agent tool retrieval over the standard library of the running Python.
+"""The `tttembed demo`: an agent's search over the tools of an office, whose people have habits.
 
 Private: may change without notice.
 """

@@ -1,13 +1,11 @@
-"""The main job, shown: an agent's search over thousands of tools gets better by being told which tools worked.
+"""The main job, shown: an agent's search over tools gets better by being told which tools worked.
 
-The tools are the public callables of this machine's standard library, the requests are how-to questions in a person's
-words. Half of the requests are seen, one after another: the callable that people finally used is what worked. The other
-half is only measured.
+The tools are those of a made-up office, the requests are in a person's words. Half of the requests are seen, one after
+another: the tool that people finally used is what worked. The other half is only measured.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tttembed_rag.demo.callables import standard_library
+from tttembed_rag.demo.office import office
 from tttembed_rag.embedders.cache import CachedEmbedder, VectorCache
 from tttembed_rag.embedders.contract import Embedder
 from tttembed_rag.embedders.local import minilm
@@ -28,16 +26,15 @@ from tttembed_rag.report.moving import shortened
 from tttembed_rag.report.rendering import held_out_drawings, rendered
 from tttembed_rag.tools.catalog import Card
 from tttembed_rag.tools.explaining import FoundTool, ToolExplanation
-from tttembed_rag.tools.index import WEIGHT
+from tttembed_rag.tools.index import WEIGHT, ToolIndex, best
+from tttembed_rag.tools.learning import weight_of
 from tttembed_rag.tools.search import LearnedToolSearch
-from tttembed_rag.vectors.checks import FloatArray
+from tttembed_rag.vectors.rows import Float64
 
-_EMBEDDER = "all-MiniLM-L6-v2"
-# Tokens read of a card and of a request. A callable's purpose stands in its first lines; that halves the wait.
-_CARD_TOKENS, _REQUEST_TOKENS = 64, 128
 # Requests seen, up to half of all.
 _SEEN = (0, 25, 50, 100)
 _SHOWN = 3
+_AT_FIRST = "as found at first"
 
 # By request, the names of the tools that are found for it, best first.
 Found: TypeAlias = Mapping[str, Sequence[str]]
@@ -52,9 +49,13 @@ class DemoRow:
 
         seen: Requests that were seen.
 
-        recall5: Share of requests with an answer among the first five tools.
+        first: Share of requests for which the right tool is found first.
 
         ndcg10: nDCG@10.
+
+        by_weight: nDCG@10 with the learned weight of BM25 alone.
+
+        by_offsets: nDCG@10 with the offsets alone.
 
         weight: The weight of BM25.
 
@@ -63,8 +64,10 @@ class DemoRow:
 
     split: int
     seen: int
-    recall5: float
+    first: float
     ndcg10: float
+    by_weight: float
+    by_offsets: float
     weight: float
     moves: bool
 
@@ -87,30 +90,12 @@ class _Sample:
         return f"{self.title}: {self.found.query!r:.80}\n  right: {self.right.name}, {moved}; {self.found.reason}"
 
 
-class _Reader:
-    """all-MiniLM-L6-v2 that reads the beginning of a card, and all of a request."""
-
-    fingerprint = _EMBEDDER
-
-    def __init__(self) -> None:
-        self._cards = minilm(max_tokens=_CARD_TOKENS, progress=sys.stderr.isatty())
-        self._requests = minilm(max_tokens=_REQUEST_TOKENS)
-
-    def embed_queries(self, texts: Sequence[str]) -> FloatArray:
-        """Their vectors."""
-        return self._requests.embed_queries(texts)
-
-    def embed_documents(self, texts: Sequence[str]) -> FloatArray:
-        """Their vectors."""
-        return self._cards.embed_documents(texts)
-
-
 def run_tool_demo(
     seeds: Sequence[int],
     out: Path,
     say: Callable[[str], None],
     *,
-    library: Dataset | None = None,
+    library: Callable[[int], Dataset] | None = None,
     embedder: Embedder | None = None,
 ) -> list[dict[str, Any]]:
     """Run the demo, say it line by line, and return its rows.
@@ -122,7 +107,8 @@ def run_tool_demo(
 
         say: Function that takes each line.
 
-        library: Tools, requests, and the tools that people finally used; None is the standard library of this Python.
+        library: Tools, requests, and the tools that people finally used, by the seed of a split; only these differ
+            between splits. None is a made-up office.
 
         embedder: The embedding model; None is all-MiniLM-L6-v2.
 
@@ -132,45 +118,113 @@ def run_tool_demo(
     if not seeds or min(seeds) < 0:
         raise InputError(f"seeds: expected numbers >= 0, got {tuple(seeds)}")
     out.mkdir(parents=True, exist_ok=True)
-    library = library or standard_library()
-    embedder = CachedEmbedder(embedder or _Reader(), VectorCache.open(None))
-    say(f"{len(library.documents)} tools ({library.name}), {len(library.queries)} requests; people used the right tool")
-    say(f"Embedding the tools with {embedder.fingerprint}, about a minute on two cores ...")
+    embedder = CachedEmbedder(embedder or minilm(max_tokens=128), VectorCache.open(None))
+    library = library or office
+    first = library(seeds[0])
+    cards = [Card(name, text) for name, text in first.documents.items()]
+    say(f"{len(cards)} tools of {first.name}, {len(first.queries)} requests; people used the right tool")
+    say(f"Embedding tools and requests with {embedder.fingerprint} ...")
+    index = ToolIndex(cards, embedder.embed_documents([card.text for card in cards]))
     rows: list[DemoRow] = []
     samples: list[_Sample] = []
     held_out: HeldOut | None = None
     for seed in seeds:
-        search = LearnedToolSearch([Card(name, text) for name, text in library.documents.items()], embedder)
-        measured, before = _split(library, search, seed)
+        split = _Split.of(library(seed), index, embedder, seed)
+        measured, before = _rows(split)
         rows += measured
-        samples = samples or _samples(library, search, before)
-        held_out = held_out or _held_out(library, search, before, seed)
+        samples = samples or _samples(split, before)
+        held_out = held_out or _held_out(split, before)
+    lines = [_line([row for row in rows if row.seen == seen], rows) for seen in sorted({row.seen for row in rows})]
     say("")
     say(f"Requests that nobody asked before, mean of {len(seeds)} splits")
-    say("requests seen  an answer among 5  nDCG@10   change  worst split  offsets served")
-    lines = [_line([row for row in rows if row.seen == seen], rows) for seen in sorted({row.seen for row in rows})]
+    say("requests seen  right tool first  nDCG@10   change  worst split  offsets served")
     for line in lines:
-        say(
-            "{seen:>13}  {recall5:>16.3f}  {ndcg10:>7.3f}  {change:>+7.3f}  {worst:>+11.3f}  {moves:>14}".format(**line)
-        )
+        say("{seen:>13}  {first:>16.3f}  {ndcg10:>7.3f}  {change:>+7.3f}  {worst:>+11.3f}  {moves:>14}".format(**line))
+    say("")
+    say(f"What of it is which part, after {lines[-1]['seen']} requests: nDCG@10 and its change")
+    for name, value in _parts(lines).items():
+        say(f"{name:<34} {value:.3f}  {value - lines[0]['ndcg10']:+.3f}")
     say("")
     for one in samples:
         say(str(one))
-    _write_report(out / "report.html", lines, samples, held_out, len(library.documents), embedder.fingerprint)
+    _write_report(out / "report.html", lines, samples, held_out, len(cards), embedder.fingerprint)
     say("")
     say(f"Report: {out / 'report.html'}")
     return [asdict(row) for row in rows]
 
 
-def _halves(library: Dataset, seed: int) -> tuple[list[str], list[str]]:
-    """The ids of requests that are seen, in order, and of those that are measured."""
-    order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
-    return order[: (len(order) + 1) // 2], order[(len(order) + 1) // 2 :]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Split:
+    """One split of the requests.
+
+    Attributes:
+        seed: Its seed.
+
+        library: Tools, requests, and the tools that people finally used.
+
+        index: The tools as they are searched.
+
+        embedder: The embedding model, which remembers.
+
+        search: The search that learns.
+
+        seen: The ids of the requests that are seen, in order.
+
+        held: The ids of those that are measured.
+    """
+
+    seed: int
+    library: Dataset
+    index: ToolIndex
+    embedder: Embedder
+    search: LearnedToolSearch
+    seen: list[str]
+    held: list[str]
+
+    @classmethod
+    def of(cls, library: Dataset, index: ToolIndex, embedder: Embedder, seed: int) -> _Split:
+        """The halves that *seed* draws, and a search that has seen nothing."""
+        order = np.random.default_rng(seed).permutation(list(library.queries)).tolist()
+        middle = (len(order) + 1) // 2
+        search = LearnedToolSearch(index.cards, embedder)
+        return cls(seed, library, index, embedder, search, order[:middle], order[middle:])
+
+    def found(self, k: int = 10) -> Found:
+        """What is found for the requests that are measured."""
+        return {query: self.search(self.library.queries[query], k=k) for query in self.held}
+
+    def found_by(self, *, weight: bool, offsets: bool) -> Found:
+        """The same by the learned weight of BM25, by the offsets, by both or by neither."""
+        served = self.search.offsets
+        vectors = self.embedder.embed_queries([self.library.queries[query] for query in self.held])
+        if offsets and served is not None:
+            vectors = served.apply(vectors)
+        counts = weight_of(served) if weight else WEIGHT
+        lists: dict[str, list[str]] = {}
+        for query, vector in zip(self.held, vectors, strict=True):
+            order = best(self.index.scores(self.library.queries[query], vector, counts), 10)
+            lists[query] = [self.index.cards[row].name for row in order]
+        return lists
+
+    def measured(self, found: Found) -> Float64:
+        """(n,) nDCG@10 of what is found for each request."""
+        return np.array([_ndcg(names, self.library.qrels[query]) for query, names in found.items()])
 
 
-def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list[DemoRow], Found]:
+def _parts(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """nDCG@10 after all requests were seen: as found at first, by each part of what was learned alone, by both."""
+    first, last = lines[0], lines[-1]
+    return {
+        _AT_FIRST: first["ndcg10"],
+        "the learned weight of BM25 alone": last["by_weight"],
+        "the offsets alone": last["by_offsets"],
+        "both, as served": last["ndcg10"],
+    }
+
+
+def _rows(split: _Split) -> tuple[list[DemoRow], Found]:
     """What is found after more and more requests, and what was found for each before any was seen."""
-    seen, held = _halves(library, seed)
+    library, search, seen = split.library, split.search, split.seen
     rows: list[DemoRow] = []
     before: Found = {}
     told = 0
@@ -180,12 +234,18 @@ def _split(library: Dataset, search: LearnedToolSearch, seed: int) -> tuple[list
                 search.used(library.queries[query], answer)
         told = count
         lesson = search.learn()
-        found = {query: search(library.queries[query], k=10) for query in held}
-        measures = [_ndcg(names, library.qrels[query]) for query, names in found.items()]
+        found = split.found()
         before = before or found
-        recall = np.mean([bool(set(names[:5]) & library.qrels[query].keys()) for query, names in found.items()])
-        mean = float(np.mean(measures))
-        rows.append(DemoRow(seed, count, float(recall), mean, lesson.weight, lesson.moves))
+        first = np.mean([names[0] in library.qrels[query] for query, names in found.items()])
+        both, by_weight, by_offsets = (
+            float(split.measured(names).mean())
+            for names in (
+                found,
+                split.found_by(weight=True, offsets=False),
+                split.found_by(weight=False, offsets=True),
+            )
+        )
+        rows.append(DemoRow(split.seed, count, float(first), both, by_weight, by_offsets, lesson.weight, lesson.moves))
     return rows, before
 
 
@@ -194,13 +254,10 @@ def _ndcg(names: Sequence[str], grades: Mapping[str, float]) -> float:
     return float(found / dcg(np.array(sorted(grades.values(), reverse=True)[:10])))
 
 
-def _samples(library: Dataset, search: LearnedToolSearch, before: Found) -> list[_Sample]:
+def _samples(split: _Split, before: Found) -> list[_Sample]:
     """Of the requests held out the one that gained most, the one in the middle of those that changed, and the last."""
-    gains = {
-        query: round(_ndcg(search(library.queries[query], k=10), library.qrels[query]) - _ndcg(names, grades), 6)
-        for query, names in before.items()
-        for grades in [library.qrels[query]]
-    }
+    library, search = split.library, split.search
+    gains = dict(zip(before, np.round(split.measured(split.found()) - split.measured(before), 6).tolist(), strict=True))
     order = sorted(gains, key=lambda query: -gains[query])
     changed = [query for query in order if gains[query]] or order
     gain, lose = (sum(sign * one > 0 for one in gains.values()) for sign in (1, -1))
@@ -222,26 +279,26 @@ def _line(rows: Sequence[DemoRow], every: Sequence[DemoRow]) -> dict[str, Any]:
     changes = [row.ndcg10 - first[row.split] for row in rows]
     return {
         "seen": rows[0].seen,
-        "recall5": float(np.mean([row.recall5 for row in rows])),
-        "ndcg10": float(np.mean([row.ndcg10 for row in rows])),
+        **{
+            name: float(np.mean([getattr(row, name) for row in rows]))
+            for name in ("first", "ndcg10", "by_weight", "by_offsets")
+        },
         "change": float(np.mean(changes)),
         "worst": min(changes),
+        "splits": len(rows),
         "moves": f"{sum(row.moves for row in rows)}/{len(rows)}",
         "changed": any(row.moves or row.weight != WEIGHT for row in rows),
     }
 
 
-def _held_out(library: Dataset, search: LearnedToolSearch, before: Found, seed: int) -> HeldOut:
+def _held_out(split: _Split, before: Found) -> HeldOut:
     """What was learned does to the requests that it was not learned from."""
-    after = {query: search(library.queries[query], k=LISTED) for query in before}
+    library, search, after = split.library, split.search, split.found(LISTED)
     # What a judge makes of it that is asked at every request: the tools found before, the ones that work first.
     reranked = {
         query: sorted(names, key=lambda name: -library.qrels[query].get(name, 0.0)) for query, names in before.items()
     }
-    raw, served, rerank = (
-        np.array([_ndcg(names, library.qrels[query]) for query, names in found.items()])
-        for found in (before, after, reranked)
-    )
+    raw, served, rerank = map(split.measured, (before, after, reranked))
     rows = {name: row for row, name in enumerate(library.documents)}
     was, now = (np.array([[rows[name] for name in names] for names in found.values()]) for found in (before, after))
     summary = summed_up(
@@ -249,7 +306,7 @@ def _held_out(library: Dataset, search: LearnedToolSearch, before: Found, seed: 
         served,
         rerank,
         measure="by the tools that people finally used",
-        method=f"Half of the requests are served by what was learned from the other half (split {seed}).",
+        method=f"Half of the requests are served by what was learned from the other half (split {split.seed}).",
         traffic=traffic_of(was, now, len(rows)),
     )
     queries = list(before)
@@ -318,6 +375,7 @@ def _write_report(
         drawings=held_out_drawings(held_out),
         tools=tools,
         embedder=embedder,
+        parts=drawing.levels("nDCG@10", _parts(lines), (_AT_FIRST,)),
         course=drawing.course("Change of nDCG@10 by requests seen", marks, *ends),
     )
     path.write_text(html, encoding="utf-8")

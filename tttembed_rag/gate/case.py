@@ -102,14 +102,14 @@ class Case:
         return "the data" if self.trusted is not False and (self.signal.believed or together) else "nobody"
 
     @cached_property
-    def _judged(self) -> Grid:
+    def judged(self) -> Grid:
         """The judged candidates, padded."""
         return Grid.of(self.rewards)
 
     @cached_property
     def _judged_base(self) -> Float64:
         """(n,) nDCG@10 of the judged candidates in the retriever's order."""
-        return judged_ndcg(self._judged, self._judged.base)
+        return judged_ndcg(self.judged, self.judged.base)
 
     @cached_property
     def headroom(self) -> float:
@@ -169,8 +169,11 @@ class Case:
 
     def judged_changes(self, offsets: Float64) -> Float64:
         """(n,) by how much nDCG@10 of the judged candidates, by their rewards, changes when *offsets* (n, d) move."""
-        grid = self._judged
-        return judged_ndcg(grid, grid.base + self._along(offsets, grid)) - self._judged_base
+        return judged_ndcg(self.judged, self.judged_under(offsets)) - self._judged_base
+
+    def judged_under(self, offsets: Float64) -> Float64:
+        """(n, k) products of the judged candidates and the queries that *offsets* (n, d) move."""
+        return np.asarray(self.judged.base + self._along(offsets, self.judged))
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""

@@ -21,6 +21,7 @@ from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.exposure import Exposure
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import (
@@ -235,7 +236,11 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         case = replace(case, given=rest)
     names = tuple(exposure.names[one] for one in withheld) if exposure else ()
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
-    return proposal.learn(evidence) if evidence.verdict == "published" else nothing(case, scope, task, evidence)
+    if evidence.verdict != "published":
+        return nothing(case, scope, task, evidence)
+    if task is not None and not sources:
+        evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
+    return proposal.learn(evidence)
 
 
 def _refused(case: Case) -> Evidence | None:

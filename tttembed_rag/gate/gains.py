@@ -103,8 +103,12 @@ def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
     """
     least = np.where(grid.present, grid.rewards, np.inf).min(axis=1, keepdims=True)
     rewards = np.where(grid.present, grid.rewards - least, 0.0)
-    order = np.argsort(np.where(grid.present, -scores, -PADDING), axis=1, kind="stable")[:, :_PLACES]
-    depth = order.shape[1]
-    discount = 1.0 / np.log2(np.arange(2, depth + 2))
-    ideal = -np.sort(-rewards, axis=1)[:, :depth] @ discount
-    return np.asarray((np.take_along_axis(rewards, order, axis=1) @ discount) / np.where(ideal > 0, ideal, 1.0))
+    order = np.argsort(np.where(grid.present, -scores, -PADDING), axis=1, kind="stable")
+    ideal = dcg(-np.sort(-rewards, axis=1))
+    return np.asarray(dcg(np.take_along_axis(rewards, order, axis=1)) / np.where(ideal > 0, ideal, 1.0))
+
+
+def dcg(gains: Float64) -> Float64:
+    """(n,) DCG@10 of lists with *gains* (n, k) at their places."""
+    listed = gains[:, :_PLACES]
+    return np.asarray(listed @ (1.0 / np.log2(np.arange(2, listed.shape[1] + 2))))

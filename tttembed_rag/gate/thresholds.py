@@ -75,6 +75,12 @@ TYPICAL_WEIGHT = 4.0
 # 0, .003, .006 and .009; no mean of twelve splits of a collection is below -.003.
 EXPECTED_FALL = 0.2
 
+# How far the loss of one query by reranking less deep lies from the mean loss, in nDCG@10, worth as many observations;
+# the one-sided level of the bound; and the depths that are looked at.
+TYPICAL_LOST = 0.1
+CERTIFIED_LEVEL = 0.1
+DEEPEST = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Verdict: TypeAlias = Literal["published", "abstained", "ungated"]
+# nDCG@10 that may be lost by reranking less deep, where nobody says how much.
+CERTIFIED_LOSS = 0.01
 # Withheld documents that are named in a line.
 _SHOWN = 3
 
@@ -43,6 +45,10 @@ class Evidence:
             where no gate was asked.
 
         against: Whether the rewards speak against any offset of the task, so that the global one is not served either.
+
+        lost: By depth 1, 2, ...: how much nDCG@10 of the judge is lost at most (90 %) where the list under the offset
+            is reranked so deep, against all that was judged reranked without it; never rising. Empty where that was not
+            measured: of what is not served, of the global offset, and where sources gave rewards.
     """
 
     n: int
@@ -57,6 +63,23 @@ class Evidence:
     trust: float = 1.0
     vouched: str = ""
     against: bool = False
+    lost: tuple[float, ...] = ()
+
+    def depth(self, today: int, loss: float) -> int:
+        """The least depth certified to lose at most *loss* against reranking *today* deep; *today* where none is."""
+        if today > len(self.lost):  # so deep was never judged
+            return today
+        return min(today, next((depth for depth, lost in enumerate(self.lost, 1) if lost <= loss), today))
+
+    @property
+    def reranking(self) -> str:
+        """How deep a reranker must still look, in words; empty where that was not measured, or nothing is served."""
+        today = len(self.lost) if self.verdict == "published" else 0
+        depth = self.depth(today, CERTIFIED_LOSS)
+        if depth == today:
+            return f"rerank {today}, as today: no less is certified" if today > 1 else ""
+        fewer = f"{1 - depth / today:.0%} fewer pairs"
+        return f"rerank {depth} instead of {today}: at most {CERTIFIED_LOSS:g} nDCG@10 lost (90 %), {fewer}"
 
     def __str__(self) -> str:
         held_out = ""

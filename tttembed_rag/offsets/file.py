@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
@@ -179,6 +180,7 @@ def _check_known(offset: Offset) -> None:
         ("code", evidence.code, isinstance(evidence.code, str), "a text"),
         ("withheld", evidence.withheld, _are_texts(evidence.withheld), "texts"),
         ("vouched", evidence.vouched, isinstance(evidence.vouched, str), "a text"),
+        ("lost", evidence.lost, _are_falling(evidence.lost), "finite numbers that never rise"),
         ("against", evidence.against, isinstance(evidence.against, bool), "true or false"),
         ("trust", evidence.trust, _is_number(evidence.trust) and 0 <= evidence.trust <= 1, "a number in [0, 1]"),
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
@@ -195,6 +197,11 @@ def _check_known(offset: Offset) -> None:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+
+
+def _are_falling(value: Any) -> bool:
+    numbers = isinstance(value, tuple) and all(map(_is_number, value))
+    return numbers and all(above >= below for above, below in pairwise(value))
 
 
 def _is_number(value: Any, least: float = -_LARGEST, most: float = _LARGEST) -> bool:
@@ -284,7 +291,7 @@ class _Maps:
 
 def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
     evidence = dict(record["evidence"])
-    evidence["withheld"] = tuple(evidence["withheld"])
+    evidence["withheld"], evidence["lost"] = tuple(evidence["withheld"]), tuple(evidence["lost"])
     evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}

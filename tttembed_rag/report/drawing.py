@@ -6,7 +6,7 @@ what it shows, for readers who do not see it. A filled mark is served, or beyond
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
@@ -51,15 +51,19 @@ def whisker(title: str, mark: Mark, low: float, high: float) -> str:
     return _written(svg)
 
 
-def levels(title: str, values: Mapping[str, float]) -> str:
-    """A horizontal bar for each value by its name, from zero to the greatest; none is below zero."""
+def levels(measure: str, values: Mapping[str, float], beside: Collection[str]) -> str:
+    """A horizontal bar for each value of a *measure* by its name, from zero to the greatest; none is below zero.
+
+    Bars named *beside* are only compared with, and drawn quietly.
+    """
     high = max(values.values()) or 1.0
+    title = f"{measure}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items())
     svg = _canvas(title, _WIDTH, _ROW * len(values), "chart levels")
     for place, (name, value) in enumerate(values.items()):
         y = _ROW * place
         _text(svg, name, 0, y + 13, "start")
         _text(svg, f"{value:.3f}", _WIDTH, y + 13, "end")
-        for kind, end in (("rest", high), (f"bar level{place}", value)):
+        for kind, end in (("rest", high), ("bar quiet" if name in beside else "bar", value)):
             box = {"x": 0.0, "y": y + 18, "width": _WIDTH * end / high, "height": _BAR}
             ET.SubElement(svg, "rect", _numbers(box) | {"class": kind})
     return _written(svg)

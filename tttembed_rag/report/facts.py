@@ -17,7 +17,8 @@ LEARNED = 500
 class OffsetFacts:
     """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
 
-    Without a bound the interval of its gain is None. About *needed* more rewarded queries would settle an open verdict.
+    Without a bound the interval of its gain is None. About *needed* more rewarded queries would settle an open verdict;
+    *reranking* says how deep a reranker must still look, and is empty where that was not measured.
     """
 
     key: str
@@ -29,6 +30,7 @@ class OffsetFacts:
     verdict: str
     reason: str
     needed: int | None
+    reranking: str
 
 
 @dataclass(frozen=True, slots=True)

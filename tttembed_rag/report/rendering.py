@@ -56,17 +56,12 @@ def held_out_drawings(held: HeldOut | None) -> dict[str, str]:
     """The drawings of held-out queries, and how many gain and lose in words."""
     if held is None:
         return {}
-    levels = {
-        "raw: base vectors": held.raw,
-        "served: with offsets": held.served,
-        "reranked: in the order of the rewards themselves": held.rerank,
-    }
+    raw, rerank = "raw: base vectors", "reranked: in the order of the rewards themselves"
+    levels = {raw: held.raw, "served: with offsets": held.served, rerank: held.rerank}
     lose, gain = sum(one < 0 for one in held.gains), sum(one > 0 for one in held.gains)
     counts = f"{gain:,} queries gain, {lose:,} lose, {len(held.gains) - gain - lose:,} stay as they are."
     return {
-        "levels": drawing.levels(
-            "nDCG@10: " + ", ".join(f"{name} {value:.3f}" for name, value in levels.items()), levels
-        ),
+        "levels": drawing.levels("nDCG@10", levels, (raw, rerank)),
         "gains": drawing.sorted_gains(f"Gain in nDCG@10 of every query, sorted: {counts}", held.gains),
         "counts": counts,
     }

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from tttembed_rag.errors import InputError, VectorError, check_text
+from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset, TextId, named_for
 from tttembed_rag.serving.context import current_query_id, current_tenant
@@ -231,6 +232,14 @@ class LiveOffsets:
             return None, None
         now = self._own(self._source.snapshot(tenant))
         return now.offsets, now.offset_of(query, task, tenant)
+
+    def depth(self, task: str | None = None, *, today: int = 10, loss: float = CERTIFIED_LOSS) -> int:
+        """How many of the first documents of a list need a reranker, as `Offsets.depth` says of what is served now.
+
+        It is *today* where base vectors are served. Queries of `base_share` are always: rerank these as today.
+        """
+        offsets = self.current
+        return today if offsets is None else offsets.depth(task, today=today, loss=loss)
 
     @property
     def status(self) -> Snapshot:

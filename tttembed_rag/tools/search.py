@@ -31,6 +31,7 @@ from tttembed_rag.vectors.checks import FloatArray
 
 if TYPE_CHECKING:
     from tttembed_rag.judges import Judge
+    from tttembed_rag.offsets.lookup import Offsets
     from tttembed_rag.stores import Store
     from tttembed_rag.worker.holding import Holding
 
@@ -98,6 +99,11 @@ class LearnedToolSearch:
     def names(self) -> list[str]:
         """The names of all tools."""
         return list(self._index.rows)
+
+    @property
+    def offsets(self) -> Offsets | None:
+        """What is served to the caller's tenant, the learned weight of BM25 in its settings; None before anything."""
+        return self._memory.live.current
 
     def add(self, catalog: Any) -> int:
         """Add the tools of a catalogue, and renew those that have changed; gives how many were embedded.

@@ -1,4 +1,4 @@
-"""The corpus and the requests of `tttembed demo`."""
+"""The callables of the standard library, and the requests for them, which benchmarks search."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from tttembed_rag.demo import callables
-from tttembed_rag.demo.callables import CARD_LIMIT, Callables, collect_callables, standard_library
+from benchmarks import callables
+from benchmarks.callables import CARD_LIMIT, Callables, collect_callables, standard_library
 
-REQUESTS = Path(callables.__file__).with_name("requests.tsv")
+REQUESTS = Path(callables.__file__).with_suffix(".tsv")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def corpus() -> Callables:
 
 @pytest.fixture(scope="module")
 def requests() -> list[tuple[str, list[str]]]:
-    """The requests that the demo ships, each with its answers."""
+    """The requests, each with its answers."""
     with REQUESTS.open(encoding="utf-8", newline="") as lines:
         rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [(row["request"], row["answers"].split(",")) for row in rows]
@@ -121,14 +121,14 @@ def test_collecting_is_deterministic(corpus: Callables) -> None:
 @pytest.mark.slow
 def test_collecting_is_silent() -> None:
     """A fresh interpreter that shows every warning collects without a word."""
-    code = "from tttembed_rag.demo.callables import collect_callables; collect_callables()"
+    code = "from benchmarks.callables import collect_callables; collect_callables()"
     command = [sys.executable, "-W", "always", "-c", code]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_there_are_enough_requests(requests: list[tuple[str, list[str]]]) -> None:
-    """The demo has a few hundred requests to ask."""
+    """There are a few hundred requests to ask."""
     assert len(requests) >= 160
 
 
@@ -160,7 +160,7 @@ def test_requests_do_not_name_their_answers(requests: list[tuple[str, list[str]]
 
 @pytest.mark.slow
 def test_the_built_in_requests_have_answers() -> None:
-    """Every request of the built-in demo has an answer among the documents."""
+    """Every request has an answer among the documents."""
     dataset = standard_library()
 
     assert len(dataset.queries) > 160

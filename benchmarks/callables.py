@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
@@ -75,7 +75,7 @@ class _Found:
 def standard_library() -> Dataset:
     """The standard library's callables and the requests they answer."""
     callables = collect_callables()
-    table = resources.files("tttembed_rag.demo").joinpath("requests.tsv").read_text(encoding="utf-8")
+    table = Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8")
     queries, qrels = {}, {}
     for number, line in enumerate(table.splitlines()[1:]):
         request, answers = line.split("\t")

@@ -1,0 +1,219 @@
+"""How deep a reranker must look at a list under an offset: what kept verdicts certify, and where it is told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.fitting import Recipe
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.depth import lost_by_depth
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, TYPICAL_LOST
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.values import Offset
+from tttembed_rag.serving.live import LiveOffsets
+
+
+def habit(n, *, depth=10, width=16, shift=1.0, seed=0, ragged=False):
+    """Queries whose judge looks for the query moved by a *shift* that all share; candidates are their nearest."""
+    rng = np.random.default_rng(seed)
+    queries = rng.standard_normal((n, width))
+    documents = queries[:, None] + rng.standard_normal((n, depth, width))
+    wanted = queries + shift * 3.0 * np.eye(width)[0]
+    products = np.matvec(documents, wanted)
+    rewards = 1 / (1 + np.exp(0.5 * width**0.5 - 0.5 * (products - products.mean(axis=1, keepdims=True))))
+    kept = rng.integers(2, depth + 1, n) if ragged else np.full(n, depth)
+    shown = [(docs[:k], said[:k]) for docs, said, k in zip(documents, rewards, kept, strict=True)]
+    return Rewards.from_arrays(queries, [docs for docs, _ in shown], [said for _, said in shown])
+
+
+def case_of(rewards):
+    """The rewards under the gate, of a judge that is declared."""
+    return Case(rewards, gated(Recipe(), rewards), trusted=True)
+
+
+def losses(rewards, offsets, depth):
+    """What each query loses at a *depth*, by a loop over the definition."""
+    least = rewards.values.min()
+    paid, kept = [], []
+    for q, (begin, end) in enumerate(zip(rewards.starts[:-1], rewards.starts[1:], strict=True)):
+        documents = rewards.documents.rows(rewards.candidates[begin:end]).unit
+        gains = rewards.values[begin:end] - least
+        listed = gains[np.argsort(-(documents @ (rewards.queries.unit[q] + offsets[q])), kind="stable")]
+        reranked = [*sorted(listed[:depth], reverse=True), *listed[depth:]]
+        discount = 1 / np.log2(np.arange(2, 12))
+        paid.append(sum(g * w for g, w in zip(sorted(gains, reverse=True), discount, strict=False)))
+        kept.append(sum(g * w for g, w in zip(reranked, discount, strict=False)))
+    paid = np.array(paid)
+    return (paid - np.array(kept)) / np.maximum(paid, paid.mean())
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("depth", [10, 14])
+def test_bounds_are_those_of_the_definition(ragged, depth):
+    """Each bound is that of the mean loss by a loop, or of a deeper list where that is larger."""
+    rewards = habit(30, depth=depth, ragged=ragged)
+    offsets = 0.2 * np.random.default_rng(3).standard_normal((30, 16))
+    case = case_of(rewards)
+    deepest = int(np.median(rewards.depths))
+    expected = [
+        Gain.of(losses(rewards, offsets, d), case.voices, case.groups, typical=TYPICAL_LOST).above(CERTIFIED_LEVEL)
+        for d in range(1, deepest + 1)
+    ]
+
+    lost = lost_by_depth(case, offsets)
+
+    assert len(lost) == deepest
+    assert_allclose(lost, [max(expected[d:]) for d in range(deepest)], atol=1e-9)
+
+
+def test_whoever_puts_the_best_first_needs_less_depth():
+    """The offset that the judge's habit asks for loses less at every depth than none, and a wrong one more."""
+    rewards = habit(60)
+    right = np.broadcast_to(0.8 * np.eye(16)[0], (60, 16))
+    by_offset = {
+        name: lost_by_depth(case_of(rewards), by * right) for name, by in (("right", 1), ("no", 0), ("wrong", -1))
+    }
+
+    assert by_offset["right"][2] < by_offset["no"][2] < by_offset["wrong"][2]
+
+
+def test_few_queries_certify_nothing():
+    """A dozen queries that lose nothing are no certainty that nothing is lost."""
+    perfect = habit(12, shift=0.0)
+    few, many = (lost_by_depth(case_of(one), np.zeros((len(one), 16))) for one in (perfect, habit(200, shift=0.0)))
+
+    assert few[-1] > 0.01 > many[-1]
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_rewards_that_never_differ_certify_nothing(value):
+    """Where every reward is the same there is no loss to measure."""
+    rewards = habit(20)
+    same = replace(rewards, values=np.full(rewards.budget, value))
+
+    assert lost_by_depth(case_of(same), np.zeros((20, 16))) == ()
+
+
+def test_one_question_certifies_nothing():
+    """A single question has no bound."""
+    assert lost_by_depth(case_of(habit(1)), np.zeros((1, 16))) == ()
+
+
+def test_the_certificate_holds_on_other_queries():
+    """Of thirty fits the certified depth loses more than is allowed on fresh queries of the same kind in one of ten."""
+    broken, saved = 0, 0
+    for seed in range(30):
+        offsets = fit(habit(60, seed=seed), trusted=True)
+        depth = offsets.depth(today=10, loss=0.03)
+        fresh = habit(400, seed=1000 + seed)
+        moved = offsets.apply(fresh.queries.unit) - fresh.queries.unit
+        broken += losses(fresh, moved, depth).mean() > 0.03
+        saved += 10 - depth
+
+    assert saved >= 30
+    assert broken <= 6
+
+
+class TestOffsetsThatSayIt:
+    """The depth is kept with the evidence of what is served, and looked up by task."""
+
+    def test_a_local_offset_of_a_judge(self):
+        """The lookup gives the first depth whose bound is small enough; a stricter loss, a larger depth."""
+        offsets = fit(habit(100), trusted=True)
+        lost = offsets["local:default"].evidence.lost
+        depth = offsets.depth(loss=0.02)
+
+        assert len(lost) == 10
+        assert 1 <= depth < 10
+        assert lost[depth - 1] <= 0.02 < lost[depth - 2]
+        assert offsets.depth(loss=0.005) >= depth
+
+    def test_nothing_is_certified_for_deeper_lists(self):
+        """Verdicts on ten documents say nothing of a list that is reranked thirty deep, and all of a shorter one."""
+        offsets = fit(habit(100), trusted=True)
+
+        assert offsets.depth(today=30, loss=0.5) == 30
+        assert offsets.depth(today=3, loss=1e-9) == 3
+
+    @pytest.mark.parametrize("scope", ["global", "query"])
+    def test_scopes_without_a_task_of_their_own(self, scope):
+        """A global offset was not tried on each task, and private ones were not held out."""
+        offsets = fit(habit(60), scope=scope, trusted=True)
+
+        assert any(offset.served for offset in offsets.values())
+        assert all(offset.evidence.lost == () for offset in offsets.values())
+        assert offsets.depth(today=7, loss=1.0) == 7
+
+    def test_rewards_of_sources(self):
+        """Users are no reranker: their votes certify no depth."""
+        rewards = habit(100)
+        voted = replace(rewards, sources=np.array([f"user {i}" for i in range(100)]))
+        offset = fit(voted)["local:default"]
+
+        assert offset.served
+        assert offset.evidence.lost == ()
+
+    def test_what_is_not_served(self):
+        """A task that the gate left alone, or nobody knows, is reranked as today."""
+        offsets = fit(habit(40), trusted=False)
+
+        assert not offsets["local:default"].served
+        assert (offsets.depth(), offsets.depth("unheard of", today=25)) == (10, 25)
+
+    def test_files_keep_it(self, tmp_path):
+        """A saved file certifies what was certified, to the bit."""
+        offsets = fit(habit(100), trusted=True)
+        offsets.save(tmp_path / "offsets.safetensors")
+        loaded = Offsets.load(tmp_path / "offsets.safetensors")
+
+        assert loaded["local:default"].evidence.lost == offsets["local:default"].evidence.lost
+        assert loaded.depth(loss=0.02) == offsets.depth(loss=0.02)
+
+    @pytest.mark.parametrize("lost", [(0.01, 0.02), (float("nan"),), ("none",), [0.02, 0.01]])
+    def test_files_are_not_believed(self, lost):
+        """Bounds that rise, or are no numbers, are refused by name."""
+        evidence = Evidence(3, None, None, "ungated", "made for a test", lost=lost)
+        offset = Offset("task", np.ones(4), 0.5, 3, evidence, task="billing")
+
+        with pytest.raises(InputError, match="expected finite numbers that never rise as lost"):
+            Offsets([offset], width=4).to_bytes()
+
+    def test_live_offsets(self):
+        """What is served now decides, and base vectors are reranked as today."""
+        offsets = fit(habit(100), trusted=True)
+        live = LiveOffsets(offsets)
+
+        assert live.depth(loss=0.02) == offsets.depth(loss=0.02) < 10
+        live.publish(None)
+        assert live.depth(today=12, loss=0.02) == 12
+
+    @pytest.mark.parametrize("wrong", [{"today": 0}, {"loss": 0.0}])
+    def test_options_that_are_none(self, wrong):
+        """A depth below one and a loss of nothing are refused."""
+        with pytest.raises(InputError, match="depth: expected today >= 1 and loss > 0"):
+            Offsets([], width=3).depth(**wrong)
+
+
+class TestWords:
+    """What `tttembed show` and the report say."""
+
+    def test_less_is_enough(self):
+        """The line names both depths, the loss, the confidence and what is saved."""
+        evidence = Evidence(99, 0.1, (0.0, 0.2), "published", "steady", lost=(0.2, 0.05, 0.01, 0.005, 0.003))
+
+        assert evidence.reranking == "rerank 3 instead of 5: at most 0.01 nDCG@10 lost (90 %), 40% fewer pairs"
+
+    def test_no_less_is_certified(self):
+        """Where nothing is certified, today's depth is told as such."""
+        evidence = Evidence(99, 0.1, (0.0, 0.2), "published", "steady", lost=(0.2, 0.05, 0.02))
+
+        assert evidence.reranking == "rerank 3, as today: no less is certified"
+
+    @pytest.mark.parametrize(("verdict", "lost"), [("published", ()), ("published", (0.1,)), ("abstained", (0.1, 0.0))])
+    def test_nothing_to_say(self, verdict, lost):
+        """Nothing is said of lists of one document, nor of what is not served or was not measured."""
+        assert Evidence(9, None, None, verdict, "made up", lost=lost).reranking == ""
