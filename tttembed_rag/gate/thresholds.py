@@ -123,7 +123,8 @@ MEANS = Question(
     "nobody vouches for the rewards, or they contradict the retriever",
     "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates that "
     "were not judged are left out and not zero, and that the judge sees the query. Of clicks, leave the column "
-    "`position` out where all documents are seen at once. Judge more queries.",
+    "`position` out where all documents are seen at once. Judge more queries. `tttembed report` names the sources that "
+    "contradict the retriever.",
 )
 FALLS = Question(
     "TTT-G03",
