@@ -7,9 +7,10 @@ from functools import partial
 
 import numpy as np
 
+from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.words import Weighing, vocabulary_of
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.gains import Gain, judged_ndcg
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
 from tttembed_rag.gate.thresholds import AGREEMENT, BELIEVERS, FALLS, LEVEL, MEANS, PUBLISHED, TYPICAL_FALL
 from tttembed_rag.offsets.evidence import Evidence
