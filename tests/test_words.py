@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.optimize import check_grad
 
 from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, fit
+from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
+from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
 from tttembed_rag.fitting.words import Weighing
 from tttembed_rag.gate.thresholds import FALLS, MEANS, PUBLISHED
@@ -297,8 +300,9 @@ def test_a_store_that_keeps_texts_publishes_what_it_learned_of_words(tmp_path: P
     assert steering.for_task("another").order("own1", texts, [0.5] * len(texts)) == list(range(len(texts)))
 
 
-def test_eval_measures_words_beside_a_hybrid_search(tmp_path: Path):
-    """`words` is measured on the list that is served, and hybrid asks no judge."""
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BEIR folder of the planted collection."""
     vectors, texts = corpus()
     queries, said, wanted = asked(vectors, 90)
     (tmp_path / "qrels").mkdir()
@@ -311,7 +315,31 @@ def test_eval_measures_words_beside_a_hybrid_search(tmp_path: Path):
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + labels)
     ids = {"doc_ids": [one["_id"] for one in documents], "query_ids": [one["_id"] for one in asked_]}
     np.savez(tmp_path / "vectors" / "minilm.npz", docs=vectors, queries=queries, **ids)
-    collection = open_collection(tmp_path, vectors="minilm", rewards="qrels", scale=None)
+    return tmp_path
+
+
+def test_explain_names_the_words_that_moved_a_document(folder: Path):
+    """Ranks are those of the list that is served, also where no offset is."""
+    offsets = fit(judged(), trusted=True)
+    local = offsets["local:default"]
+    unserved = Evidence(9, None, None, "abstained", "")
+    named = replace(local, task=folder.name, evidence=unserved, alpha=0.0, map=None, vector=np.zeros(WIDTH))
+    query = json.loads((folder / "queries.jsonl").read_text().splitlines()[3])
+    found = explain(folder, "q3", Offsets([named], width=WIDTH), vectors="minilm", rewards="qrels")
+    wanted = next(move for move in found.moves if move.reward)
+    assert wanted.rank == 1
+    assert list(wanted.words) == [word for word in query["text"].split() if word in wanted.text.split()][:2]
+    (folder / "offsets").mkdir()
+    Offsets([named], width=WIDTH).save(folder / "offsets" / "o.safetensors")
+    command = ["explain", str(folder), "q3", "--offsets", str(folder / "offsets" / "o.safetensors")]
+    printed = CliRunner().invoke(main, command).output
+    assert f"words: {', '.join(wanted.words)}" in printed
+    assert printed.endswith("the list is sorted by them too.\n")
+
+
+def test_eval_measures_words_beside_a_hybrid_search(folder: Path):
+    """`words` is measured on the list that is served, and hybrid asks no judge."""
+    collection = open_collection(folder, vectors="minilm", rewards="qrels", scale=None)
     plan = ExperimentPlan(
         rewarded=(32,), seeds=(0,), scopes=("auto", "words"), baselines=("raw", "hybrid"), trusted=True
     )

@@ -27,7 +27,7 @@ from tttembed_rag.vectors.words import keyword_index, words
 Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]
 
 # Documents kept of a ranked list: direct rerank may lift any of them, nDCG@10 looks at the first 10.
-_LISTED = 100
+LISTED = 100
 # The constant of reciprocal rank fusion (Cormack et al. 2009), as search engines come with.
 _FUSION = 60
 
@@ -102,7 +102,7 @@ class Collection:
         searched = FaissIndex.from_vectors(doc_vectors, kind=index)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
         graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
-        base = searched.search(query_vectors, _LISTED)[1]
+        base = searched.search(query_vectors, LISTED)[1]
         simulated = scores is None
         return cls(
             dataset,
@@ -201,12 +201,12 @@ class Collection:
 
     def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
-        return self._reordered(rows, self.index.search(query_vectors[rows], _LISTED)[1], depth, in_fused_order)
+        return self._reordered(rows, self.index.search(query_vectors[rows], LISTED)[1], depth, in_fused_order)
 
     def measure_rescored(self, query_vectors: FloatArray, rescorer: Rescorer) -> Float64:
         """nDCG@10 (M,) of a new search with all *query_vectors*, its first hundred in the order of *rescorer*."""
         documents = np.array(list(self.dataset.documents.values()), dtype=object)
-        found = zip(self.dataset.queries.values(), *self.index.search(query_vectors, _LISTED), strict=True)
+        found = zip(self.dataset.queries.values(), *self.index.search(query_vectors, LISTED), strict=True)
         lists = [rows[rescorer.order(query, documents[rows].tolist(), scores)] for query, scores, rows in found]
         return self._measured(np.arange(len(self.raw)), np.array(lists))
 
@@ -220,7 +220,7 @@ class Collection:
             asked = words(query)
             if keywords is not None and asked:
                 scores = keywords.get_scores(asked)
-                found = np.argsort(-scores, kind="stable")[:_LISTED]
+                found = np.argsort(-scores, kind="stable")[:LISTED]
                 found = found[scores[found] > 0]
                 fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
             lists.append(np.argsort(-fused, kind="stable")[: len(base)])
