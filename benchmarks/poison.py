@@ -1,7 +1,7 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
     python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [takeover] [second] [demotion] [veto]
-        [flood] [selfcall] [biased] [--sets a,b] [--embedders minilm,lsa]
+        [flood] [selfcall] [biased] [flip] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 20 minutes on two cores.
@@ -21,14 +21,15 @@ from typing import Any
 
 import callers
 import numpy as np
+import tastes
 import voters
 from ground import Ground, poisoned, reworded
 from harm import HERE
 
 from tttembed_rag import Rewards, fit
+from tttembed_rag.audit import audit_sample, audited, mean_ideal
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.audit import audit_sample, audited, mean_ideal
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDIT_LEVEL
+from tttembed_rag.gate.thresholds import AUDIT_LEVEL
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker
 
@@ -343,9 +344,9 @@ def biased(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dic
                 "count": count,
                 "given": len(asked),
                 "counted": found.labels,
-                "decides": found.labels >= AUDIT_LEAST,
+                "decides": found.decides,
                 "harmful": change <= 0,
-                "confirms harm": bool(change <= 0 and found.labels >= AUDIT_LEAST and found.confirms(AUDIT_LEVEL)),
+                "confirms harm": bool(change <= 0 and found.decides and found.confirms(AUDIT_LEVEL)),
                 "covered": low <= change <= high,
             }
 
@@ -360,6 +361,7 @@ PARTS = {
     "loop": loop,
     **voters.PARTS,
     **callers.PARTS,
+    **tastes.PARTS,
 }
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {
@@ -372,6 +374,7 @@ GROUPS = {
     "loop": ("kind", "grade"),
     **voters.GROUPS,
     **callers.GROUPS,
+    **tastes.GROUPS,
 }
 
 

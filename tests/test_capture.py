@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tttembed_rag import DataError, InputError, RewardError, context, fit
+from tttembed_rag import DataError, InputError, RewardError, context
 from tttembed_rag.capture import Known, RewardLog, StoreLog, TextVectors
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.judging import Budget
@@ -91,25 +91,16 @@ class TestRecording:
             }
             assert (set(rewards.query_ids.tolist()), kept.waiting) == ({"q"}, 1)
 
-    def test_the_callers_context_names_the_source(self):
-        """A call that names none is the source of the context; an empty one is the judge."""
+    def test_the_callers_context_names_the_source_and_the_task(self):
+        """A call that names none is of those of the context; an empty source is the judge."""
         log = RewardLog("judge")
-        with context(source="ann"):
+        with context(source="ann", task="billing"):
             log.record("q", ["a"], [1.0])
-            log.record("q", ["a"], [0.5], source="")
+            log.record("q", ["a"], [0.5], source="", task="help")
         rewards = log.rewards(vector, vectors)
 
-        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "": 0.5}
-
-    def test_the_callers_context_names_the_task(self):
-        """What is logged and what is asked for within one block are of one task."""
-        log = RewardLog("judge")
-        with context(task="billing"):
-            log.record("q", ["a"], [1.0])
-            log.record("q", ["a"], [0.5], task="help")
-        rewards = log.rewards(vector, vectors)
-
-        assert dict(zip(rewards.tasks.tolist(), rewards.values.tolist(), strict=True)) == {"billing": 1.0, "help": 0.5}
+        rows = zip(rewards.sources.tolist(), rewards.tasks.tolist(), rewards.values.tolist(), strict=True)
+        assert set(rows) == {("ann", "billing", 1.0), ("", "help", 0.5)}
 
     def test_the_last_sources_of_a_pair_are_kept(self):
         """Of more than 32 the first are dropped and counted, the judge itself never."""
@@ -333,15 +324,6 @@ class TestTextVectors:
 
         assert_array_equal(copy.of(["a"], vectors), np.float32([vector("a")]))
         assert (copy.remembered, copy.embedded) == (0, 1)
-
-
-def test_captured_rewards_can_be_fitted():
-    """What a log gives is what fit takes."""
-    log = RewardLog("judge")
-    for number in range(6):
-        log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
-
-    assert list(fit(log.rewards(vector, vectors), scope="task", gate=False)) == ["task:t"]
 
 
 def test_a_log_survives_its_process(tmp_path):

@@ -230,13 +230,6 @@ def test_eval_by_workers_measures_the_same(folder):
     assert {row["seed"] for row in alone} == {0, 1}
 
 
-def test_json_on_stdout_is_pure(folder: Path) -> None:
-    """--json - prints JSON and nothing else."""
-    rows = json.loads(tttembed("eval", folder, *SMALL, "--json", "-").stdout)
-
-    assert {row["population"] for row in rows} == {"heldout", "rewarded", "all"}
-
-
 def test_the_table_has_a_line_per_outcome(folder: Path) -> None:
     """Without --json a table shows held-out and rewarded queries, each baseline and scope once."""
     outcomes = [["auto"], ["global"], ["global", "ungated"], ["local"], ["local", "ungated"], ["query"]]

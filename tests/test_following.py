@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, Offset, Offsets, context
-from tttembed_rag.capture import StoreLog
 from tttembed_rag.errors import StoreError
 from tttembed_rag.serving import Steering, follow
 from tttembed_rag.serving.following import Follower
 from tttembed_rag.stores import open_store
+from tttembed_rag.testing import eventually
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
@@ -29,14 +29,6 @@ UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 def offsets_of(seed):
     """One global offset, drawn at random."""
     return Offsets([Offset("global", np.random.default_rng(seed).normal(size=WIDTH), 0.8, 4, UNGATED)], width=WIDTH)
-
-
-def eventually(true):
-    """Whether a condition holds within some seconds."""
-    until = time.monotonic() + 20
-    while not true() and time.monotonic() < until:
-        time.sleep(0.005)
-    return true()
 
 
 @pytest.fixture
@@ -140,33 +132,6 @@ class TestWhatIsServed:
         assert Steering(follow(store)).apply(BASE, "q") == BASE
         assert "expected shape (m, 3) or (3,)" in caplog.text
 
-    @pytest.mark.slow
-    def test_readers_see_whole_versions_only(self, store, live, steering):
-        """While versions follow each other, every vector is that of one of them."""
-        whole = [BASE, *(offsets_of(seed).apply(BASE) for seed in range(12))]
-        seen, done = [], threading.Event()
-
-        def read():
-            while not done.is_set():
-                seen.append(steering.apply(BASE, "q"))
-                time.sleep(0.0005)
-
-        readers = [threading.Thread(target=read) for _ in range(4)]
-        for reader in readers:
-            reader.start()
-        for seed in range(12):
-            store.registry.publish(offsets_of(seed), by="test")
-            time.sleep(0.1)
-        last = eventually(lambda: seen and seen[-1] == whole[-1])
-        done.set()
-        for reader in readers:
-            reader.join()
-
-        numbers = {str(vector): number for number, vector in enumerate(whole)}
-        assert last
-        assert {str(vector) for vector in seen} <= numbers.keys()
-        assert len({str(vector) for vector in seen}) > 3
-
 
 class Slow:
     """A store whose every answer keeps the interpreter busy, and that counts them."""
@@ -256,18 +221,6 @@ class TestTenants:
         assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
         assert eventually(lambda: served(None) == offsets_of(0).apply(BASE))
         assert Steering(live.for_tenant("acme")).apply(BASE, "q") == offsets_of(1).apply(BASE)
-
-    def test_a_halted_tenant_alone_is_served_base_vectors(self, store, steering):
-        """Others go on."""
-        store.registry.publish(offsets_of(0), by="test")
-        store.registry.halt(tenant="acme", by="test", note="theirs")
-
-        def served(tenant):
-            with context(tenant=tenant):
-                return steering.apply(BASE, "q")
-
-        assert eventually(lambda: served("other") == offsets_of(0).apply(BASE))
-        assert eventually(lambda: served("acme") == BASE)
 
     def test_a_name_that_no_store_takes_is_served_what_is_shared(self, store, steering, live, caplog):
         """A tenant name from outside cannot hurt: neither its own query nor anybody else's."""
@@ -381,21 +334,6 @@ class TestTenants:
 
         assert all(served)
         assert kept == {"", *(f"t{number}" for number in range(5))}
-
-    @pytest.mark.slow
-    def test_all_tenants_that_exist_are_served(self, store):
-        """However many they are."""
-        for number in range(1500):
-            store.registry.halt(tenant=f"t{number}", by="test")
-        live = follow(store, every=0.05)
-
-        def halted(number):
-            with context(tenant=f"t{number}"):
-                return live.status.reason == "halted: "
-
-        assert eventually(lambda: sum(map(halted, range(1500))) == 1500)
-
-        live.close()
 
     def test_a_share_of_queries_keeps_its_base_vectors(self, store):
         """About as many as asked, the same ones each time, also for another tenant and in another process."""
@@ -623,33 +561,6 @@ print(os.getpid() if child else "child", steering.apply(base, "q"), flush=True)
         expected = str(offsets_of(1).apply(BASE))
         assert sorted(lines) == ["\n", "ready\n"]
         assert [line.partition(" ")[2] for line in rest] == [expected, expected]
-
-
-def test_a_restarted_server_is_met_again(server, caplog):
-    """Meanwhile the last version is served and observations wait; later both catch up."""
-    start, stop = server
-    url = start()
-    with open_store(url) as store, StoreLog(url) as log:
-        store.registry.publish(offsets_of(1), by="test")
-        live = follow(url, every=0.02)
-        steering = Steering(live)
-        log.observe("before", ["a"])
-        flushed = log.flush()
-        with caplog.at_level(logging.WARNING, logger="tttembed_rag"):
-            stop()
-            log.observe("during", ["a"])
-            noticed = eventually(lambda: live.status.error is not None and log.error is not None)
-            during = steering.apply(BASE, "q")
-            start()
-            back = eventually(lambda: live.status.error is None) and log.flush(20)
-        store.registry.publish(offsets_of(2), by="test")
-
-        assert (flushed, noticed, back) == (True, True, True)
-        assert during == offsets_of(1).apply(BASE)
-        assert eventually(lambda: steering.apply(BASE, "q") == offsets_of(2).apply(BASE))
-        assert store.counts().queries == 2
-        live.close()
-    assert len([one for one in caplog.records if one.name == "tttembed_rag.system.background"]) == 4
 
 
 def test_a_file_is_named_from_the_current_folder(tmp_path, monkeypatch):

@@ -227,12 +227,26 @@ class TestVotes:
             (("fit", "votes.csv", "--embed", "python:mine", "--out", "o"), "expected python:MODULE:NAME, got 'python:"),
             (("judge", "votes.csv", "--judge", JUDGE), "votes need no judge: tttembed fit votes.csv"),
             (("show", "votes.csv"), "expected an offsets file, got a damaged or foreign one (it does not begin with"),
+            (
+                ("fit", "votes.csv", "--out", "o"),
+                "--embed: expected the embedding model that your index was built with",
+            ),
+            (("fit", "log.jsonl", "--embed", EMBED, "--out", "o"), "`tttembed judge log.jsonl ...` writes it"),
+            (
+                ("eval", "votes.csv", "--embed", "python:mine:none", "--scopes", "task", "--html", "p"),
+                "Error: --html: expected auto among --scopes, got task\n",
+            ),
+            (
+                ("eval", "votes.csv", "--embed", "python:mine:none", "--html", "none/p"),
+                "Error: none/p: expected a file in an existing folder\n",
+            ),
         ],
     )
     def test_another_mistake_with_a_file_is_one_line(self, here: Path, arguments: tuple[str, ...], reason: str) -> None:
-        """It says what would have been right."""
+        """It says what would have been right, before anything is embedded."""
         (here / "votes.jsonl").write_text('[{"query": "q", "document": "d", "thumb": 1}]', encoding="utf-8")
         write_votes(here / "votes.csv", "thumb", 1, -1)
+        write_log(here / "log.jsonl")
 
         result = run(*arguments)
 
@@ -247,15 +261,6 @@ class TestVotes:
         result = run("fit", "votes.csv", "--embed", EMBED, "--out", "o.safetensors")
 
         assert "warning: votes.csv: queries have 118 characters, documents 7: are the two columns exch" in result.output
-
-    def test_without_a_model_it_says_which_option(self, here: Path) -> None:
-        """Texts alone teach nothing."""
-        write_votes(here / "votes.csv", "thumb", 1, -1)
-
-        result = run("fit", "votes.csv", "--out", "o.safetensors")
-
-        assert result.exit_code == 2
-        assert "--embed: expected the embedding model that your index was built with" in result.output
 
     @pytest.mark.parametrize(
         ("code", "reason"),
@@ -345,24 +350,6 @@ class TestMeasured:
         assert set(shown) <= {query for query, _, _ in ROWS}
         assert [words for words in ("<script", "<link", "<img", "url(http") if words in page] == []
 
-    @pytest.mark.parametrize(
-        ("options", "reason"),
-        [
-            (("--scopes", "task", "--html", "p"), "--html: expected auto among --scopes, got task"),
-            (("--html", "none/p"), "none/p: expected a file in an existing folder"),
-        ],
-    )
-    def test_a_page_that_cannot_be_is_refused_before_the_work(
-        self, here: Path, options: tuple[str, ...], reason: str
-    ) -> None:
-        """In one line; nothing is embedded."""
-        write_votes(here / "votes.csv", "reward", 0.9, 0.2)
-
-        said = run("eval", "votes.csv", "--embed", "python:mine:none", *options)
-
-        assert said.exit_code == 2
-        assert said.output.splitlines()[-1] == f"Error: {reason}"
-
     @pytest.mark.parametrize(("sources", "published"), [(1, False), (20, True)])
     def test_votes_are_measured_by_their_sources(self, here: Path, sources: int, published: bool) -> None:
         """What one source alone said is not published, neither by `fit` nor by `eval`; of twenty it is."""
@@ -450,7 +437,7 @@ class TestMeasured:
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
-            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
+            (("eval", "votes.csv"), "--embed: expected the embedding model that your index"),
             (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
             (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
             (
@@ -567,15 +554,6 @@ class TestLog:
         assert offsets.settings["embedder"] == FakeEmbedder().fingerprint
         assert refused.exit_code == 2
         assert "--embed: expected a folder, got" in refused.output
-
-    def test_a_log_that_was_not_judged_says_how(self, here: Path) -> None:
-        """With the command that judges it."""
-        write_log(here / "log.jsonl")
-
-        result = run("fit", "log.jsonl", "--embed", EMBED, "--out", "o.safetensors")
-
-        assert result.exit_code == 2
-        assert "`tttembed judge log.jsonl ...` writes it" in result.output
 
 
 class TestStore:

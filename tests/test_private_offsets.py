@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context, fit
+from tttembed_rag import Evidence, LiveOffsets, Offset, Offsets, context, fit
 from tttembed_rag.capture import Known, RewardLog, StoreLog
-from tttembed_rag.serving import Snapshot, Steering, current_query_id, follow
+from tttembed_rag.serving import Snapshot, Steering, follow
 from tttembed_rag.stores import open_store
 from tttembed_rag.system import telemetry
 from tttembed_rag.worker import Worker
@@ -243,32 +243,3 @@ class TestLookup:
 
         assert store.text_id.salt.hex() not in repr(follow(store).status) + repr(store.text_id)
         assert repr(store.text_id.salt) not in repr(follow(store).status) + repr(store.text_id)
-
-
-class TestContext:
-    """The caller's word."""
-
-    def test_it_stays_until_another_is_named(self):
-        """A task inside a request is one of the request's query; the empty id takes it back; nothing is left behind."""
-        seen = []
-        with context(task="outer", query_id="q1"):
-            with context(task="inner"):
-                seen.append(current_query_id())
-            with context(query_id=""):
-                seen.append(current_query_id())
-            with context(query_id="q2"):
-                seen.append(current_query_id())
-            seen.append(current_query_id())
-        seen.append(current_query_id())
-
-        assert seen == ["q1", "", "q2", "q1", ""]
-
-    def test_a_wrong_id_is_refused(self):
-        """An id that is no text is an error where it is written, and changes nothing."""
-        with (
-            pytest.raises(InputError, match=r"^query_id: expected a text or None, got int$"),
-            context(task="t", query_id=3),
-        ):
-            pass
-
-        assert current_query_id() == ""

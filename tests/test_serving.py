@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, VectorError, context, current_task
-from tttembed_rag.serving import Published, Snapshot, Steering, current_tenant, resolve_task
+from tttembed_rag.serving import Published, Snapshot, Steering, resolve_task
+from tttembed_rag.serving.context import said
 
 WIDTH = 8
 BASE = np.linspace(-1.0, 2.0, WIDTH).tolist()
 UNGATED = Evidence(4, None, None, "ungated", "made for a test")
 TASKS = [f"task{i}" for i in range(32)]
+# What a block may say.
+WORDS = ["task", "tenant", "query_id", "source"]
 
 
 def offsets_of(tasks, seed=0):
@@ -40,17 +43,18 @@ def steering(offsets):
 class TestContext:
     """The caller's word."""
 
-    def test_it_holds_inside_its_block(self):
-        """Blocks nest, and nothing is left behind."""
-        seen = [current_task()]
-        with context(task="outer"):
-            seen.append(current_task())
-            with context(task="inner"):
-                seen.append(current_task())
-            seen.append(current_task())
-        seen.append(current_task())
+    @pytest.mark.parametrize("name", WORDS)
+    def test_what_a_block_says_holds_inside_it(self, name):
+        """Until a block within says otherwise, if only nothing; what that does not say is as around it."""
+        seen = [said(name)]
+        with context(**{name: "outer"}):
+            for within in ({}, {name: "inner"}, {name: ""}, {"tenant" if name == "task" else "task": "other"}):
+                with context(**within):
+                    seen.append(said(name))
+            seen.append(said(name))
+        seen.append(said(name))
 
-        assert seen == [None, "outer", "inner", "outer", None]
+        assert seen == [None, "outer", "inner", "", "outer", "outer", None]
 
     def test_it_ends_with_an_error(self):
         """A failed request leaves no context for the next one."""
@@ -59,33 +63,13 @@ class TestContext:
 
         assert current_task() is None
 
-    def test_the_tenant_stays_until_another_is_named(self):
-        """What a block does not say is as around it; nothing is left behind."""
-        seen = [current_tenant()]
-        with context(task="outer", tenant="acme"):
-            with context(task="inner"):
-                seen.append((current_task(), current_tenant()))
-            with context(tenant="other"):
-                seen.append((current_task(), current_tenant()))
-            seen.append((current_task(), current_tenant()))
-        seen.append(current_tenant())
-
-        assert seen == ["", ("inner", "acme"), ("outer", "other"), ("outer", "acme"), ""]
-
-    def test_a_wrong_tenant_is_refused(self):
-        """A tenant that is no text is an error where it is written, and changes nothing."""
-        with (
-            pytest.raises(InputError, match=r"^tenant: expected a text or None, got int$"),
-            context(task="t", tenant=3),
-        ):
+    @pytest.mark.parametrize("name", WORDS)
+    def test_what_is_no_text_is_refused(self, name):
+        """It is an error where it is written, and changes nothing."""
+        with pytest.raises(InputError, match=f"^{name}: expected a text or None, got int$"), context(**{name: 3}):
             pass
 
-        assert current_task() is None
-
-    def test_a_wrong_task_is_refused(self):
-        """A task that is no text is an error where it is written."""
-        with pytest.raises(InputError, match=r"^task: expected a text or None, got int$"), context(task=3):
-            pass
+        assert said(name) is None
 
 
 class TestResolution:
@@ -181,34 +165,6 @@ class TestSteering:
             steering.apply(BASE, "q")
 
         assert steering.apply(BASE, "q") == BASE
-
-    def test_threads_do_not_mix(self, steering, offsets):
-        """32 threads under different tasks at once each get their own offset."""
-        together = Barrier(32)
-
-        def serve(task):
-            with context(task=task):
-                together.wait()
-                return [steering.apply(BASE, "q") for _ in range(50)]
-
-        with ThreadPoolExecutor(32) as pool:
-            served = list(pool.map(serve, TASKS))
-
-        assert served == [[offsets.apply(BASE, task=task)] * 50 for task in TASKS]
-
-    async def test_asyncio_tasks_do_not_mix(self, steering, offsets):
-        """200 tasks that wait for each other under different tasks each get their own offset."""
-
-        async def serve(number):
-            with context(task=TASKS[number % 32]):
-                await asyncio.sleep(0)
-                here = steering.apply(BASE, "q")
-                return here, await asyncio.to_thread(steering.apply, BASE, "q")
-
-        served = await asyncio.gather(*(serve(number) for number in range(200)))
-
-        expected = [offsets.apply(BASE, task=TASKS[number % 32]) for number in range(200)]
-        assert served == [(one, one) for one in expected]
 
     def test_a_plain_thread_pool_has_no_context(self, steering, offsets):
         """Where the context is lost, the base vector is served; a fixed task survives it."""

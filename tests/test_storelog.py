@@ -12,8 +12,8 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from tttembed_rag import InputError, context, fit
-from tttembed_rag.capture import REQUIRED, Captured, Known, Log, RewardLog, StoreLog, TextVectors
+from tttembed_rag import InputError, context
+from tttembed_rag.capture import REQUIRED, Captured, Known, StoreLog, TextVectors
 from tttembed_rag.errors import StoreError, StoreUnavailable
 from tttembed_rag.judges import RubricJudge
 from tttembed_rag.stores import open_store
@@ -42,11 +42,6 @@ def log(store):
 class TestWriting:
     """What reaches the store."""
 
-    def test_both_logs_are_logs(self, log):
-        """Taps take either."""
-        assert isinstance(log, Log)
-        assert isinstance(RewardLog("judge"), Log)
-
     def test_scores_become_rewards(self, store):
         """Grades reach the fit in [0, 1] under their task, with the vectors of their texts."""
         with StoreLog(store, "judge", scale="rubric:0,5", embed_query=vector, embed_documents=vectors) as log:
@@ -68,16 +63,6 @@ class TestWriting:
         log.flush()
 
         assert (before, store.rewards("judge").trusted) == (None, True)
-
-    def test_the_callers_context_names_the_source(self, store, log):
-        """A call that names none is the source of the context; an empty one is the judge."""
-        with context(source="ann"):
-            log.record("q", ["a"], [1.0])
-            log.record("q", ["a"], [0.5], source="")
-        log.flush()
-        rewards = store.rewards("judge")
-
-        assert dict(zip(rewards.sources.tolist(), rewards.values.tolist(), strict=True)) == {"ann": 1.0, "": 0.5}
 
     def test_the_source_of_a_score_is_kept(self, store, log):
         """Two users' verdicts on one document reach the fit side by side; a name that is none is left out."""
@@ -138,14 +123,6 @@ class TestWriting:
         assert asked == ["b"]
         assert (rewards.query_ids.tolist(), rewards.query_vectors.tolist()) == (["id"], [[1.0] * 8])
         assert sorted(vectors_of(rewards)) == sorted([tuple([2.0] * 8), name("b")])
-
-    def test_what_was_written_can_be_fitted(self, store, log):
-        """What a log wrote is what a fit takes."""
-        for number in range(6):
-            log.record(f"q{number}", ["a", "b", "c"], [0.9, 0.5, 0.1], task="t")
-        log.flush()
-
-        assert list(fit(store.rewards("judge"), scope="task", gate=False)) == ["task:t"]
 
     def test_threads_lose_nothing(self, store, log):
         """32 threads that record at once leave every pair."""
@@ -449,19 +426,6 @@ class TestHarm:
             assert store.counts().queries == 2
         assert [one.levelno for one in caplog.records] == [logging.WARNING] * 2
 
-    def test_arrays_wait_in_the_precision_of_the_store(self, sqlite_url, tmp_path):
-        """Doubles take half the memory while the store is away, and what is written is the same."""
-        (tmp_path / "data").rename(tmp_path / "away")
-        with StoreLog(sqlite_url, "judge") as log:
-            log.record("q", ["a"], [0.5], known=Known(np.array(vector("q")), np.array(vectors(["a"]))))
-            known = next(iter(log._writer._queue))[0].known
-            (tmp_path / "away").rename(tmp_path / "data")
-            log.flush()
-
-        assert (known.vector.dtype, known.document_vectors.dtype) == (np.float32, np.float32)
-        with open_store(sqlite_url) as store:
-            assert np.array_equal(store.rewards("judge").query_vectors, [np.float32(vector("q"))])
-
     def test_numbers_beyond_the_precision_of_the_store_are_counted(self, store):
         """Without a warning where the query is answered."""
         with StoreLog(store, "judge") as log:
@@ -469,26 +433,6 @@ class TestHarm:
             log.record("q", ["a"], [0.5], known=Known([1e300] * 8, np.ones((1, 8))))
 
         assert (log.counts.failed, log.counts.dropped) == (2, 0)
-
-    def test_what_is_forgotten_while_it_waits_is_not_written(self, store):
-        """A queue brings nothing back; the same query is written when it is asked again."""
-        answer = threading.Event()
-
-        def hanging(text):
-            answer.wait(10)
-            return vector(text)
-
-        with StoreLog(store, embed_query=hanging) as log:
-            log.observe("q", ["a"], known=Known(query_id="q"))
-            log.flush(0.05)
-            store.forget(tenant="", query_id="q", by="test")
-            answer.set()
-            log.flush()
-            after = store.counts()
-            log.observe("q", ["a"], known=Known(query_id="q"))
-
-        assert (after.queries, after.documents) == (0, 0)
-        assert store.counts().queries == 1
 
     def test_closing_without_a_store_says_what_was_lost(self, tmp_path, caplog):
         """At the end of its time a log gives up, and counts what it could not write."""

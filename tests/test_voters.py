@@ -105,3 +105,17 @@ def test_labels_that_somebody_chose_decide_nothing(voters, monkeypatch):
     assert len(rows) == 84
     assert counted["first three"] < 30 < counted["drawn"]
     assert not any(row["decides"] for row in rows if row["design"] == "first three")
+
+
+def test_a_taste_that_has_turned_is_counted_in_queries(voters, monkeypatch):
+    """What was learned of the first suite holds the second one back, and the row says for how many queries."""
+    _, ground = voters
+    tastes = importlib.import_module("tastes")
+    for name, value in {"EACH": 30, "BEFORE": (2,), "AFTER": 2}.items():
+        monkeypatch.setattr(tastes, name, value)
+    rows = list(tastes.flip(lambda: [("small", ground)]))
+    whole = [row for row in rows if row["changes"] == "everything"]
+
+    assert [row["queries before"] for row in rows] == [60, 60]
+    assert all(row["after the flip"] < row["base"] for row in whole)
+    assert {row["until right"] for row in whole} <= {30, 60}

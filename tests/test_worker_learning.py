@@ -237,9 +237,9 @@ class TestWhenToLearn:
 
     def test_nothing_is_known_from_a_new_judge(self):
         """What was learned of another judge's rewards is none of its own."""
-        before = Memory("old", rewards=300, looked=420, base=50, since=5.0, contradicted=40, fresh=7.0)
+        before = Memory("old", rewards=300, looked=420, base=50, since=5.0)
 
-        assert before.counted("new", 80) == Memory("new", looked=80, since=5.0, contradicted=40, fresh=7.0)
+        assert before.counted("new", 80) == Memory("new", looked=80, since=5.0)
 
     def test_new_rewards_are_a_share_of_the_window(self, traffic, store):
         """However much is known from before it: no more counts than is learned from."""

@@ -88,8 +88,8 @@ class TestRollback:
         assert store.registry.version().served == 0
         assert "contradicted" in store.audit.lines()[0].detail
 
-    def test_the_same_evidence_does_not_publish_it_again(self, world, store):
-        """Until there is twice as much evidence, only what was served since the version's trial began counts."""
+    def test_what_it_was_learned_from_is_learned_from_no_more(self, world, store):
+        """However much there was: only what was served since the version that was taken back counts from then on."""
         store.observe(world.served(range(60), judged=True), judge="j")
         worker, patient = (Worker(store, scope="task", min_new=n) for n in (8, 10_000))
         worker.round()
@@ -97,13 +97,25 @@ class TestRollback:
         store.observe(world.served(range(60, 100), judged=True, values=bad), judge="j")
         seen = actions(patient.round())
         store.observe(world.served(range(100, 119), judged=True, values=bad), judge="j")
-        (fewer,) = worker.round()
+        (soon,) = worker.round()
         store.observe(world.served(range(60, 90), judged=True, values=bad, name="again"), judge="j")
-        (enough,) = worker.round()
+        (late,) = worker.round()
 
         assert seen[-2:] == ["rolled back", "learned nothing"]
-        assert "learned from 59 queries" in fewer.steps[-1].detail
-        assert "learned from 149 queries" in enough.steps[-1].detail
+        assert "learned from 59 queries" in soon.steps[-1].detail
+        assert "learned from 89 queries" in late.steps[-1].detail
+
+    def test_old_taste_is_forgotten_also_where_the_trial_is_older(self, world, store):
+        """A trial goes on over versions; what was served under earlier ones is forgotten with them."""
+        worker = Worker(store, scope="task", min_new=8)
+        for start in (0, 30):
+            store.observe(world.served(range(start, start + 30), judged=True), judge="j")
+            worker.round()
+        store.observe(world.served(range(60, 119), judged=True, values=harmful(world)), judge="j")
+        (last,) = worker.round()
+
+        assert last.actions[-2] == "rolled back"
+        assert "learned from 59 queries" in last.steps[-1].detail
 
     def test_a_version_that_helps_stays(self, world, store):
         """Looks at a good version are told and change nothing; drift is on record."""

@@ -216,7 +216,7 @@ def test_a_failed_batch_says_why(gemini):
         for error in (said, JobError(code=8), None)
     ]
 
-    assert whys[0].startswith("quota of batch tokens")
+    assert whys[0].startswith("8 quota of batch tokens")
     assert len(whys[0]) <= 120
     assert whys[0].isprintable()
     assert whys[1:] == ["8", ""]

@@ -289,17 +289,6 @@ def test_hostile_lines_change_nothing(bench):
     assert one.verdicts().progress.cached == 24
 
 
-def test_reasons_without_end_take_no_room(bench):
-    """A service that says something else in each line fills no memory: a hundred reasons are kept."""
-    one = bench()
-    address = one.write()[0]["custom_id"]
-    lines = [{"custom_id": address, "response": None, "error": f"reason {number}"} for number in range(150)]
-    collected = one.read(*lines)
-
-    assert len(collected.failures) == 101
-    assert collected.failures["other"] == 50
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -461,19 +450,6 @@ def test_the_chat_request_is_one_that_openai_takes(bench):
     assert len(request["custom_id"]) <= 64
     assert request["body"].keys() == {"model", "max_completion_tokens", "messages"}
     assert other["body"].keys() == {"model", "max_tokens", "temperature", "messages"}
-
-
-def test_no_more_lines_are_read_than_make_sense(bench, monkeypatch):
-    """That there are more is said; blank ones count."""
-    monkeypatch.setattr(requests, "_LINES_PER_PAIR", 0)
-    monkeypatch.setattr(requests, "_MORE_LINES", 1)
-    one = bench("openai:m")
-    (request, *_) = one.write()
-    first = one.read(result_of(request))
-    again = one.read(result_of(request), b" ")
-
-    assert (first.answers, dict(first.failures)) == (1, {})
-    assert dict(again.failures) == {"expected at most 1 lines, got more, which are not read": 1}
 
 
 @given(st.binary(max_size=200))

@@ -135,12 +135,6 @@ class TestYesNo:
 
         assert "\n" not in str(caught.value)
 
-    async def test_async_gives_the_same(self, reranker):
-        """The async twin scores alike."""
-        judge = YesNoJudge(*reranker)
-
-        assert judge.score(QUERY, DOCUMENTS) == await judge.ascore(QUERY, DOCUMENTS)
-
 
 class TestCrossEncoder:
     """Sequence classifiers."""

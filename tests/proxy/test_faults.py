@@ -15,7 +15,6 @@ from starlette.routing import Route
 from tttembed_rag import InputError, LiveOffsets
 from tttembed_rag.proxy import Callers, proxy_app
 from tttembed_rag.serving import follow
-from tttembed_rag.stores import open_store
 from tttembed_rag.testing import eventually
 
 QUERY = {"x-ttt-role": "query"}
@@ -162,25 +161,6 @@ def test_a_new_version_is_served_at_once(proxied, tools, store, sqlite_url):
 
     assert first.headers["x-ttt-version"] == "1"
     assert first.content != second.content
-
-
-def test_a_store_that_is_killed_costs_freshness_only(proxied, tools, server):
-    """The last version goes on being served when the database is gone."""
-    start, stop = server
-    url = start()
-    with open_store(url) as store:
-        store.registry.publish(tools.offsets_of(1), by="test")
-    live = follow(url, every=0.05)
-    client = proxied(live)
-
-    before = ask(client)
-    stop()
-    eventually(lambda: live.status.error is not None)
-    after = ask(client)
-    live.close()
-
-    assert before.headers["x-ttt-version"] == after.headers["x-ttt-version"] == "1"
-    assert after.content == before.content
 
 
 def test_nothing_published_is_the_answer_of_the_service(proxied, bare):

@@ -293,12 +293,6 @@ def test_a_copy_of_before_is_read_anew(sqlite_url, tmp_path):
     assert version.number == 1
 
 
-def test_publishing_needs_no_observations(sqlite_url):
-    """Offsets from a file are served like any others."""
-    with open_store(sqlite_url) as store:
-        assert store.registry.publish(Offsets([], width=3), by="me").served == 0
-
-
 def test_a_schema_that_is_no_text_is_told_in_one_line(sqlite_url):
     """SQLite quotes the damaged bytes in its own message, which then cannot be decoded."""
     with sqlite3.connect(path_of(sqlite_url)) as bare:

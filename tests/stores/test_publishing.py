@@ -1,7 +1,6 @@
 """What every store must do with versions: publish, serve, take back."""
 
 from dataclasses import replace
-from threading import Barrier, Thread
 
 import pytest
 
@@ -216,32 +215,6 @@ def test_a_halt_of_somebody_else_is_yielded_to(store, tenant):
     assert (held, store.registry.halted(tenant="a")) == ("stop", None)
     assert not store.registry.resume(by="worker", tenant=tenant, lease=lease)
     assert [line.action for line in store.audit.lines()] == ["resume", "halt", "halt", "halt"]
-
-
-def test_publishing_and_rolling_back_at_once(store):
-    """Versions rise, and aliases name versions that exist, whoever was first."""
-    offsets, start = Offsets([], width=8), Barrier(3)
-    seen = [[], []]
-
-    def publish(mine):
-        start.wait()
-        mine.extend(store.registry.publish(offsets, by="publisher").number for _ in range(8))
-
-    threads = [Thread(target=publish, args=(mine,)) for mine in seen]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    while any(thread.is_alive() for thread in threads):
-        try:
-            store.registry.rollback(by="guard")
-        except StoreError as error:
-            assert "a version before" in str(error)  # noqa: PT017 (nothing published yet is the one good reason)
-        assert set(store.registry.aliases().values()) <= {version.number for version in store.registry.versions()}
-    for thread in threads:
-        thread.join()
-
-    assert [sorted(mine) for mine in seen] == seen
-    assert len({*seen[0], *seen[1]}) == 16
 
 
 # Leases

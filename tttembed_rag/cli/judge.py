@@ -122,7 +122,7 @@ def judge(
     if feedback:
         given = read_feedback(spec, plan, **_texts(source, served))
         if dry_run:
-            _report("forecast", spec, given.progress, plan.price, as_json=as_json, of=plan.pairs)
+            _report(spec, plan, given.progress, as_json=as_json)
         else:
             _write(target, spec, given, plan, as_json=as_json)
         return
@@ -131,7 +131,7 @@ def judge(
         examine = not no_examination
         ahead = forecast(plan, scorer, cache, examine=examine)
         if dry_run:
-            _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
+            _report(spec, plan, ahead, as_json=as_json)
             return
         started = time.monotonic()
         with working(ahead.pairs, "judge") as bar:
@@ -146,13 +146,6 @@ def judge(
                 click.echo(f"stopped: the answers to {bar.pos} pairs are kept; run it again to go on", err=True)
                 raise click.exceptions.Exit(130) from None
     _write(target, spec, verdicts, plan, as_json=as_json)
-    _check(verdicts)
-
-
-def _check(verdicts: Verdicts) -> None:
-    """End with code 1 where the judge broke down: its scores are written, and scripts see the code."""
-    if verdicts.broken:
-        raise click.exceptions.Exit(1)
 
 
 def _by_batches(
@@ -165,7 +158,7 @@ def _by_batches(
     with closing(ScoreCache.open(paid)) as cache, FiledBatches.at(paid, service.judge.fingerprint) as books:
         if dry_run:
             ahead = forecast_by_batches(plan, service, cache, books, examine=examine)
-            _report("forecast", spec, ahead, plan.price, as_json=as_json, of=plan.pairs)
+            _report(spec, plan, ahead, as_json=as_json)
             return
         try:
             verdicts = judge_by_batches(
@@ -175,7 +168,6 @@ def _by_batches(
             click.echo(f"stopped: {len(books.open())} batches are open; run it again to read them", err=True)
             raise click.exceptions.Exit(130) from None
     _write(target, spec, verdicts, plan, as_json=as_json)
-    _check(verdicts)
 
 
 def _covering(
@@ -238,13 +230,13 @@ def _cache_path(path: Path | None, target: Path, *, dry_run: bool) -> Path | Non
 
 
 def _write(target: Path, spec: str, verdicts: Verdicts, plan: Plan, *, as_json: bool) -> None:
-    """Write the scores, and say so."""
+    """Write the scores, and say so; exit code 1 tells scripts that the judge broke down."""
     from tttembed_rag.judging.files import write_scores
 
     write_scores(target, verdicts)
-    _report(
-        "judged", spec, verdicts.progress, plan.price, as_json=as_json, of=plan.pairs, verdicts=verdicts, target=target
-    )
+    _report(spec, plan, verdicts.progress, as_json=as_json, verdicts=verdicts, target=target)
+    if verdicts.broken:
+        raise click.exceptions.Exit(1)
 
 
 def _money(usd: float, price: Price, bound: str = "") -> str:
@@ -255,44 +247,38 @@ def _money(usd: float, price: Price, bound: str = "") -> str:
 
 
 def _report(
-    what: str,
     spec: str,
+    plan: Plan,
     progress: Progress,
-    price: Price,
     *,
     as_json: bool,
-    of: int,
     verdicts: Verdicts | None = None,
     target: Path | None = None,
 ) -> None:
-    """Print one line, or one JSON object, on the forecast or the result of judging."""
+    """Print one line, or one JSON object, on the result of judging; without *verdicts* on its forecast."""
+    usage, of = progress.usage, plan.pairs
     record: dict[str, Any] = {
         "judge": spec,
         "planned": of,
         "pairs": progress.pairs,
         "cached": progress.cached,
-        "requests": progress.usage.requests,
-        "input_tokens": progress.usage.input_tokens,
-        "output_tokens": progress.usage.output_tokens,
+        "requests": usage.requests,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
         "usd": round(progress.usd, 6),
     }
-    if verdicts is not None:
-        record |= {"unjudged": verdicts.unjudged, "stopped": verdicts.stopped, "out": str(target)}
-    if as_json:
-        click.echo(json.dumps(record))
-        return
-    bound = "at most " if verdicts is None else ""
-    money = _money(progress.usd, price, bound)
+    what, bound = ("forecast", "at most ") if verdicts is None else ("judged", "")
     line = (
-        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}"
-        f"{progress.usage.tokens} tokens, {money}"
+        f"{what}: {progress.pairs} of {of} pairs, {progress.cached} known before, {bound}{usage.tokens} tokens, "
+        f"{_money(progress.usd, plan.price, bound)}"
     )
     if verdicts is None:
-        line += ", with its examination if it has not passed that before" if progress.usage.requests else ""
+        line += ", with its examination if it has not passed that before" if usage.requests else ""
         line += "; time unknown before the judge is asked: a run shows its rate and the time left"
-    if verdicts is not None:
+    else:
+        record |= {"unjudged": verdicts.unjudged, "stopped": verdicts.stopped, "out": str(target)}
         line += f"; {verdicts.unjudged} without a score; written to {target} (scale: probability)"
         raised = "raise it and " if verdicts.stopped.startswith("budget:") else ""
         line += f"\nnot judged: {next(iter(verdicts.failed.values()))}" if verdicts.failed else ""
         line += f"\nstopped: {verdicts.stopped}; {raised}run again to continue" if verdicts.stopped else ""
-    click.echo(line)
+    click.echo(json.dumps(record) if as_json else line)

@@ -19,7 +19,7 @@ from tttembed_rag.scales import Scale
 from tttembed_rag.system.extensions import extension
 
 if TYPE_CHECKING:
-    from tttembed_rag.capture.spans import Reader, Retrieval
+    from tttembed_rag.capture.spans import Reader
     from tttembed_rag.rewards.rows import TextReward
     from tttembed_rag.stores import Served, Store
 
@@ -148,16 +148,11 @@ def _served_votes(votes: Sequence[TextReward], text_id: Callable[[str], str], te
 def _served_spans(
     log: Path | str, reader: Reader, limit: int, store: Store, tenant: str, scale: Scale | None
 ) -> list[Served]:
-    from tttembed_rag.capture.spans import served_of
-
-    found = _retrievals(log, reader, limit)
-    return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]
-
-
-def _retrievals(log: Path | str, reader: Reader, limit: int) -> list[Retrieval]:
-    from tttembed_rag.capture.spans import read_spans, retrievals_of
+    from tttembed_rag.capture.spans import read_spans, retrievals_of, served_of
 
     if isinstance(log, str):
         spans_at: Any = extension("tttembed.spans", "phoenix", brings="projects of Phoenix are read by a part")
-        return retrievals_of(spans_at(log, limit=limit), reader)
-    return retrievals_of(read_spans(log), reader)
+        found = retrievals_of(spans_at(log, limit=limit), reader)
+    else:
+        found = retrievals_of(read_spans(log), reader)
+    return [served_of(one, store.text_id, tenant=tenant, scale=scale) for one in found]

@@ -20,7 +20,6 @@ from tttembed_rag.offsets.values import AnyScope
 from tttembed_rag.system.failures import FailureLog
 
 if TYPE_CHECKING:
-    from tttembed_rag.judges import Judge
     from tttembed_rag.stores import Store
     from tttembed_rag.worker import Step
 
@@ -85,6 +84,7 @@ def worker(
     --batch, rewards come in a later round, within a day, most often at half the price. SIGTERM and SIGINT end it
     after the current step. Exit code 1: with --once, the judge or a tenant's part failed (the rest is done).
     """
+    from tttembed_rag.judges.specs import FREE, open_judge
     from tttembed_rag.judging.batching.opening import open_batch_service
     from tttembed_rag.judging.spending import Budget, Price
     from tttembed_rag.stores import open_store
@@ -95,8 +95,8 @@ def worker(
         raise click.UsageError("--batch: expected --judge SPEC with it")
     batches = open_batch_service(spec) if batch and spec is not None else None
     if spec is not None:
-        judge, free = _open(spec)
-        if free and not price:
+        judge = open_judge(spec)
+        if spec.partition(":")[0] in FREE and not price:
             caps = replace(caps, usd=None)
     printed, stop = _Printed(as_json=as_json), Event()
     with open_store(url) as store:
@@ -160,14 +160,6 @@ def _kept_filled(store: Store, spec: str, name: str, every: float) -> Iterator[N
     finally:
         ended.set()
         thread.join(_GRACE)  # a model that hangs is left behind
-
-
-def _open(spec: str) -> tuple[Judge, bool]:
-    """The judge that *spec* names, and whether it costs nothing."""
-    from tttembed_rag.judges.specs import FREE, open_judge
-
-    kind = spec.partition(":")[0]
-    return open_judge(spec), kind in FREE
 
 
 class _Printed:

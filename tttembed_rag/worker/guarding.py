@@ -138,7 +138,8 @@ def _take_back(tenant: Tenant, live: Version, trial: Trial, rewards: Rewards) ->
         )
     tenant.live = now
     tenant.notes.begin_trial(now, rewards)
-    tenant.remember(contradicted=max(live.rewarded, 1), fresh=trial.since)
+    # What was learned from before has had its say: those who ask now want something else.
+    tenant.remember(since=max(live.at, tenant.memory.since), base=tenant.memory.base + tenant.memory.rewards, rewards=0)
     what = f"version {now.number}" if now.served else "base vectors"
     yield tenant.step("rolled back", f"{why}; {what} now", now)
 

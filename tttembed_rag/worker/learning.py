@@ -4,8 +4,8 @@ What is live stays until something speaks against it: fresh rewards in its trial
 contradicts the retriever. Evidence that is merely gone does not, and votes that contradict each other do not: evidence
 wavers around the gate, versions must not flap, and a few accounts must not silence a tenant.
 
-After a rollback the same evidence cannot publish the same again: until there are `_OUTWEIGH` times the rewarded queries
-that were behind the version rolled back, only queries served since the trial that it failed began are learned from.
+What is taken back has shown that taste has turned, or that rewards were false: only queries served since that version
+was published are learned from then, so that the same evidence cannot publish the same again.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ from tttembed_rag.worker.steps import Step
 from tttembed_rag.worker.tenant import BY, Tenant
 from tttembed_rag.worker.toolcalls import is_of_tools
 
-# Factor on the rewarded queries behind a version that was rolled back: so many outweigh what spoke for it.
-_OUTWEIGH = 2
 # Shared offsets that the note of a version explains, at most.
 _EXPLAINED = 3
 
@@ -69,13 +67,15 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
     new, needed = tenant.memory.new, 0 if audited else tenant.needed(judge)
     if new >= needed or tenant.serves:
         try:
-            rewards = tenant.rewards(judge, tenant.embedder)
+            rewards, since, gains = tenant.rewards(judge, tenant.embedder), tenant.memory.since, np.empty(0)
+            if tenant.live is not None:
+                gains = yield from guard(tenant, tenant.live, rewards)
+            if tenant.memory.since > since:  # something was taken back, with what it was learned from
+                needed = min(needed, tenant.needed(judge))
+                rewards = tenant.rewards(judge, tenant.embedder)
         except RewardError as exc:
             yield tenant.step("learned nothing", str(exc))
             return
-        gains = np.empty(0)
-        if tenant.live is not None:
-            gains = yield from guard(tenant, tenant.live, rewards)
         if new >= needed:
             yield from _learn(tenant, rewards, gains, probe)
     if new < needed:
@@ -86,26 +86,19 @@ def one_pass(tenant: Tenant, probe: Probe | None) -> Iterator[Step]:
 
 def _learn(tenant: Tenant, rewards: Rewards, gains: Float64, probe: Probe | None) -> Iterator[Step]:
     """Fit, and publish what the gate supports."""
-    usable = rewards
-    if len(rewards) < _OUTWEIGH * tenant.memory.contradicted:
-        try:
-            usable = tenant.rewards(rewards.judge, tenant.embedder, since=tenant.memory.fresh)
-        except RewardError as exc:
-            yield tenant.step("learned nothing", str(exc))
-            return
     live = tenant.live
-    own = None if live is None or not tenant.is_for(live, usable) else tenant.offsets_of(live)
+    own = None if live is None or not tenant.is_for(live, rewards) else tenant.offsets_of(live)
     try:
         with telemetry.step("fit", tenant=tenant.name) as note:
             labels = tenant.labels()
-            found = fit(usable, scope=tenant.habits.scope, warm_start=own, audit=labels)
+            found = fit(rewards, scope=tenant.habits.scope, warm_start=own, audit=labels)
             offsets = staying(found, own)
-            note(rewarded=len(usable))
+            note(rewarded=len(rewards))
     except InputError as exc:
         yield tenant.step("failed", f"nothing could be fitted: {exc}")
         return
     tenant.memory = tenant.memory.learned()
-    summary = f"{_explained(found)}; learned from {len(usable)} queries, {usable.budget} rewards of {usable.judge}"
+    summary = f"{_explained(found)}; learned from {len(rewards)} queries, {rewards.budget} rewards of {rewards.judge}"
     live_ones, left = ({key for key, one in (which or {}).items() if one.served} for which in (own, offsets))
     if any(offset.served for offset in found.values()) or live_ones - left:
         yield from _publish(tenant, offsets, rewards, gains, probe, summary, serves=bool(left))

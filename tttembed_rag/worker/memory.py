@@ -39,13 +39,10 @@ class Memory:
 
         looked: How many there were at the last pass, those before *base* included.
 
-        since: Nothing served before this Unix second is learned from: its vectors are of another model.
+        since: Nothing served before this Unix second is learned from: its vectors are of another model, or what was
+            learned from it was taken back.
 
         base: Rewards that there were then; they count neither as learned from nor as new.
-
-        contradicted: Rewarded queries behind the version that was rolled back; 0 where none was.
-
-        fresh: When rewards began to contradict that version, in Unix seconds.
 
         changes: `Store.changes` at the last pass; below 0 where that is not known.
 
@@ -59,8 +56,6 @@ class Memory:
     looked: int = 0
     since: float = 0.0
     base: int = 0
-    contradicted: int = 0
-    fresh: float = 0.0
     changes: int = -1
     corrected: int = 0
     labelled: int = 0

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from tttembed_rag.errors import JudgeError
 from tttembed_rag.judges.gemini import Gemini
-from tttembed_rag.judging.batching.lines import LineJudge
-from tttembed_rag.judging.batching.service import ServiceBatch, words_of
+from tttembed_rag.judging.batching.lines import LineJudge, words_of
+from tttembed_rag.judging.batching.service import ServiceBatch
 from tttembed_rag.models.googleclient import failures_of
 
 ResultT = TypeVar("ResultT")

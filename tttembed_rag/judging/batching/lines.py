@@ -126,15 +126,15 @@ def _answer(record: Any) -> Any:
     """The service's own answer in a line of results: as the body of a response with a status, or as it is."""
     response, error = record.get("response"), record.get("error") or record.get("status")
     if error or not response:
-        raise _FailedError(_words(error or "no answer"))
+        raise _FailedError(words_of(error or "no answer"))
     if "custom_id" not in record:
         return response
     if not 200 <= (status := response.get("status_code") or 200) < 300:
-        raise _FailedError(f"{status} {_words((response.get('body') or {}).get('error') or '')}".strip())
+        raise _FailedError(f"{status} {words_of((response.get('body') or {}).get('error') or '')}".strip())
     return response["body"]
 
 
-def _words(error: Any) -> str:
+def words_of(error: Any) -> str:
     """A service's own words on a failure, short and without anything hidden."""
     if isinstance(error, dict):
         error = " ".join(str(error[name]) for name in ("code", "message") if error.get(name))

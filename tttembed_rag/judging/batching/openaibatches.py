@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tttembed_rag.errors import JudgeError
-from tttembed_rag.judging.batching.lines import LineJudge
-from tttembed_rag.judging.batching.service import ServiceBatch, words_of
+from tttembed_rag.judging.batching.lines import LineJudge, words_of
+from tttembed_rag.judging.batching.service import ServiceBatch
 from tttembed_rag.models.openaiclient import failures_of
 
 # The name of the caller's key among the metadata of a batch.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from io import BytesIO
-from itertools import islice
 
 from tttembed_rag.judges.examination import examination_keys
 from tttembed_rag.judging.accounts import Ledger
-from tttembed_rag.judging.batching.lines import LineJudge, LineResult
+from tttembed_rag.judging.batching.lines import LineJudge
 from tttembed_rag.judging.batching.openbatch import OpenBatch
 from tttembed_rag.judging.cache import Answers, Paid
 from tttembed_rag.judging.plan import Plan, Progress, Verdicts, rewards_of
@@ -21,12 +19,6 @@ from tttembed_rag.models.usage import Usage
 
 # Requests and bytes of a batch at most; services take more, and memory holds this.
 REQUESTS, BYTES = 10_000, 50_000_000
-# Lines of results that are read at most: so many for each pair, and so many besides.
-_LINES_PER_PAIR, _MORE_LINES = 10, 1000
-# Distinct reasons of failures that are kept; `_OTHER` stands for the rest, as a service may say another one each time.
-_REASONS, _OTHER = 100, "other"
-# Lines that are read before their answers are kept.
-_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +92,7 @@ class Collected:
 
 
 def collect(
-    contents: Iterable[bytes],
-    batch: OpenBatch,
-    judge: LineJudge,
-    answers: Answers,
-    asked: Container[bytes],
+    contents: Iterable[bytes], batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]
 ) -> Collected:
     """Keep the answers in the results of *batch*; to read them twice changes nothing.
 
@@ -119,56 +107,25 @@ def collect(
 
         asked: Addresses of pairs that are still asked about.
     """
-    reading = _Reading(batch, judge, answers, asked)
-    most = _LINES_PER_PAIR * batch.pairs + _MORE_LINES
-    for content in contents:
-        lines = filter(bytes.strip, islice(file := BytesIO(content), most))
-        while part := [judge.read(line) for line in islice(lines, _AT_ONCE)]:
-            reading.part(part)
-        if file.readline():
-            reading.failed(f"expected at most {most} lines, got more, which are not read")
-    lost = min(max(0, batch.pairs - reading.answers), len(reading.unkept)) / batch.pairs
-    return Collected(reading.answers, dict(reading.failures.most_common()), reading.usage, lost)
-
-
-class _Reading:
-    """The answers of a batch, as its lines are read."""
-
-    def __init__(self, batch: OpenBatch, judge: LineJudge, answers: Answers, asked: Container[bytes]) -> None:
-        self._batch, self._judge, self._answers, self._asked = batch, judge, answers, asked
-        self._price = Price(*batch.price).share(judge.price)
-        self.failures: Counter[str] = Counter()
-        self.unkept: set[bytes] = set()
-        self.answers, self.usage = 0, Usage()
-
-    def part(self, results: Sequence[LineResult]) -> None:
-        """Keep the answers of some lines."""
-        known = self._answers.get(list({result.pair for result in results if result.pair is not None}))
-        fresh: dict[bytes, Paid] = {}
-        for result in results:
-            pair = result.pair
-            is_stranger = pair is None or (pair not in self._asked and pair not in known)
-            if pair is not None and (is_stranger or result.failure) and (result.billed or not result.failure):
-                self.unkept.add(pair)
-            if result.failure and (pair is None or not is_stranger):
-                self.failed(result.failure)
-            elif pair is not None and not is_stranger and pair not in known and pair not in fresh:
-                fresh[pair] = self._paid(result)
-        self._answers.put(self._judge.fingerprint, fresh)
-        self.answers += len(fresh)
-
-    def failed(self, reason: str) -> None:
-        """Count a line without an answer."""
-        kept = reason in self.failures or len(self.failures) < _REASONS
-        self.failures[reason if kept else _OTHER] += 1
-
-    def _paid(self, result: LineResult) -> Paid:
-        """An answer with its cost, at the price that it was asked at."""
-        batch, usage = self._batch, result.usage
-        if usage is None:
-            return Paid(result.score, batch.tokens / batch.pairs, batch.usd / batch.pairs)
-        self.usage += usage
-        return Paid(result.score, usage.tokens, self._price.of(usage))
+    results = [judge.read(line) for content in contents for line in content.split(b"\n") if line.strip()]
+    known = answers.get(list({result.pair for result in results if result.pair is not None}))
+    price, highest = Price(*batch.price).share(judge.price), (batch.tokens / batch.pairs, batch.usd / batch.pairs)
+    fresh: dict[bytes, Paid] = {}
+    unkept, failures, usage = set[bytes](), Counter[str](), Usage()
+    for result in results:
+        pair = result.pair
+        ours = pair is not None and (pair in asked or pair in known)
+        if pair is not None and (result.failure or not ours) and (result.billed or not result.failure):
+            unkept.add(pair)
+        if result.failure:
+            failures[result.failure] += ours or pair is None
+        elif pair is not None and ours and pair not in known and pair not in fresh:
+            used = result.usage
+            usage += used or Usage()
+            fresh[pair] = Paid(result.score, *(highest if used is None else (used.tokens, price.of(used))))
+    answers.put(judge.fingerprint, fresh)
+    lost = min(max(0, batch.pairs - len(fresh)), len(unkept)) / batch.pairs
+    return Collected(len(fresh), dict((+failures).most_common()), usage, lost)
 
 
 def answered(plan: Plan, judge: LineJudge, answers: Answers) -> Verdicts:

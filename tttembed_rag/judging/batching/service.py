@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
-from tttembed_rag.judges.documents import readable
 from tttembed_rag.judging.batching.lines import LineJudge
 
 # States of a batch that does not change any more.
 _ENDED = ("completed", "failed", "expired", "cancelled")
-# Characters of a service's own words for an error that are shown.
-_SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +35,6 @@ class ServiceBatch:
     def ended(self) -> bool:
         """Whether there will be no further results."""
         return self.state in _ENDED
-
-
-def words_of(error: Any) -> str:
-    """The words of a service's *error*, as JSON has it: one short line that can be shown."""
-    said = error.get("message") or error.get("code") if isinstance(error, Mapping) else error
-    return readable(str(said), _SHOWN).replace("\n", " ").strip()
 
 
 class BatchService(Protocol):

@@ -28,8 +28,8 @@ BATCHES = "batches"
 
 # States that are derived from rewards: forgetting deletes them.
 DERIVED = (LEARNED, TRIAL, DRIFT, TOOLS)
-# Fields of `MEMORY` that outlive forgetting: when the embedding model changed, and what was rolled back.
-REMEMBERED = ("since", "contradicted", "fresh")
+# Fields of `MEMORY` that outlive forgetting: since when what was served is learned from.
+REMEMBERED = ("since",)
 
 
 class States:
