@@ -1031,3 +1031,25 @@ def test_a_script_is_there_only_where_it_is_asked_for(report: StoreReport, tmp_p
     assert len(page.all("script")) == len(page.all("input")) == 1
     assert "script-src 'sha256-" in str(page.all("meta")[-1]["content"])
     assert Page(page_of(report)).all("input") == []
+
+
+@pytest.mark.parametrize("texts", [True, False])
+def test_sources_that_contradict_the_retriever_are_named(planted: Any, tmp_path: Path, texts: bool) -> None:
+    """As the store keeps them: by their names, or by ids. Those who agree are not, nor is anybody of another tenant."""
+    rewards = planted(40, strength=0.9, dtype=np.float32)
+    url = f"sqlite:///{tmp_path / 'ttt.db'}"
+    with open_store(url, texts=texts) as store:
+        for i, one in enumerate(served(rewards, range(40), at=NOON, texts=str)):
+            turned_round = [replace(c, reward=1 - c.reward) for c in one.candidates]
+            store.observe([replace(one, source=f"user-{i % 9}")], judge="j")
+            if i < 5:
+                store.observe([replace(one, source="grudge", candidates=turned_round)], judge="j")
+                store.observe([replace(one, source="foreign", candidates=turned_round, tenant="other")], judge="j")
+        store.share("other", allowed=True, by="me")
+        known = set(store.rewards("j").sources.tolist())
+    told = gather(url, at=NOON)
+
+    assert len(told.opposed) == 1
+    assert set(told.opposed) <= known
+    assert (told.opposed == ("grudge",)) is texts
+    assert f"more than chance would: {told.opposed[0]}." in Page(page_of(told)).sections["Rewards and spend per day"]

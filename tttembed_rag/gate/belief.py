@@ -87,6 +87,13 @@ def signal_of(rewards: Rewards, voices: Float64 | None = None) -> Signal:
     )
 
 
+def opposed(rewards: Rewards) -> list[str]:
+    """The sources whose rewards contradict the retriever's order more than chance would, the surest first."""
+    of = {name: np.flatnonzero(rewards.sources == name) for name in np.unique(rewards.sources).tolist() if name}
+    p = {name: signal_of(rewards.take(rows)).contradicts_p for name, rows in of.items()}
+    return sorted((name for name in p if p[name] < LEVEL), key=lambda name: (p[name], name))
+
+
 def agreement_p(rewards: Float64, similarity: Float64, query: IntArray, weights: Float64) -> float:
     """One-sided p-value of the summed correlations of *rewards* and *similarity*, rewards permuted within queries.
 

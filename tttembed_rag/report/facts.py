@@ -123,6 +123,8 @@ class StoreReport:
 
         today: The shared offsets that a fit of those gives, where no version is live.
 
+        opposed: Sources whose rewards of those contradict the retriever's order, the surest first.
+
         effect: What the live version does to recent queries.
 
         audit: The newest changes that concern the tenant, newest first.
@@ -139,6 +141,7 @@ class StoreReport:
     drift: tuple[Comparison, ...]
     held_out: HeldOut | None
     today: tuple[OffsetFacts, ...]
+    opposed: tuple[str, ...]
     effect: Effect
     audit: tuple[AuditLine, ...]
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import get_args
 
 from tttembed_rag.errors import InputError, RewardError, StoreError, StoreUnavailable
+from tttembed_rag.gate.belief import opposed
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset
@@ -25,8 +26,8 @@ from tttembed_rag.stores.work.states import DRIFT
 from tttembed_rag.worker.drift import Drift
 from tttembed_rag.worker.memory import prevailing_judge, read_memory, read_trial
 
-# How much a report tells at most: days, versions, shared offsets of each, changes, judges.
-_DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES = 30, 20, 20, 50, 20
+# How much a report tells at most: days, versions, shared offsets of each, changes, judges, sources.
+_DAYS, _VERSIONS, _OFFSETS, _CHANGES, _JUDGES, _SOURCES = 30, 20, 20, 50, 20, 20
 # How much is searched for examples: the last served queries, and the first candidates of each.
 _QUERIES, _CANDIDATES = 100, 50
 # Characters of a reason or note.
@@ -53,7 +54,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
         at = store.history.now() if at is None else at
         judges = store.judges(tenant=tenant)
         judge = prevailing_judge(store, tenant, read_memory(store, tenant))
-        held, today = _learned_now(store, tenant, serving.version, offsets, judge, watch)
+        held, today, against = _learned_now(store, tenant, serving.version, offsets, judge, watch)
         return StoreReport(
             store=store.name,
             tenant=tenant,
@@ -66,6 +67,7 @@ def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch 
             drift=_drift(store, tenant),
             held_out=held,
             today=today,
+            opposed=against,
             effect=_effect(store, tenant, serving.version, offsets, judge),
             audit=tuple(_change(line) for line in store.audit.lines(tenant=tenant, limit=_CHANGES)),
         )
@@ -92,13 +94,16 @@ def _live(store: Store, tenant: str, owner: str, serving: Serving) -> tuple[Live
 
 def _learned_now(
     store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str, watch: Watch
-) -> tuple[HeldOut | None, tuple[OffsetFacts, ...]]:
-    """What offsets from the last rewards do to queries held out, and, where no version is live, those offsets."""
+) -> tuple[HeldOut | None, tuple[OffsetFacts, ...], tuple[str, ...]]:
+    """What offsets from the last rewards do to queries held out; those offsets, where no version is live; who objects.
+
+    Of tenants that learn together no source of another one is named.
+    """
     embedder = None if version is None else version.embedder or None
     try:
         rewards = store.rewards(judge, tenant=tenant, embedder=embedder, last=LEARNED)
     except RewardError:
-        return None, ()
+        return None, (), ()
     said = offsets.settings.get("scope")  # of a file that anybody may have written
     scope: AnyScope = next((scope for scope in get_args(AnyScope) if scope == said), "auto")
 
@@ -109,10 +114,11 @@ def _learned_now(
 
     labels = store.history.verdicts(tenant, judge=AUDIT) or None
     held = held_out(rewards, details, scope=scope, judge=shortened(judge), labels=labels, watch=watch)
+    against = tuple(shortened(name) for name in opposed(rewards) if "\0" not in name)[:_SOURCES]
     if version is not None:
-        return held, ()
+        return held, (), against
     shared = [offset for offset in fit(rewards, audit=labels).values() if offset.query_id is None]
-    return held, tuple(_offset_facts(store, tenant, offset) for offset in shared[:_OFFSETS])
+    return held, tuple(_offset_facts(store, tenant, offset) for offset in shared[:_OFFSETS]), against
 
 
 def _effect(store: Store, tenant: str, version: Version | None, offsets: Offsets, judge: str) -> Effect:

@@ -8,10 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
 from tttembed_rag.fitting.scopes import of_task
-from tttembed_rag.gate.audit import PAIRS, audit_sample, audited, confirmed_order
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDITED
-from tttembed_rag.gate.voices import heard
+from tttembed_rag.fitting.voices import heard
+from tttembed_rag.gate.thresholds import AUDITED
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
@@ -173,7 +173,7 @@ class TestDesign:
         pairs = [pair for pair, one in zip(labels, wanted.tolist(), strict=True) if one]
         found = audited(rewards, np.ones(200), offsets, some(labels, pairs))
 
-        assert found.labels < AUDIT_LEAST < 500 < len(pairs)
+        assert found.labels < LEAST < 500 < len(pairs)
 
 
 class TestConfirmedOrder:
