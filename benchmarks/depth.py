@@ -23,7 +23,7 @@ from harm import HERE, NOISE, Bench, bench, judged
 from tttembed_rag import fit
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.gate.gains import dcg
+from tttembed_rag.fitting.measures import dcg
 
 SETS = (
     *("metatool", "seal-tools", "bfcl-functions", "cranfield"),

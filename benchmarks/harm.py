@@ -33,6 +33,7 @@ from tttembed_rag.cli.processes import worker_processes
 from tttembed_rag.evaluate.collection import Collection, pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS, Dataset
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.worker.trial import live_gains
 
 Job: TypeAlias = tuple[list["Cell"], Path, Path, tuple[str, ...]]
@@ -46,9 +47,11 @@ CONFIRMATION = ("apibench-hf", "chroma-chunks", "hotpotqa-dev500", "scifact", "t
 # The labels as a judge with Gaussian noise of this deviation, then clipped to [0, 1].
 NOISE = {"qrels": 0.0, "qrels+.05": 0.05, "qrels+.15": 0.15, "qrels+.3": 0.3}
 # Of the lines of a file of cells; those of another one were measured with another gate.
-FORMAT = 5
+FORMAT = 6
 # The default, with a judge that the data must vouch for, and with one that is declared.
 GATED: Mapping[str, bool | None] = {"auto": None, "declared": True}
+# Standard errors that bound 90 % of a normal distribution.
+NORMAL = 1.645
 # A change of nDCG@10 that a user would call a gain.
 WORTH_HAVING = 0.02
 # Judges that know nothing, the opposite, or documents but not what is asked: a random score for each.
@@ -236,6 +239,7 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         for rule in GATED:
             found = fitted[rule].find_shared(task) or fitted[rule][f"local:{task}"]
             evidence[rule] = found.evidence
+        judged_changes = {rule: _judged_change(b, others, cell, fitted[rule]) for rule in GATED}
         reranked = b.collection.measure_reranked(held, cell.depth)[held]
         yield {
             **asdict(cell),
@@ -251,7 +255,8 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
             },
             "published": {rule: found.verdict == "published" for rule, found in evidence.items()},
             "own": own.served,
-            "judged change": {rule: _judged_change(b, others, cell, fitted[rule]) for rule in GATED},
+            "judged change": {rule: true.mean for rule, true in judged_changes.items()},
+            "judged error": {rule: true.error for rule, true in judged_changes.items()},
             "interval": {rule: found.interval for rule, found in evidence.items()},
             "code": {rule: found.code for rule, found in evidence.items()},
             "reason": {rule: found.reason for rule, found in evidence.items()},
@@ -259,11 +264,11 @@ def measure(cell: Cell, data: Path, cache: Path, pool: Sequence[str]) -> Iterato
         }
 
 
-def _judged_change(b: Bench, rows: np.ndarray, cell: Cell, offsets: Offsets) -> float:
+def _judged_change(b: Bench, rows: np.ndarray, cell: Cell, offsets: Offsets) -> Gain:
     """What the interval is of: the mean change of nDCG@10 of judged candidates, by their rewards, on other queries."""
     rewards = judged(pooled_rewards([b.collection], [rows], cell.depth), cell.rewards, cell.seed + 1)
-    gains, _, weights = live_gains(offsets, rewards)
-    return float(weights @ gains / weights.sum()) if len(gains) else 0.0
+    gains, questions, weights = live_gains(offsets, rewards)
+    return Gain.measured(gains, weights, questions) if len(gains) else Gain(0.0, 0.0, 0.0)
 
 
 def _halves(changes: np.ndarray) -> list[float]:
@@ -313,14 +318,26 @@ def _of_judges(told: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _of_intervals(rows: Sequence[Mapping[str, Any]], rule: str) -> dict[str, float]:
-    """How many offsets were published with an interval, and how many of these hold what they are of, or lie above."""
+    """How many offsets were published with an interval, and how many of these hold what they are of, or lie above.
+
+    What an interval is of is itself the mean of some dozen to hundred queries. *Compatible* intervals hold it once each
+    half is widened by the half-width of that mean, as of independent errors: 90 % of true ones do.
+    """
     shown = [
-        (row["judged change"][rule], *row["interval"][rule])
+        (row["judged change"][rule], row["judged error"][rule], *row["interval"][rule])
         for row in rows
         if row["published"][rule] and row["interval"][rule]
     ]
-    true, low, high = np.array(shown).T if shown else np.empty((3, 0))
-    return {"count": len(shown), "covered": _mean((low <= true) & (true <= high)), "above": _mean(true < low)}
+    true, error, low, high = np.array(shown).T if shown else np.empty((4, 0))
+    apart = np.abs(true - (low + high) / 2)
+    return {
+        "count": len(shown),
+        "covered": _mean((low <= true) & (true <= high)),
+        "compatible": _mean(apart <= np.hypot((high - low) / 2, NORMAL * error)),
+        "above": _mean(true < low),
+        "claimed": _mean((low + high) / 2),
+        "true": _mean(true),
+    }
 
 
 def _by_breadth(rows: Sequence[Mapping[str, Any]], rule: str) -> dict[int, float]:
@@ -534,7 +551,15 @@ def _table(f: Mapping[str, Any]) -> list[tuple[str, ...]]:
         ("rewarded queries: changes below -.01", "", _both(f["rewarded below -.01"], ".1%"), ""),
         ("published with an interval", "", _both(_at(f["intervals"], "count"), "d"), ""),
         ("interval holds the change on other queries", "", _both(_at(f["intervals"], "covered"), ".1%"), "85-95%"),
+        (
+            "the same, less the error of that change itself",
+            "",
+            _both(_at(f["intervals"], "compatible"), ".1%"),
+            "85-95%",
+        ),
         ("change below the interval", "", _both(_at(f["intervals"], "above"), ".1%"), "5%"),
+        ("middle of the intervals, mean", "", _both(_at(f["intervals"], "claimed"), "+.4f"), "the next line"),
+        ("change on other queries, mean", "", _both(_at(f["intervals"], "true"), "+.4f"), ""),
         ("cost in plain fits of the task, median", "", f"{f['cost']:.1f}", "<= 12"),
         ("cost in plain fits of the task and its queries, median", "", f"{f['cost with private']:.1f}", ""),
     ]

@@ -27,9 +27,9 @@ from ground import Ground, poisoned, reworded
 from harm import HERE
 
 from tttembed_rag import Rewards, fit
+from tttembed_rag.audit import audit_sample, audited, mean_ideal
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.audit import audit_sample, audited, mean_ideal
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDIT_LEVEL
+from tttembed_rag.gate.thresholds import AUDIT_LEVEL
 from tttembed_rag.stores import Candidate, Served, open_store
 from tttembed_rag.worker import Worker
 
@@ -348,9 +348,9 @@ def biased(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dic
                 "count": count,
                 "given": len(asked),
                 "counted": found.labels,
-                "decides": found.labels >= AUDIT_LEAST,
+                "decides": found.decides,
                 "harmful": change <= 0,
-                "confirms harm": bool(change <= 0 and found.labels >= AUDIT_LEAST and found.confirms(AUDIT_LEVEL)),
+                "confirms harm": bool(change <= 0 and found.decides and found.confirms(AUDIT_LEVEL)),
                 "covered": low <= change <= high,
             }
 

@@ -44,6 +44,7 @@ LAYERS = (
     ("rewards",),
     ("offsets",),
     ("fitting",),
+    ("audit",),
     ("gate",),
     ("scale",),
     ("models",),

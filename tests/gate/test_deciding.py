@@ -10,12 +10,13 @@ from scipy.special import stdtrit
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.fitting import Recipe
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.objectives import OBJECTIVES
 from tttembed_rag.fitting.scopes import shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.deciding import _needed
-from tttembed_rag.gate.gains import Gain, judged_ndcg
-from tttembed_rag.gate.neighbours import with_neighbours
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Prior, propose_constant, propose_local, task_families
 from tttembed_rag.gate.thresholds import (
     COMPARE,

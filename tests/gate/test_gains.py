@@ -7,7 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.gains import Gain, judged_ndcg
+from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.gate.gains import Gain
 
 
 def gain_of(values, groups=None, *, typical=0.1):

@@ -57,6 +57,10 @@ class Grid:
         """The grid with only some of its candidates *present*."""
         return replace(self, present=present, padding=_padding(present))
 
+    def order(self, scores: Float64) -> IntArray:
+        """(n, k) places of the candidates by their *scores* (n, k), highest first, absent ones last."""
+        return np.argsort(np.where(self.present, -scores, -PADDING), axis=1, kind="stable")
+
     def padded(self, logits: Float64) -> Float64:
         """Student logits (n, k) with padded slots at `PADDING`."""
         return logits if self.padding is None else logits + self.padding

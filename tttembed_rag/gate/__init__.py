@@ -3,7 +3,6 @@
 Private: may change without notice.
 """
 
-from tttembed_rag.gate.audit import audit_sample
 from tttembed_rag.gate.deciding import fit
 
-__all__ = ["audit_sample", "fit"]
+__all__ = ["fit"]

@@ -8,16 +8,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tttembed_rag.audit import Audited, Labels, audited, confirmed_order
 from tttembed_rag.fitting.grid import Grid, Loss
+from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
 from tttembed_rag.fitting.solver import Solution
-from tttembed_rag.gate.audit import Audited, Labels, audited, confirmed_order
+from tttembed_rag.fitting.voices import Voices, heard
 from tttembed_rag.gate.belief import Signal, Voucher, signal_of
-from tttembed_rag.gate.gains import judged_ndcg
-from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
-from tttembed_rag.gate.voices import Voices, heard
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64, UnitRows

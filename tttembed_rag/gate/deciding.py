@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tttembed_rag.audit import Labels, check_labels
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
-from tttembed_rag.gate.audit import Labels, check_labels
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.depth import lost_by_depth
 from tttembed_rag.gate.exposure import Exposure
@@ -34,7 +34,6 @@ from tttembed_rag.gate.proposals import (
 )
 from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
-    AUDIT_LEAST,
     AUDIT_LEVEL,
     AUDITED,
     COMPARE,
@@ -282,7 +281,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     """Whether *proposal* may be published by what it does to held-out queries."""
     case, n, change = proposal.case, proposal.observations, proposal.change
     audited = case.audited(proposal.held_out)
-    by_labels = audited is not None and audited.labels >= AUDIT_LEAST
+    by_labels = audited is not None and audited.decides
     voucher = "trusted labels" if by_labels else case.voucher
     believed = voucher in ("trusted labels", "its declaration")
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
@@ -339,7 +338,7 @@ def _private(case: Case, task: str) -> list[Offset]:
             vouched=case.voucher,
         )
         audited = case.audited(case.recipe.dose(1) * case.trust * case.optima[0])
-        if audited is not None and audited.labels >= AUDIT_LEAST and not audited.confirms(AUDIT_ALONE_LEVEL):
+        if audited is not None and audited.decides and not audited.confirms(AUDIT_ALONE_LEVEL):
             evidence = _withheld(evidence, AUDITED, "; " + AUDITED.answer.format(found=audited))
     if evidence.verdict == "published":
         return private_of(case, evidence)

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tttembed_rag.fitting.objectives import PADDING
+from tttembed_rag.fitting.measures import dcg
 from tttembed_rag.gate.case import Case
-from tttembed_rag.gate.gains import Gain, dcg
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.thresholds import CERTIFIED_LEVEL, DEEPEST, TYPICAL_LOST
 from tttembed_rag.vectors.rows import Float64
 
@@ -42,8 +42,7 @@ def lost_by_depth(case: Case, offsets: Float64) -> tuple[float, ...]:
     typical = float(case.voices @ paid / case.voices.sum())
     if typical <= 0.0:
         return ()
-    order = np.argsort(np.where(grid.present, -scores, -PADDING), axis=1, kind="stable")
-    listed = np.take_along_axis(gains, order, axis=1)
+    listed = np.take_along_axis(gains, grid.order(scores), axis=1)
     bounds = list[float]()
     for depth in range(1, min(int(np.median(case.rewards.depths)), DEEPEST) + 1):
         reranked = np.concatenate([-np.sort(-listed[:, :depth], axis=1), listed[:, depth:]], axis=1)

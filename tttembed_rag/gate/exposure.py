@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tttembed_rag.fitting.voices import best_pairs, questions_won
 from tttembed_rag.gate.thresholds import EXPOSED_QUERIES, LISTED, MOST_MOVED, MOST_MOVED_QUERIES
-from tttembed_rag.gate.voices import best_pairs, questions_won
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64

@@ -7,14 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.fitting.objectives import PADDING
 from tttembed_rag.gate.thresholds import TYPICAL_WEIGHT
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
-
-# Places that nDCG@10 looks at.
-_PLACES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +89,3 @@ def _observations(gains: Float64, weights: Float64, groups: IntArray) -> tuple[F
     kept = total > 0
     w = np.asarray(total[kept] / total.sum(), dtype=np.float64)
     return w, np.asarray(np.bincount(groups, weights * gains)[kept] / total[kept])
-
-
-def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
-    """(n,) nDCG@10 of the judged candidates in order of *scores*.
-
-    Gains are rewards above the query's least: a judge that never says 0 tells as much as one that does.
-    """
-    least = np.where(grid.present, grid.rewards, np.inf).min(axis=1, keepdims=True)
-    rewards = np.where(grid.present, grid.rewards - least, 0.0)
-    order = np.argsort(np.where(grid.present, -scores, -PADDING), axis=1, kind="stable")
-    ideal = dcg(-np.sort(-rewards, axis=1))
-    return np.asarray(dcg(np.take_along_axis(rewards, order, axis=1)) / np.where(ideal > 0, ideal, 1.0))
-
-
-def dcg(gains: Float64) -> Float64:
-    """(n,) DCG@10 of lists with *gains* (n, k) at their places."""
-    listed = gains[:, :_PLACES]
-    return np.asarray(listed @ (1.0 / np.log2(np.arange(2, listed.shape[1] + 2))))

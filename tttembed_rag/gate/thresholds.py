@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tttembed_rag.audit import LEAST
 from tttembed_rag.fitting.scopes import UNSOLVED as UNSOLVED_CODE
 from tttembed_rag.vectors.copies import NEAR
 
@@ -28,18 +29,14 @@ VARIES = 0.25
 LEAST_HEADROOM = 0.005
 # One-sided level at which trusted labels must confirm an offset that held-out rewards support already, and a private
 # one, which has passed no such test. The first was chosen on metatool with MiniLM and LSA (`benchmarks/poison.py
-# audit`). Fewer labels than the last are told, and decide nothing.
+# audit`).
 AUDIT_LEVEL = 0.2
 AUDIT_ALONE_LEVEL = 0.05
-AUDIT_LEAST = 30
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.
 MIN_TASKS = 4
 
-# A document that is the best of more queries than this, and than this share of them, has one vote of each source.
-BEST_LEAST = 3
-BEST_SHARE = 0.05
 # By how much an offset may change the share of queries whose list holds a document by the word of sources, up or down,
 # and in how many queries at least. With .20, twenty accounts lifted a document into a fifth of all lists without being
 # noticed (`benchmarks/poison.py sources`, seal-tools).
@@ -61,8 +58,6 @@ MOST_CANDIDATES = 200
 # Teacher temperatures, at least, between the best and the worst candidate of a query: a judge with tiny numbers says
 # as much as one that uses its scale.
 SHARPNESS = 5.0
-# Unjudged candidates that join each judged one. On development three taught no more than two, at twice the cost.
-NEIGHBOURS = 2
 # Fold offsets are solved to this many tolerances of the recipe: a fall of the loss needs no more digits.
 LOOSER = 30.0
 
@@ -155,7 +150,7 @@ AUDITED = Question(
     "Do trusted labels confirm the gain?",
     "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, "
     f"has a lower bound above zero at one-sided level {AUDIT_LEVEL:g}, of private offsets at {AUDIT_ALONE_LEVEL:g}; "
-    f"and the labels confirm some of the judge's order. Asked from {AUDIT_LEAST} labels on; fewer are told.",
+    f"and the labels confirm some of the judge's order. Asked from {LEAST} labels on; fewer are told.",
     "trusted labels do not confirm it: {found}",
     "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
 )

@@ -19,12 +19,12 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from tttembed_rag.audit import Labels
 from tttembed_rag.errors import DataError, InputError, RewardError, VectorError
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe
 from tttembed_rag.fitting.scopes import lowest, recorded, solved_offset
 from tttembed_rag.fitting.shared import SharedProblem
 from tttembed_rag.fitting.spreading import MapLike
-from tttembed_rag.gate.audit import Labels
 from tttembed_rag.gate.case import gated
 from tttembed_rag.gate.deciding import check_asked, fit
 from tttembed_rag.gate.thresholds import RIDGE_STEP

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import DataError
 from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.merging import one_row_each
+from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.scopes import of_task, private_offsets, private_optima
 from tttembed_rag.fitting.shared import SharedProblem
+from tttembed_rag.fitting.voices import heard
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.deciding import private_of
-from tttembed_rag.gate.neighbours import with_neighbours
 from tttembed_rag.gate.thresholds import MOST_CANDIDATES
-from tttembed_rag.gate.voices import heard
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.values import Offset
 from tttembed_rag.rewards import Rewards

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tttembed_rag.fitting.grid import Grid
-from tttembed_rag.gate.gains import Gain, judged_ndcg
-from tttembed_rag.gate.voices import heard
+from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.voices import heard
+from tttembed_rag.gate.gains import Gain
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.stores.log.reading import FOREIGN

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 
 from tttembed_rag import Rewards
-from tttembed_rag.gate.neighbours import with_neighbours
-from tttembed_rag.gate.thresholds import NEIGHBOURS
+from tttembed_rag.fitting.neighbours import NEIGHBOURS, with_neighbours
 
 
 def widened(rewards):

@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from tttembed_rag.fitting.local import bandwidth_of, kernel_of
 from tttembed_rag.fitting.merging import merged, query_numbers
-from tttembed_rag.gate.thresholds import BEST_LEAST, BEST_SHARE
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import IntArray
 from tttembed_rag.vectors.rows import Float64
+
+# A document that is the best of more queries than this, and than this share of them, has one vote of each source.
+BEST_LEAST = 3
+BEST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from tttembed_rag.gate.thresholds import NEIGHBOURS
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 
+# Unjudged candidates that join each judged one. On development three taught no more than two, at twice the cost.
+NEIGHBOURS = 2
 # Queries whose judged documents are each other's neighbours: bounds the search at 256 queries' depth.
 _POOL = 256
 

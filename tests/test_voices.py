@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from tttembed_rag import InputError, Rewards, fit
 from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.fitting.voices import heard
 from tttembed_rag.gate.case import Case, gated
-from tttembed_rag.gate.voices import heard
 
 
 def from_sources(sources, *, n=None, ids=None, near=0.0, depth=6, width=16, seed=0):

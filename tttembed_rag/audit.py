@@ -26,9 +26,8 @@ import numpy as np
 
 from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.measures import dcg, discounts
 from tttembed_rag.fitting.merging import one_row_each
-from tttembed_rag.fitting.objectives import PADDING
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, LEVEL, LISTED
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.copies import same_text
@@ -40,6 +39,10 @@ Labels: TypeAlias = Mapping[tuple[str, str], float]
 PAIRS = 3
 # The least share of the queries drawn so far that is labelled: the rest came later, or nobody could tell.
 LABELLED = 0.8
+# Fewer labels are told, and decide nothing.
+LEAST = 30
+# One-sided level of the two ends of the interval that is told.
+_LEVEL = 0.05
 # Queries that the variance counts for in which labels are as uncertain as a draw of good or bad: few labels of a yes/no
 # judge lie on a line by chance all too often. The 90 % interval holds the change in nine of ten draws of 30, 50 and 100
 # labels (`benchmarks/poison.py biased`).
@@ -75,6 +78,11 @@ class Audited:
     queries: int
     ignored: int = 0
 
+    @property
+    def decides(self) -> bool:
+        """Whether so many labels count that they decide."""
+        return self.labels >= LEAST
+
     def confirms(self, level: float) -> bool:
         """Whether the corrected change is above zero at a one-sided *level*."""
         return self.found - self._half_width(level) > _ROUNDING
@@ -91,7 +99,7 @@ class Audited:
         return float(-stdtrit(max(self.queries - _SLOPES, 1), level)) * self.error
 
     def __str__(self) -> str:
-        low, high = self.interval(LEVEL)
+        low, high = self.interval(_LEVEL)
         found = f"{_possible(self.found):+.3f} [{low:+.3f}, {high:+.3f}]" if self.error < math.inf else "too little"
         ignored = f", {self.ignored} labels that `tttembed audit draw` did not ask for are ignored"
         return (
@@ -164,14 +172,14 @@ def confirmed_order(rewards: Rewards, labels: Labels) -> float:
     It is cov(y, rank of r) / cov(y, rank of y), with labels y, and rewards r above the mean of their query, and 0 where
     they disagree (Schechtman and Yitzhaki 1987). Only the order of the rewards counts, so a judge with another scale
     loses nothing. Where labels are good or bad it is 2 AUC - 1. It is 1 where all labels are equal, which tells
-    nothing, and where fewer than `AUDIT_LEAST` count.
+    nothing, and where fewer than `LEAST` count.
     """
     from scipy.stats import rankdata
 
     grid = Grid.of(rewards)
     known, _ = _on_grid(rewards, grid, labels)
     told = np.isfinite(known)
-    if told.sum() < AUDIT_LEAST:
+    if told.sum() < LEAST:
         return 1.0
     above = grid.rewards - (np.where(grid.present, grid.rewards, 0.0).sum(axis=1) / rewards.depths)[:, None]
     y = known[told] - known[told].mean()
@@ -221,21 +229,12 @@ def _changes(rewards: Rewards, grid: Grid, offsets: FloatArray) -> Float64:
     """(n, k) by how much *offsets* change the discount of each candidate's place."""
     moved = rewards.queries.unit + offsets
     scores = rewards.documents.similarities(UnitRows(moved, np.ones(len(moved), moved.dtype)), grid.slots)
-    return np.where(grid.present, _discounts(grid, scores) - _discounts(grid, grid.base), 0.0)
-
-
-def _discounts(grid: Grid, scores: Float64) -> Float64:
-    """(n, k) 1 / log2(place + 2) of each candidate in order of *scores*, 0 from place `LISTED` on."""
-    order = np.argsort(np.where(grid.present, -scores, -PADDING), axis=1, kind="stable")
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.arange(order.shape[1])[None], axis=1)
-    return np.where(place < LISTED, 1.0 / np.log2(place + 2.0), 0.0)
+    return np.where(grid.present, discounts(grid, scores) - discounts(grid, grid.base), 0.0)
 
 
 def mean_ideal(grid: Grid, voices: Float64) -> float:
     """The mean DCG@10 of the judge's own order, which gives the change its scale."""
-    best = -np.sort(-np.where(grid.present, grid.rewards, 0.0), axis=1)[:, :LISTED]
-    ideal = best @ (1.0 / np.log2(np.arange(best.shape[1]) + 2.0))
+    ideal = dcg(-np.sort(-np.where(grid.present, grid.rewards, 0.0), axis=1))
     return max(float(voices @ ideal / voices.sum()), np.finfo(np.float64).tiny)
 
 

@@ -8,10 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from tttembed_rag import InputError, Offsets, Rewards, fit
+from tttembed_rag.audit import LEAST, PAIRS, audit_sample, audited, confirmed_order
 from tttembed_rag.fitting.scopes import of_task
-from tttembed_rag.gate.audit import PAIRS, audit_sample, audited, confirmed_order
-from tttembed_rag.gate.thresholds import AUDIT_LEAST, AUDITED
-from tttembed_rag.gate.voices import heard
+from tttembed_rag.fitting.voices import heard
+from tttembed_rag.gate.thresholds import AUDITED
 
 
 def world(n=80, *, documents=200, depth=10, width=16, seed=0, shift=0.0):
@@ -174,7 +174,7 @@ class TestDesign:
         pairs = [pair for pair, one in zip(labels, wanted.tolist(), strict=True) if one]
         found = audited(rewards, np.ones(200), offsets, some(labels, pairs))
 
-        assert found.labels < AUDIT_LEAST < 500 < len(pairs)
+        assert found.labels < LEAST < 500 < len(pairs)
 
     def test_a_few_queries_may_lack_labels(self):
         """As where they were asked after the draw; labels beyond the last four fifths do not count."""
@@ -384,7 +384,7 @@ class TestCopies:
 
     def test_a_label_is_counted_once(self):
         """Where a query was shown both copies, the label of one is that of no other: each was drawn by itself."""
-        rewards, labels = world(20)
+        rewards, _ = world(20)
         both = Rewards.from_indexed(
             rewards.query_vectors,
             np.concatenate([rewards.doc_vectors] * 2),
@@ -396,7 +396,7 @@ class TestCopies:
 
         drawn = audit_sample(both, 60)
         mixed = [query for query, name in drawn if name.startswith("e")][-1]
-        told = {(query, name): 0.5 for query, name in drawn} | {(query, f"d{name[1:]}"): 0.5 for query, name in drawn}
+        told = dict.fromkeys(drawn, 0.5) | {(query, f"d{name[1:]}"): 0.5 for query, name in drawn}
 
         found = [
             audited(both, np.ones(20), offsets, {pair: told[pair] for pair in told if pair not in without})
