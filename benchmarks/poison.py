@@ -323,18 +323,22 @@ def biased(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dic
         change /= mean_ideal(Grid.of(rewards), voices)
         documents = truth.documents.unit[truth.candidates].reshape(len(truth), depth, -1)
         before, after = (np.argsort(np.argsort(-np.matvec(documents, queries))) for queries in (unit, moved))
+        liking = np.maximum.reduceat(rewards.values, rewards.starts[:-1])
         chosen = {
             "drawn": None,
             "first three": (before < 3).ravel(),
             "risen": (after < before).ravel(),
             "liked": rewards.values > np.quantile(rewards.values, 0.7),
+            "drawn, liked four fifths": np.repeat(liking >= np.quantile(liking, 0.2), depth),
         }
         for (design, allowed), count, draw in product(chosen.items(), (30, 50, 100), range(DRAWS)):
             names = [f"{draw} {query}" for query in truth.query_ids.tolist()]  # of other names the hash draws others
             mine = replace(rewards, query_ids=np.array(names))
             pairs = zip(np.repeat(names, depth).tolist(), truth.doc_ids[truth.candidates].tolist(), strict=True)
             label = dict(zip(pairs, truth.values.tolist(), strict=True))
-            asked = audit_sample(mine, count) if allowed is None else list(compress(label, allowed))
+            asked = list(compress(label, allowed)) if allowed is not None else audit_sample(mine, count)
+            if design.startswith("drawn,"):
+                asked = [pair for pair in audit_sample(mine, count * 5 // 4) if pair in {*asked}]
             found = audited(mine, voices, moved - unit, {pair: label[pair] for pair in asked})
             low, high = found.interval(0.05)
             yield {
