@@ -50,18 +50,6 @@ def _index(name: str, *columns: str, only: str) -> Index:
     return Index(name, *columns, sqlite_where=text(only), postgresql_where=text(only))
 
 
-def _vectors(name: str, table: str) -> Table:
-    """The vectors of what stands in *table*; by its checksum a damaged or changed one is recognised."""
-    return Table(
-        name,
-        metadata,
-        _of(table, primary_key=True),
-        _of("embedders", primary_key=True, cascade=False),
-        Column("vector", LargeBinary, nullable=False),
-        Column("checksum", LargeBinary(8), nullable=False),
-    )
-
-
 # Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
 # the oldest schema whose programs may use it.
 facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
@@ -134,8 +122,25 @@ documents = Table(
     sqlite_autoincrement=True,
 )
 
-query_vectors = _vectors("query_vectors", "queries")
-document_vectors = _vectors("document_vectors", "documents")
+query_vectors = Table(
+    "query_vectors",
+    metadata,
+    _of("queries", primary_key=True),
+    _of("embedders", primary_key=True, cascade=False),
+    Column("vector", LargeBinary, nullable=False),
+    # Of the vector: by it a damaged vector is recognised.
+    Column("checksum", LargeBinary(8), nullable=False),
+)
+
+document_vectors = Table(
+    "document_vectors",
+    metadata,
+    _of("documents", primary_key=True),
+    _of("embedders", primary_key=True, cascade=False),
+    Column("vector", LargeBinary, nullable=False),
+    # Of the vector: by it a damaged vector is recognised, and a changed one without reading the old one.
+    Column("checksum", LargeBinary(8), nullable=False),
+)
 
 pairs = Table(
     "pairs",
