@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from tttembed_rag.cli import main
+from tttembed_rag.evaluate.observed import observe
 from tttembed_rag.judging import ScoreCache
+from tttembed_rag.judging.covering import in_covering_order
 from tttembed_rag.rewards.events import SIGNALS
 
 
@@ -117,6 +119,37 @@ def test_continues_where_the_cap_stopped_it(folder, cohere, spec):
     assert [first["pairs"], first["cached"]] == [20, 0]
     assert [second["pairs"], second["cached"]] == [60, 20]
     assert len(cohere.asked) - asked == 8  # the calls that are left; the examination was passed before
+
+
+def test_queries_that_say_most_are_judged_first(folder, cohere, spec):
+    """With --order cover a cap leaves those that `in_covering_order` puts last, and more pairs judge the next."""
+    with np.load(folder / "vectors" / "minilm.npz") as stored:
+        vectors = stored["queries"]
+    served = observe(folder, vectors="minilm", depth=5)
+    expected = [one.query_id for one in in_covering_order(served, vectors, key=b"1000")]
+    command = ("judge", folder, "--judge", spec, "--depth", "5", "--order", "cover", "--budget")
+    judged = []
+    for cap in ("pairs=15", "pairs=30"):
+        tttembed(*command, cap, "--out", folder / "scores.tsv")
+        judged.append([query for query, *_ in rows(folder / "scores.tsv")][::5])
+
+    assert judged == [expected[:3], expected[:6]]
+
+
+def test_a_log_has_no_vectors_of_its_queries(tmp_path):
+    """The order that covers needs a model for it, and says so before anybody is asked."""
+    log = tmp_path / "served.jsonl"
+    lines = [
+        {"query_id": f"q{row}", "query": f"word{row % 3}", "candidates": [{"id": "a", "text": "A"}]} for row in range(6)
+    ]
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    command = ("judge", log, "--judge", "http+cohere://127.0.0.1:9", "--order", "cover", "--dry-run")
+
+    without, embedded = tttembed(*command), tttembed(*command, "--embed", "python:tttembed_rag.testing:FakeEmbedder")
+
+    assert without.exit_code == 2
+    assert "--order cover: expected --embed SPEC with a log" in without.stderr
+    assert embedded.exit_code == 0, embedded.output
 
 
 def test_a_cap_on_money_is_told(folder, cohere, spec):

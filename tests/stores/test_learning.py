@@ -126,6 +126,55 @@ def test_what_waits_is_what_was_not_answered(store):
     assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
 
 
+def test_every_query_is_judged_to_a_depth_before_any_deeper(store):
+    """Queries without a reward give their first candidates, and the others wait until each has one."""
+    store.observe(unrewarded(traffic(5)))
+    stages = []
+    while waiting := store.judge_queue.waiting(JUDGE, limit=2, depth=3):
+        stages.append([(one.query, [document for document, _ in one.candidates]) for one in waiting])
+        verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in waiting}
+        store.judge_queue.judged(JUDGE, verdicts)
+
+    numbers = [[query.split()[1] for query, _ in stage] for stage in stages]
+    asked = {query: [] for stage in stages for query, _ in stage}
+    for stage in stages:
+        for query, documents in stage:
+            asked[query] += documents
+    assert numbers == [["4", "3"], ["2", "1"], ["0", "4"], ["3", "2"], ["1", "0"]]
+    assert [len(documents) for stage in stages for _, documents in stage] == [3] * 5 + [1] * 5
+    assert all(len(set(documents)) == 4 for documents in asked.values())
+
+
+def test_of_the_newest_those_come_first_that_say_most(store):
+    """A question that was asked again and again, though not lately, before those that were asked once."""
+    store.observe(unrewarded(traffic(12)))
+    for _ in range(30):
+        store.observe(unrewarded(traffic(1, first=3)))
+    vectorless = [replace(one, vector=None, query_id=f"new {one.query_id}") for one in unrewarded(traffic(4))]
+    store.observe(vectorless)
+
+    queries = [one.query for one in store.judge_queue.waiting(JUDGE, limit=4, covering=True)]
+    everything = store.judge_queue.waiting(JUDGE, limit=99, covering=True)
+
+    assert queries[0] == "question 3 of "
+    assert len(set(queries)) == 4
+    assert len(everything) == 16
+
+
+def test_what_was_judged_is_known(store):
+    """Beside a hundred judged copies of a question its last copy says least, and comes behind other questions."""
+    one, *others = unrewarded(traffic(4))
+    copies = [replace(one, query_id=f"copy {row}", query=f"copy {row}") for row in range(40)]
+    store.observe([replace(copy, task="t1") for copy in copies])
+    judged = store.judge_queue.waiting(JUDGE, limit=39)
+    store.judge_queue.judged(JUDGE, {one.query_id: {doc: 0.5 for doc, _ in one.candidates} for one in judged})
+    store.observe([replace(other, task="t1") for other in others])
+
+    first = store.judge_queue.waiting(JUDGE, limit=3, covering=True)
+
+    assert {one.query for one in first} == {other.query for other in others}
+
+
 def test_new_candidates_of_a_judged_query_wait(store):
     """And only they."""
     store.observe(traffic(1), judge=JUDGE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from tests.traffic import JUDGE, traffic
+from tests.traffic import JUDGE, traffic, unrewarded
 from tttembed_rag.errors import RewardError
 from tttembed_rag.stores import Candidate, Served, open_store
 
@@ -17,6 +17,7 @@ def store(sqlite_url):
         store.observe([served("a1", "a", 17.5), served("a2", "a", 1.8e9)], judge=JUDGE)
         store.share("a", allowed=True, by="me")
         store.judge_queue.waiting(JUDGE)  # from now on, what waits is counted
+        store.observe(unrewarded(traffic(20, first=20)))
         yield store
 
 
@@ -50,6 +51,7 @@ def sorted_here(store):
         lambda store: store.judge(last=2, since=1.0),
         lambda store: store.budget(JUDGE, embedder="e", last=2, since=1.0),
         lambda store: store.judge_queue.waiting(JUDGE, limit=2),
+        lambda store: store.judge_queue.waiting(JUDGE, limit=2, covering=True, depth=1),
     ],
 )
 def test_the_last_served_are_read_in_order(store, sorted_here, ask):
@@ -92,3 +94,14 @@ def test_documents_keep_their_names_and_hide_those_of_other_tenants(store):
     assert "(another tenant's)" in shared.doc_ids.tolist()
     assert "shown" not in shared.doc_ids.tolist()
     assert {name for name in shared.doc_ids.tolist() if name.startswith("d")}
+
+
+def test_texts_are_read_by_their_owner_alone(store):
+    """What is learned of words tells whether a word is there: no tenant's words reach what others are served."""
+    shared, own = store.rewards(JUDGE), store.rewards(JUDGE, tenant="a")
+
+    assert set(own.query_texts) == {"asked"}
+    assert set(own.doc_texts) == {"text"}
+    assert min(set(shared.query_texts) - {""}).startswith("question ")
+    assert "asked" not in shared.query_texts
+    assert "text" not in shared.doc_texts

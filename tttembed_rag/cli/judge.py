@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tttembed_rag.cli.embedding import embed_folder, embedded_by
+from tttembed_rag.cli.embedding import cached_embedder, embed_folder, embedded_by
 from tttembed_rag.cli.group import Many, counted, main
 from tttembed_rag.cli.progress import working
 
@@ -39,6 +39,13 @@ if TYPE_CHECKING:
     type=Many(int, "K,..."),
     help="Candidates per query, in stages: 10,30 judges every query to 10 first. 1,2,3 is breadth first.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(("drawn", "cover")),
+    default="drawn",
+    show_default=True,
+    help="Queries at random by --seed, or first those of which verdicts say most about what is asked.",
+)
 @click.option("--budget", default="", metavar="CAPS", help="pairs=N,tokens=N,usd=N; without a part no such cap.")
 @click.option("--price", default="", metavar="USD", help="input=N,output=N (per million tokens), request=N (each).")
 @click.option("--out", type=click.Path(path_type=Path), help="Where rewards go.  [default: DIR/scores/JUDGE.tsv]")
@@ -55,6 +62,7 @@ def judge(
     vectors: str | None,
     embed: str | None,
     depths: tuple[int, ...],
+    order: str,
     budget: str,
     price: str,
     out: Path | None,
@@ -102,10 +110,11 @@ def judge(
     feedback = spec.startswith("feedback:")
     if not price and (feedback or spec.partition(":")[0] in FREE):
         caps = replace(caps, usd=None)
-    draft = Plan([], depths, caps, Price.parse(price), seed)
-    vectors = vectors or "minilm" if embed is None else _embedded(source, embed, vectors)
+    draft = Plan([], depths, caps, Price.parse(price), None if order == "cover" else seed)
+    in_log = order == "cover" and not source.is_dir()  # of which the vectors of queries alone are made, below
+    vectors = vectors or "minilm" if embed is None or in_log else _embedded(source, embed, vectors)
     served = observe(source, vectors=vectors, depth=max(depths))
-    plan = replace(draft, observations=served)
+    plan = replace(draft, observations=served if order == "drawn" else _covering(source, served, embed, vectors, seed))
     paid = _cache_path(cache_path, target, dry_run=dry_run)
     if batch:
         _by_batches(spec, plan, paid, target, examine=not no_examination, dry_run=dry_run, as_json=as_json)
@@ -159,6 +168,24 @@ def _by_batches(
             click.echo(f"stopped: {len(books.open())} batches are open; run it again to read them", err=True)
             raise click.exceptions.Exit(130) from None
     _write(target, spec, verdicts, plan, as_json=as_json)
+
+
+def _covering(
+    source: Path, served: Sequence[Observation], embed: str | None, vectors: str, seed: int
+) -> list[Observation]:
+    """*served* in the order of `tttembed_rag.judging.covering`, by stored vectors or by those of the model *embed*."""
+    from tttembed_rag.evaluate.files import load_beir, load_vectors
+    from tttembed_rag.judging.covering import in_covering_order
+
+    if source.is_dir():
+        queries = load_vectors(source, vectors, load_beir(source, labels=False))[1]
+    elif embed is not None:
+        cache = source.parent / "scores" / ".known.sqlite"
+        with cached_embedder(embed, cache, len(served)) as model:
+            queries = model.embed_queries([one.query for one in served])
+    else:
+        raise click.UsageError("--order cover: expected --embed SPEC with a log, which has no vectors of its queries")
+    return in_covering_order(served, queries, key=str(seed).encode())
 
 
 def _embedded(source: Path, spec: str, name: str | None) -> str:

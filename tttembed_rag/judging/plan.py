@@ -35,14 +35,14 @@ class Plan:
 
         price: Price of the judge's usage.
 
-        seed: Order of the queries within a task.
+        seed: Order of the queries within a task; None keeps that of *observations*.
     """
 
     observations: Sequence[Observation]
     depths: Sequence[int] = (10,)
     budget: Budget = field(default_factory=Budget)
     price: Price = field(default_factory=Price)
-    seed: int = 1000
+    seed: int | None = 1000
 
     def __post_init__(self) -> None:
         for observation in self.observations:

@@ -12,7 +12,7 @@ from tttembed_rag.errors import InputError
 from tttembed_rag.vectors.checks import IntArray
 
 
-def water_fill(sizes: Sequence[int], queries: int, *, seed: int = 1000) -> list[IntArray]:
+def water_fill(sizes: Sequence[int], queries: int, *, seed: int | None = 1000) -> list[IntArray]:
     """Positions of the rewarded queries within each task, in the order they are rewarded.
 
     Tasks take turns, one query each; an exhausted task drops out. Task t draws its queries in a
@@ -23,16 +23,18 @@ def water_fill(sizes: Sequence[int], queries: int, *, seed: int = 1000) -> list[
 
         queries: Rewarded queries over all tasks; more than there are takes all.
 
-        seed: Seed of task 0.
+        seed: Seed of task 0; None takes the queries of each task as they stand.
     """
     if queries < 0:
         raise InputError(f"queries: expected a number >= 0, got {queries}")
     turns = (task for level in range(max(sizes, default=0)) for task, size in enumerate(sizes) if level < size)
     taken = Counter(islice(turns, queries))
+    if seed is None:
+        return [np.arange(taken[t]) for t in range(len(sizes))]
     return [np.random.default_rng(seed + t).permutation(size)[: taken[t]] for t, size in enumerate(sizes)]
 
 
-def in_turns(sizes: Sequence[int], *, seed: int = 1000) -> list[tuple[int, int]]:
+def in_turns(sizes: Sequence[int], *, seed: int | None = 1000) -> list[tuple[int, int]]:
     """All (task, position) in the order in which `water_fill` rewards them as its budget grows."""
     filled = water_fill(sizes, sum(sizes), seed=seed)
     return [

@@ -6,10 +6,12 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Select, String, and_, cast, exists, func, select
 
+from tttembed_rag.judging.covering import MOST_COMPARED
 from tttembed_rag.judging.spending import Budget, Price
 from tttembed_rag.models.fingerprints import pair_key
 from tttembed_rag.rewards.observations import Observation
@@ -21,6 +23,7 @@ from tttembed_rag.stores.rows import AT_ONCE, fact, id_of, ids_of, in_parts, set
 from tttembed_rag.stores.versions.audittrail import write_line
 from tttembed_rag.stores.work.account import DailyAccount
 from tttembed_rag.stores.work.answers import StoredAnswers, paid_answers, spent_on
+from tttembed_rag.stores.work.choosing import most_telling
 from tttembed_rag.stores.work.refusals import forget_failures, forget_refusals, note_failures
 
 _DAY_SECONDS = 86_400
@@ -38,20 +41,33 @@ class JudgeQueue:
         self._database = database
 
     def waiting(
-        self, judge: str, *, tenant: str = "", limit: int = 1000, due: bool = False, without: Collection[str] = ()
+        self,
+        judge: str,
+        *,
+        tenant: str = "",
+        limit: int = 1000,
+        due: bool = False,
+        without: Collection[str] = (),
+        covering: bool = False,
+        depth: int | None = None,
     ) -> list[Observation]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
         The newest queries come first, and those that the judge failed at last; with *due*, only such of them as it is
         time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
         are others with the same text.
+
+        With *covering* those of the newest come first of which verdicts say most about what is asked. With a *depth*
+        queries without a reward come first, with so many candidates, and the other candidates when each has a reward.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
         while True:
             with self._database.read() as connection:
                 now = self._database.now(connection) if due else math.inf
-                waiting = _waiting(connection, number, tenant, limit, now, left_out)
+                owner = id_of(connection, schema.tenants, tenant)
+                choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
+                waiting = _waiting(connection, number, tenant, limit, now, left_out, choose, depth)
                 declined = self._declined(connection, judge, waiting)
             if not declined:
                 return waiting
@@ -242,9 +258,16 @@ def _start_asking(connection: Connection, judge: str) -> int:
 
 
 def _waiting(
-    connection: Connection, judge: int, tenant: str, limit: int, now: float, left_out: Collection[int]
+    connection: Connection,
+    judge: int,
+    tenant: str,
+    limit: int,
+    now: float,
+    left_out: Collection[int],
+    choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
+    depth: int | None,
 ) -> list[Observation]:
-    """The newest queries with pairs that *judge* has not answered, both texts known.
+    """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
     Behind them come the queries that it failed at and that are due by *now*.
     """
@@ -254,13 +277,17 @@ def _waiting(
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
     texts = _texts(connection, left_out)
-    queries: list[Any] = []
-    for chosen in (newest, due):
-        if (wanted := limit - len(queries)) > 0:
+    fresh, begun = newest.where(progress.c.rewards == 0), newest.where(progress.c.rewards > 0)
+    found: list[Observation] = []
+    for stage in (newest, due) if depth is None else (fresh, begun, due):
+        if (wanted := limit - len(found)) > 0:
             # Without copies of what is left out there are enough of them; with copies the next call finds the others.
-            rows = connection.execute(chosen.limit(wanted + len(left_out)))
-            queries += [row for row in rows if row.id not in left_out and row.text not in texts][:wanted]
-    return _with_texts(connection, judge, queries)
+            among = wanted if choose is None else max(wanted, MOST_COMPARED)
+            rows = connection.execute(stage.limit(among + len(left_out)))
+            some = [row for row in rows if row.id not in left_out and row.text not in texts]
+            queries = some[:wanted] if choose is None else choose(some, wanted)
+            found += _with_texts(connection, judge, queries, depth if stage is fresh else None)
+    return found
 
 
 def _waiting_of(connection: Connection, judge: int, tenant: str, queries: Sequence[int]) -> list[Observation]:
@@ -276,7 +303,7 @@ def _waiting_of(connection: Connection, judge: int, tenant: str, queries: Sequen
 
 def _of_progress(connection: Connection, judge: int, tenant: str) -> Select[Any]:
     q, progress = schema.queries, schema.progress
-    waiting = select(q.c.id, q.c.text, q.c.task).join(progress, progress.c.query == q.c.id)
+    waiting = select(q.c.id, q.c.text, q.c.task, q.c.seen, q.c.embedder).join(progress, progress.c.query == q.c.id)
     owner = id_of(connection, schema.tenants, tenant)
     return waiting.where(progress.c.tenant == owner, progress.c.judge == judge, progress.c.waiting > 0)
 
@@ -290,11 +317,13 @@ def _texts(connection: Connection, queries: Collection[int]) -> set[str]:
     }
 
 
-def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:
-    """*queries* with the documents that *judge* has not answered about."""
+def _with_texts(
+    connection: Connection, judge: int, queries: Sequence[Any], depth: int | None = None
+) -> list[Observation]:
+    """*queries* with the first *depth* documents, or all, that *judge* has not answered about."""
     p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    for numbers in in_parts([query for query, _, _ in queries]):
+    for numbers in in_parts([query.id for query in queries]):
         rows = connection.execute(
             select(p.c.query, d.c.id, d.c.text)
             .join(d, d.c.id == p.c.document)
@@ -304,4 +333,4 @@ def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> l
         )
         for query, document, text in rows:
             texts[query].append((f"d{document}", text))
-    return [Observation(f"q{query}", text, texts[query], task) for query, text, task in queries]
+    return [Observation(f"q{one.id}", one.text, texts[one.id][:depth], one.task) for one in queries]

@@ -1,0 +1,132 @@
+"""Which queries are judged first: those of which verdicts say most about what is asked, and every fifth by lot."""
+
+import numpy as np
+import pytest
+
+from tttembed_rag.judging.covering import MOST_COMPARED, covering, in_covering_order
+from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.rewards.observations import Observation
+
+
+def unit_vectors(n, width=6, seed=0):
+    """Random unit vectors (n, width)."""
+    vectors = np.random.default_rng(seed).standard_normal((n, width))
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def lots(n, seed=9):
+    """A digest for each of n queries."""
+    return [bytes(one) for one in np.random.default_rng(seed).integers(0, 256, (n, 8), dtype=np.uint8)]
+
+
+def by_definition(unit, tasks, asked, drawn, count, judged):
+    """The order of `covering`, the posterior covariance being worked out anew for each choice."""
+    prior = np.zeros((len(unit), len(unit)))
+    for task in set(tasks):
+        rows = [row for row, one in enumerate(tasks) if one == task]
+        cosine = unit[rows] @ unit[rows].T
+        pairs = len(rows) * (len(rows) - 1)
+        bandwidth = 1 - (cosine.sum() - len(rows)) / pairs if pairs else 1.0
+        prior[np.ix_(rows, rows)] = KernelMap(unit[rows], unit[rows], bandwidth).kernel(unit[rows])
+    known, chosen = [row for row, one in enumerate(judged) if one], []
+    open_rows = [row for row, one in enumerate(judged) if not one]
+    while len(chosen) < count:
+        seen = [*known, *chosen]
+        posterior = prior.copy()
+        if seen:
+            gain = np.linalg.solve(prior[np.ix_(seen, seen)] + np.eye(len(seen)), prior[seen])
+            posterior -= prior[:, seen] @ gain
+        left = [row for row in open_rows if row not in chosen]
+        if len(chosen) % 5 == 4:
+            chosen.append(min(left, key=lambda row: drawn[row]))
+            continue
+        worth = {
+            row: sum(asked[one] * posterior[one, row] ** 2 for one in open_rows) / (posterior[row, row] + 1)
+            for row in left
+        }
+        chosen.append(max(worth, key=worth.__getitem__))
+    return chosen
+
+
+@pytest.mark.parametrize("judged_first", [0, 7])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_the_order_is_that_of_the_definition(judged_first, tasks):
+    """Whatever was judged before, and of several tasks too."""
+    n = 24
+    unit, drawn = unit_vectors(n), lots(n)
+    asked = np.random.default_rng(5).integers(1, 9, n).astype(float)
+    named = [f"task {row % tasks}" for row in range(n)]
+    judged = np.arange(n) < judged_first
+
+    expected = by_definition(unit, named, asked, drawn, 12, judged)
+
+    assert covering(unit, named, asked, drawn, 12, judged=judged) == expected
+
+
+def test_what_is_asked_most_comes_first():
+    """A query that was asked a thousand times is judged before any other."""
+    asked = np.ones(30)
+    asked[17] = 1000.0
+
+    assert covering(unit_vectors(30), ["a"] * 30, asked, lots(30), 1) == [17]
+
+
+def test_what_lies_beside_a_judged_query_can_wait():
+    """Of two clusters of which one was judged, the first four queries are of the other."""
+    middles = np.eye(6)[[0, 1]]
+    unit = np.repeat(middles, 20, axis=0) + 0.05 * np.random.default_rng(1).standard_normal((40, 6))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    judged = np.arange(40) < 10
+
+    assert all(row >= 20 for row in covering(unit, ["a"] * 40, np.ones(40), lots(40), 2, judged=judged))
+
+
+def test_every_fifth_is_drawn():
+    """It is the one with the least lot among those left, wherever it lies."""
+    drawn = lots(50)
+    chosen = covering(unit_vectors(50), ["a"] * 50, np.ones(50), drawn, 50)
+
+    assert sorted(chosen) == list(range(50))
+    for place in range(4, 50, 5):
+        assert chosen[place] == min(chosen[place:], key=lambda row: drawn[row])
+
+
+def test_nothing_is_left_to_judge():
+    """Where all were judged nothing is chosen, and no more than there are."""
+    unit = unit_vectors(3)
+
+    assert covering(unit, ["a"] * 3, np.ones(3), lots(3), 2, judged=np.ones(3, dtype=bool)) == []
+    assert len(covering(unit, ["a"] * 3, np.ones(3), lots(3), 9)) == 3
+
+
+def test_observations_of_one_text_stand_together():
+    """A text that was served thrice comes first, and its observations one after the other, in their order."""
+    texts = ["rare", "often", "other", "often", "third", "often"]
+    vectors = unit_vectors(4)[[0, 1, 2, 1, 3, 1]]
+    served = [Observation(f"q{row}", text, []) for row, text in enumerate(texts)]
+
+    ordered = in_covering_order(served, 3 * vectors)
+
+    assert [one.query_id for one in ordered[:3]] == ["q1", "q3", "q5"]
+    assert sorted(one.query_id for one in ordered) == [f"q{row}" for row in range(6)]
+
+
+def test_the_key_draws_the_lots():
+    """The same key gives the same order, and another one other lots."""
+    served = [Observation(f"q{row}", f"text {row}", []) for row in range(40)]
+    vectors = unit_vectors(40)
+    orders = [[one.query_id for one in in_covering_order(served, vectors, key=key)] for key in (b"a", b"a", b"b")]
+
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_many_texts_follow_by_lot():
+    """Of more texts than are compared the often asked are among the first."""
+    n = MOST_COMPARED + 50
+    texts = [f"text {row}" for row in range(n)] + ["text 7"]
+    served = [Observation(f"q{row}", text, []) for row, text in enumerate(texts)]
+
+    ordered = in_covering_order(served, unit_vectors(n, 3)[[*range(n), 7]])
+
+    assert len(ordered) == n + 1
+    assert "text 7" in [one.query for one in ordered[:MOST_COMPARED]]
