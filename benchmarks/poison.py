@@ -40,7 +40,7 @@ EMBEDDERS = ("minilm", "lsa")
 
 
 def clean(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
-    """What the gate says of documents that rise in fits that nobody spoiled."""
+    """What the gate withholds in fits that nobody spoiled."""
     for (name, ground), count in product(grounds(), (64, 200)):
         found = fit(ground.rewards(count))
         shared = [offset for offset in found.values() if offset.scope in ("task", "local")]
@@ -50,7 +50,6 @@ def clean(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict
             "rewarded": count,
             "verdict": served.evidence.code,
             "change": ground.change(found),
-            "documents named": len(served.evidence.risen),
             "documents withheld": len(served.evidence.withheld),
         }
 
@@ -186,14 +185,14 @@ def loop(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[
 def _looped(ground: Ground, target: int, grade: float | None, rounds: int = 10, each: int = 60) -> dict[str, Any]:
     collection, rng = ground.bench.collection, np.random.default_rng(ground.seed)
     task, worst, exposed = collection.dataset.name, 0.0, ground.exposure(None, target)
-    raw, named, offsets = exposed, 0, None
+    raw, offsets = exposed, None
     with tempfile.TemporaryDirectory() as folder, open_store(f"sqlite:///{folder}/loop.db") as store:
         worker = Worker(store)
-        for turn in range(rounds):
+        for _ in range(rounds):
             rows = rng.choice(ground.pool, each)
             found = np.argsort(-(ground.moved(offsets, rows) @ ground.bench.unit_docs.T), axis=1)[:, :10]
             store.observe(
-                [_asked(ground, row, shown, target, grade, turn) for row, shown in zip(rows, found, strict=True)],
+                [_asked(ground, row, shown, target, grade) for row, shown in zip(rows, found, strict=True)],
                 judge="judge",
             )
             worker.round()
@@ -202,20 +201,17 @@ def _looped(ground: Ground, target: int, grade: float | None, rounds: int = 10, 
             if offsets is not None:
                 worst = min(worst, ground.change(offsets))
                 exposed = max(exposed, ground.exposure(offsets, target))
-                name = str(collection.doc_ids[target])
-                named += any(name in (*o.evidence.withheld, *o.evidence.risen) for o in offsets.values())
     last = 0.0 if offsets is None else ground.change(offsets)
     return {
         "raw": raw,
         "most exposed": exposed,
-        "rounds named": named,
         "worst change": worst,
         "change": last,
         "task": task,
     }
 
 
-def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: float | None, turn: int) -> Served:
+def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: float | None) -> Served:
     collection = ground.bench.collection
     name = str(collection.query_ids[row])
     labels = collection.dataset.qrels.get(name, {})
@@ -230,7 +226,7 @@ def _asked(ground: Ground, row: int, shown: np.ndarray, target: int, grade: floa
         )
         for d in shown.tolist()
     ]
-    return Served(name, collection.query_vectors[row], candidates, task=collection.dataset.name, at=1.7e9 + turn)
+    return Served(name, collection.query_vectors[row], candidates, task=collection.dataset.name)
 
 
 def audit(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dict[str, Any]]:
@@ -323,18 +319,22 @@ def biased(grounds: Callable[..., Iterator[tuple[str, Ground]]]) -> Iterator[dic
         change /= mean_ideal(Grid.of(rewards), voices)
         documents = truth.documents.unit[truth.candidates].reshape(len(truth), depth, -1)
         before, after = (np.argsort(np.argsort(-np.matvec(documents, queries))) for queries in (unit, moved))
+        liking = np.maximum.reduceat(rewards.values, rewards.starts[:-1])
         chosen = {
             "drawn": None,
             "first three": (before < 3).ravel(),
             "risen": (after < before).ravel(),
             "liked": rewards.values > np.quantile(rewards.values, 0.7),
+            "drawn, liked four fifths": np.repeat(liking >= np.quantile(liking, 0.2), depth),
         }
         for (design, allowed), count, draw in product(chosen.items(), (30, 50, 100), range(DRAWS)):
             names = [f"{draw} {query}" for query in truth.query_ids.tolist()]  # of other names the hash draws others
             mine = replace(rewards, query_ids=np.array(names))
             pairs = zip(np.repeat(names, depth).tolist(), truth.doc_ids[truth.candidates].tolist(), strict=True)
             label = dict(zip(pairs, truth.values.tolist(), strict=True))
-            asked = audit_sample(mine, count) if allowed is None else list(compress(label, allowed))
+            asked = list(compress(label, allowed)) if allowed is not None else audit_sample(mine, count)
+            if design.startswith("drawn,"):
+                asked = [pair for pair in audit_sample(mine, count * 5 // 4) if pair in {*asked}]
             found = audited(mine, voices, moved - unit, {pair: label[pair] for pair in asked})
             low, high = found.interval(0.05)
             yield {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -113,7 +112,6 @@ def _answer(store: Store, ground: Ground, turn: int, rows: np.ndarray, lists: np
                     for d in shown.tolist()
                 ],
                 task=collection.dataset.name,
-                at=time.time(),
             )
             for i, (row, shown, wanted) in enumerate(zip(rows.tolist(), lists, right.tolist(), strict=True))
         ],

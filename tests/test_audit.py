@@ -157,9 +157,9 @@ class TestDesign:
         assert f", {len(rest)} labels that `tttembed audit draw` did not ask for are ignored" in str(more)
         assert confirmed_order(rewards, some(labels, drawn) | rest) == confirmed_order(rewards, some(labels, drawn))
 
-    @pytest.mark.parametrize("chosen", ["first three", "risen", "liked"])
+    @pytest.mark.parametrize("chosen", ["first three", "risen", "liked", "whole queries that are liked"])
     def test_labels_chosen_by_place_or_reward_do_not_count(self, chosen):
-        """Of queries with such labels alone, next to none has a label on each document that the hash draws."""
+        """Next to no query has a label on each document that the hash draws, and no query counts far behind others."""
         rewards, labels = world(200)
         offsets = 0.3 * np.random.default_rng(1).standard_normal((200, 16))
         documents = rewards.documents.unit[rewards.candidates].reshape(200, 10, -1)
@@ -169,11 +169,25 @@ class TestDesign:
         )
         own = rewards.values.reshape(200, 10)
         liked = own > np.quantile(own, 0.7, axis=1, keepdims=True)
-        wanted = {"first three": before < 3, "risen": after < before, "liked": liked}[chosen].ravel()
+        best = np.tile(own.max(axis=1, keepdims=True) > np.quantile(own.max(axis=1), 0.4), 10)
+        wanted = {"first three": before < 3, "risen": after < before, "liked": liked}.get(chosen, best).ravel()
         pairs = [pair for pair, one in zip(labels, wanted.tolist(), strict=True) if one]
         found = audited(rewards, np.ones(200), offsets, some(labels, pairs))
 
         assert found.labels < LEAST < 500 < len(pairs)
+
+    def test_a_few_queries_may_lack_labels(self):
+        """As where they were asked after the draw; labels beyond the last four fifths do not count."""
+        rewards, labels = world(40)
+        offsets = 0.3 * np.random.default_rng(1).standard_normal((40, 16))
+        drawn = np.array(audit_sample(rewards, 120)).reshape(40, PAIRS, 2)
+        counted = []
+        for missing in (range(4, 8), range(4, 9)):
+            kept = np.delete(drawn, missing, axis=0)[:16]
+            pairs = map(tuple, kept.reshape(-1, 2).tolist())
+            counted.append(audited(rewards, np.ones(40), offsets, some(labels, pairs)).labels)
+
+        assert counted == [PAIRS * 16, PAIRS * 4]
 
 
 class TestConfirmedOrder:
@@ -370,7 +384,7 @@ class TestCopies:
 
     def test_a_label_is_counted_once(self):
         """Where a query was shown both copies, the label of one is that of no other: each was drawn by itself."""
-        rewards, labels = world(20)
+        rewards, _ = world(20)
         both = Rewards.from_indexed(
             rewards.query_vectors,
             np.concatenate([rewards.doc_vectors] * 2),
@@ -380,11 +394,15 @@ class TestCopies:
         )
         offsets = 0.3 * np.random.default_rng(1).standard_normal((20, 16))
 
-        drawn = np.array(audit_sample(both, 60)).reshape(20, PAIRS, 2)
-        whole = [all(name.startswith("d") for name in query[:, 1]) for query in drawn]
+        drawn = audit_sample(both, 60)
+        mixed = [query for query, name in drawn if name.startswith("e")][-1]
+        told = dict.fromkeys(drawn, 0.5) | {(query, f"d{name[1:]}"): 0.5 for query, name in drawn}
 
-        found = audited(both, np.ones(20), offsets, {(query, f"d{name[1:]}"): 0.5 for query, name in labels})
-        assert found.labels == PAIRS * sum(whole) > 0
+        found = [
+            audited(both, np.ones(20), offsets, {pair: told[pair] for pair in told if pair not in without})
+            for without in ((), [pair for pair in drawn if pair[0] == mixed and pair[1].startswith("e")])
+        ]
+        assert [one.labels for one in found] == [PAIRS * 20, PAIRS * 19]
 
 
 class TestSample:

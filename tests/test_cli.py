@@ -412,8 +412,8 @@ BAD_EVAL = {
     "rewarded empty": (("--rewarded", ""), "rewarded: expected numbers >= 1, got ()"),
     "depth 0": (("--depth", "0"), "depth: expected numbers >= 1, got (0,)"),
     "holdout 1": (("--holdout", "1"), "holdout: expected a share between 0 and 1, got 1.0"),
-    "unknown scope": (("--scopes", "task,team"), "scopes: expected auto, global, task, local, query, got team"),
-    "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, fused, got bm25"),
+    "unknown scope": (("--scopes", "task,team"), "scopes: expected auto, global, task, local, query, words, got team"),
+    "unknown baseline": (("--baselines", "bm25"), "baselines: expected raw, rerank, fused, hybrid, got bm25"),
     "nothing to measure": (("--scopes", "", "--baselines", ""), "scopes: expected "),
     "unknown scale": (
         ("--scale", "stars"),
@@ -542,6 +542,8 @@ def test_show_prints_json_lines(saved: Path) -> None:
         "judge": None,
         "landmarks": None,
         "bandwidth": None,
+        "words": None,
+        "weights": None,
     }
     assert (records[1]["served"], records[1]["needed"]) == (False, 30)
     assert (records[2]["gain"], records[2]["interval"]) == (None, None)

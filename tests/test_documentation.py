@@ -276,6 +276,31 @@ def digits(value: float, form: str = "+.3f") -> str:
     return f"{value:{form}}".replace("0.", ".", 1)
 
 
+def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
+    """`python benchmarks/words.py --json benchmarks/results/words.json` takes minutes; what it wrote is in the tree."""
+    found = json.loads((RESULTS / "words.json").read_text(encoding="utf-8"))
+    page = " ".join((REPO / "docs" / "how-to" / "words.md").read_text(encoding="utf-8").split())
+    columns = ("direct", "rank fusion", "v, data", "words, data", "v, declared", "words, declared")
+    for key, title in {
+        "minilm, qrels+.05": "MiniLM, labels",
+        "minilm, ce-minilm-multi": "MiniLM, a small cross-encoder",
+        "static, qrels+.05": "a static model, labels",
+        "static, ce-minilm-multi": "a static model, the cross-encoder",
+    }.items():
+        for first, (breadth, of) in enumerate(found[key]["judged queries"].items()):
+            told = [digits(of["means"][column]) for column in columns]
+            row = " | ".join(["" if first else title, breadth, *told])
+            assert f"| {row} |".replace("|  |", "| |") in page
+    worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
+    means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
+    gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
+    link = "[shared words count too](docs/how-to/words.md)"
+    assert f"64 judged queries gain {gained} on all nine, {words} where {link}, a hybrid search {hybrid}." in TEXT
+    counted = [(one["published"]["data"], one["cells"]) for one in worthless]
+    published, cells = map(sum, zip(*counted, strict=True))
+    assert f"in {published} of {cells} fits of worthless judges" in page
+
+
 def percent(value: float) -> str:
     """A share as documents print it."""
     return f"{100 * value:.0f} %"

@@ -437,7 +437,7 @@ class TestMeasured:
     @pytest.mark.parametrize(
         ("arguments", "reason"),
         [
-            (("eval", "votes.csv"), "--embed: expected the embedding model that your index"),
+            (("eval", "votes.csv"), "--embed: expected the embedding model that your index was built with"),
             (("explain", "votes.csv", "q0", "--offsets", "o"), "--embed: expected the embedding model"),
             (("explain", "votes.csv", "q0", "--offsets", "o", "--embed", EMBED), "expected the text of a query of"),
             (

@@ -309,6 +309,7 @@ def test_a_wheel_holds_its_sources_and_nothing_else(wheels: dict[str, Path], dis
         "llama_index/retrievers/tttembed/py.typed",
         "haystack_integrations/components/connectors/tttembed/py.typed",
         "haystack_integrations/components/embedders/tttembed/py.typed",
+        "haystack_integrations/components/rankers/tttembed/py.typed",
         "tttembed_hosts/py.typed",
     ],
 )
@@ -359,6 +360,7 @@ def test_every_wheel_carries_the_licence(wheels: dict[str, Path]) -> None:
         "llama_index.retrievers.tttembed.tools",
         "haystack_integrations.components.connectors.tttembed.recorder",
         "haystack_integrations.components.embedders.tttembed.text_embedder",
+        "haystack_integrations.components.rankers.tttembed.ranker",
         "tttembed_hosts",
         "tttembed_hosts.catalogue",
         "tttembed_hosts.commands",
@@ -380,7 +382,8 @@ def unpacked_origins(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -
         "sys.path.insert(0, sys.argv[1])\n"
         "origins = {}\n"
         "parts = ('embeddings', 'postprocessor', 'retrievers')\n"
-        "haystack = (f'haystack_integrations.components.{part}.tttembed' for part in ('connectors', 'embedders'))\n"
+        "rooms = ('connectors', 'embedders', 'rankers')\n"
+        "haystack = (f'haystack_integrations.components.{room}.tttembed' for room in rooms)\n"
         "llama = (f'llama_index.{part}.tttembed' for part in parts)\n"
         "hosts = ('tttembed_hosts.' + part for part in ('catalogue', 'commands', 'judgments', 'phoenix', 'stored'))\n"
         "for top in ('tttembed_rag', 'langchain_tttembed', *llama, *haystack, 'tttembed_hosts', *hosts):\n"

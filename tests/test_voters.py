@@ -102,9 +102,21 @@ def test_labels_that_somebody_chose_decide_nothing(voters, monkeypatch):
     rows = list(poison.biased(lambda: [("small", voters[1])]))
     counted = {row["design"]: row["counted"] for row in rows if row["count"] == 100}
 
-    assert len(rows) == 84
+    assert len(rows) == 105
     assert counted["first three"] < 30 < counted["drawn"]
     assert not any(row["decides"] for row in rows if row["design"] == "first three")
+
+
+def test_an_overrated_document_is_followed_through_a_store(voters):
+    """Its place before, at the most, and what the rounds cost others."""
+    _, ground = voters
+    poison = importlib.import_module("poison")
+    row = poison._looped(ground, ground.targets(1)[0], 1.0, rounds=2, each=20)
+    (few, many) = poison.clean(lambda: [("small", ground)])
+
+    assert row["most exposed"] >= row["raw"]
+    assert row["worst change"] <= row["change"]
+    assert (few["rewarded"], many["rewarded"]) == (64, 200)
 
 
 def test_a_taste_that_has_turned_is_counted_in_queries(voters, monkeypatch):

@@ -14,6 +14,7 @@ from tttembed_rag.errors import (
 from tttembed_rag.gate.deciding import fit
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
@@ -34,6 +35,7 @@ __all__ = [
     "Offset",
     "OffsetFileError",
     "Offsets",
+    "Rescorer",
     "RewardError",
     "Rewards",
     "Scale",

@@ -1,7 +1,8 @@
 """An audit: a few trusted labels correct what the judge claims of an offset.
 
-A hash says which `PAIRS` documents of a query may be labelled, and a query counts where all of them are: who labels
-chooses queries, but never documents by their place or by what the judge says of them.
+A hash orders the queries, and says which `PAIRS` documents of each may be labelled. A query counts where all of these
+are, and labels count as far in the order as `LABELLED` of the queries do: who labels chooses neither documents by their
+place or by what the judge says of them, nor queries where it is right.
 
 Prediction-powered inference (Angelopoulos et al. 2023, arXiv 2301.09633). The change of DCG@10 of the judged candidates
 is a sum over all judged pairs, sum_p c_p y_p, of known changes c of the discount of a place and labels y that only the
@@ -36,6 +37,8 @@ from tttembed_rag.vectors.rows import Float64, UnitRows
 Labels: TypeAlias = Mapping[tuple[str, str], float]
 # Documents of a query that may be labelled. Of queries whose first three of ten alone are labelled, one in 120 counts.
 PAIRS = 3
+# The least share of the queries drawn so far that is labelled: the rest came later, or nobody could tell.
+LABELLED = 0.8
 # Fewer labels are told, and decide nothing.
 LEAST = 30
 # One-sided level of the two ends of the interval that is told.
@@ -196,9 +199,8 @@ def audit_sample(rewards: Rewards, count: int) -> list[tuple[str, str]]:
         count: Pairs to draw.
     """
     rewards = one_row_each(rewards)
-    rows = sorted(range(len(rewards)), key=lambda row: _hash(str(rewards.query_ids[row])))
     pairs: list[tuple[str, str]] = []
-    for row in rows:
+    for row in _in_order(rewards):
         documents = rewards.candidates[rewards.starts[row] : rewards.starts[row + 1]]
         query, names = str(rewards.query_ids[row]), rewards.doc_ids[documents]
         drawn = names[_auditable(query, names.tolist())].tolist()
@@ -206,6 +208,11 @@ def audit_sample(rewards: Rewards, count: int) -> list[tuple[str, str]]:
             break
         pairs += [(query, name) for name in drawn]
     return pairs
+
+
+def _in_order(rewards: Rewards) -> list[int]:
+    """The rows of queries in the order in which they are drawn."""
+    return sorted(range(len(rewards)), key=lambda row: _hash(str(rewards.query_ids[row])))
 
 
 def _auditable(query: str, documents: Sequence[str]) -> list[int]:
@@ -255,4 +262,8 @@ def _on_grid(rewards: Rewards, grid: Grid, labels: Labels) -> tuple[Float64, int
         found = [own.get(number, of_copies.get(text[number], math.nan)) for number in (shown[row][i] for i in drawn)]
         if not any(map(math.isnan, found)):
             known[row, drawn] = found
+    order = np.array(_in_order(rewards))
+    told = np.isfinite(known[order]).any(axis=1)
+    enough = np.cumsum(told) >= LABELLED * np.arange(1, len(order) + 1)
+    known[order[np.flatnonzero(enough)[-1] + 1 if enough.any() else 0 :]] = np.nan
     return known, sum(len(given[query]) for _, query in asked) - int(np.isfinite(known).sum())

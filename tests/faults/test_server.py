@@ -124,10 +124,13 @@ class Guest:
             subprocess.run(["prlimit", f"--pid={pid}", f"--fsize={size}:"], check=True, user=self._user)
 
     def shake(self, rng, seconds):
-        """Cancel what one of the user's connections is at, or end it, again and again; returns how often."""
+        """Cancel what one of the user's connections is at, or end it, again and again; returns how often.
+
+        At least once, if a connection comes within twenty seconds.
+        """
         times, ends = 0, time.monotonic() + seconds
         with self.superuser() as connection:
-            while time.monotonic() < ends:
+            while (now := time.monotonic()) < ends or (not times and now < ends + 20):
                 if pids := self.connections(connection):
                     act = f"SELECT pg_{rng.choice(['cancel', 'terminate'])}_backend(%s)"
                     connection.execute(act, [int(rng.choice(pids))])
@@ -216,6 +219,7 @@ def test_a_server_that_is_read_only(child, guest, rng, stamps, unsound):
                 log.record(f"question {number}", ["a", "b"], [0.0, 1.0])
                 time.sleep(0.001)
             eventually(lambda: steering.apply(BASE, "q") != BASE)
+            eventually(lambda: log.error is not None)
             tell("refused", not log.flush(0.5) and log.error is not None)
             tell("flushed", log.flush(20), log.counts.failed)
             tell("served", steering.apply(BASE, "q"))

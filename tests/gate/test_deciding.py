@@ -560,8 +560,8 @@ class TestAuto:
         evidence = fit(rewards)["local:default"].evidence
         far = -1e3 * rewards.queries.unit.mean(axis=0)
 
-        assert_allclose(around.falls, case.falls(around.held_out) - around.before)
-        assert_allclose(around.before, case.falls(np.broadcast_to(0.9 * served, (16, rewards.width))))
+        assert_allclose(around.falls, case.falls(around.held_out) - case.falls(around.without))
+        assert_allclose(around.without, np.broadcast_to(0.9 * served, (16, rewards.width)))
         assert_allclose(around.learn(evidence).dosed(far), served, atol=1e-6)
         assert_allclose(alone.learn(evidence).dosed(far), 0.0, atol=1e-6)
 
@@ -626,3 +626,56 @@ def test_every_question_has_a_code_of_its_own():
 
     assert len(set(found)) == len(found)
     assert all(code.startswith("TTT-G") and code[5:].isdigit() for code in found)
+
+
+class TestServed:
+    """The gain is measured where the user's list is made."""
+
+    @pytest.fixture
+    def rewards(self, planted):
+        """Forty queries with named documents."""
+        return planted(40, strength=0.9)
+
+    @staticmethod
+    def searching(rewards, weight=1.0):
+        """A search over all documents that adds *weight* of the vector's similarity to a fixed order; and its calls."""
+        asked = []
+
+        def search(vector, name):
+            asked.append(name)
+            near = rewards.documents.unit @ (vector / np.linalg.norm(vector))
+            order = np.argsort(-(weight * near - (1 - weight) * np.arange(len(near))), kind="stable")
+            return rewards.doc_ids[order].tolist()
+
+        return search, asked
+
+    def test_the_gain_is_that_of_the_served_lists(self, rewards):
+        """A search over many more documents gains other than the judged candidates alone; each query is asked twice."""
+        search, asked = self.searching(rewards)
+        plain, through = fit(rewards), fit(rewards, served=search)
+        assert through["local:default"].evidence.code == PUBLISHED
+        assert 0 < through["local:default"].evidence.gain != plain["local:default"].evidence.gain
+        assert_array_equal(*(one.apply(rewards.query_vectors) for one in (plain, through)))
+        assert sorted(asked) == sorted(2 * rewards.query_ids.tolist())
+
+    def test_lists_that_no_vector_changes_are_left_alone(self, rewards):
+        """What the loss says is not enough where fusion or filters decide alone."""
+        search, _ = self.searching(rewards, weight=0.0)
+        evidence = fit(rewards, trusted=True, served=search)["local:default"].evidence
+        assert (evidence.verdict, evidence.code, evidence.gain) == ("abstained", FALLS.code, 0.0)
+        assert evidence.reason.endswith("the lists of your own search get no better")
+
+    @pytest.mark.parametrize(
+        ("search", "settings", "said"),
+        [
+            (lambda *_: "d1", {}, "served: expected a search that gives ids of documents, got 'd1'"),
+            (lambda *_: [1], {}, "served: expected a search that gives ids of documents, got"),
+            (lambda *_: ["elsewhere"], {}, "served: expected ids of documents, such as .*, got 'elsewhere' and others"),
+            ("search", {}, "served: expected a function, and gate=True, which asks it, got 'search', gate=True"),
+            (lambda *_: [], {"gate": False, "scope": "task"}, "served: expected a function, and gate=True"),
+        ],
+    )
+    def test_what_is_no_search_is_refused(self, rewards, search, settings, said):
+        """In one line that says what came."""
+        with pytest.raises(InputError, match=said):
+            fit(rewards, served=search, **settings)

@@ -94,3 +94,14 @@ def test_documents_keep_their_names_and_hide_those_of_other_tenants(store):
     assert "(another tenant's)" in shared.doc_ids.tolist()
     assert "shown" not in shared.doc_ids.tolist()
     assert {name for name in shared.doc_ids.tolist() if name.startswith("d")}
+
+
+def test_texts_are_read_by_their_owner_alone(store):
+    """What is learned of words tells whether a word is there: no tenant's words reach what others are served."""
+    shared, own = store.rewards(JUDGE), store.rewards(JUDGE, tenant="a")
+
+    assert set(own.query_texts) == {"asked"}
+    assert set(own.doc_texts) == {"text"}
+    assert min(set(shared.query_texts) - {""}).startswith("question ")
+    assert "asked" not in shared.query_texts
+    assert "text" not in shared.doc_texts

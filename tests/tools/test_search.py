@@ -21,7 +21,7 @@ from tttembed_rag.stores import open_store
 from tttembed_rag.stores.work.states import TOOLS
 from tttembed_rag.testing import FakeEmbedder
 from tttembed_rag.tools import LearnedToolSearch, Turns
-from tttembed_rag.tools.index import WEIGHT, best, fused, words
+from tttembed_rag.tools.index import WEIGHT, best, fused
 from tttembed_rag.tools.learning import (
     CONTRADICTED,
     _cross_fitted,
@@ -31,6 +31,7 @@ from tttembed_rag.tools.learning import (
     rewards_of_calls,
     usable,
 )
+from tttembed_rag.vectors.words import words
 
 from .conftest import CATALOG, LEARNED, TOPICS, UNSEEN, first, request, teach
 

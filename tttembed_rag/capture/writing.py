@@ -18,6 +18,7 @@ from tttembed_rag.capture.preparing import Call, Preparation
 from tttembed_rag.errors import StoreReplaced, StoreUnavailable, TTTEmbedError
 from tttembed_rag.offsets.values import TextId
 from tttembed_rag.rewards.observations import Served
+from tttembed_rag.serving.following import opened
 from tttembed_rag.system import telemetry
 from tttembed_rag.system.background import Loop, Outage, Reached
 
@@ -76,7 +77,7 @@ class Writer:
     def __init__(
         self, store: ObservingStore | str, log: Log, preparation: Preparation, *, capacity: int, max_bytes: int
     ) -> None:
-        self._reached: Reached[ObservingStore] = Reached(store, _opened)
+        self._reached: Reached[ObservingStore] = Reached(store, opened)
         self._log = log
         # Whether the judge is vouched for, as the store was told.
         self._told: bool | None = None
@@ -273,12 +274,6 @@ class Writer:
             if more := total - self._reported[outcome]:
                 telemetry.record("tttembed.capture.queries", more, outcome=outcome)
         self._reported = counts
-
-
-def _opened(url: str) -> ObservingStore:
-    from tttembed_rag.stores import open_store
-
-    return open_store(url)
 
 
 _writers: WeakSet[Writer] = WeakSet()

@@ -73,6 +73,9 @@ def evaluate(
 ) -> None:
     """Fit on some queries, measure nDCG@10 on the others.
 
+    Of --scopes, `words` is `auto` with what it finds sorted by words too. Of --baselines, `hybrid` is reciprocal rank
+    fusion with BM25.
+
     Each DIR is a BEIR folder with vectors/NAME.npz and, unless the labels act as a simulated judge,
     scores/NAME.tsv. Several folders are several tasks of one workload.
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Rewarded queries that are named in lines of their own.
 _MOVERS = 5
+# Words that a document shares with the query, the rarest first, that stand in its line.
+_WORDS = 4
 
 
 @main.command(short_help="Print what was learned, and on what evidence it is served.")
@@ -104,12 +106,17 @@ def explain(
     for word, moves_ in (("rose", explanation.rose), ("fell", explanation.fell), ("kept", explanation.kept)):
         for move in moves_:
             reward = "not judged" if move.reward is None else f"reward {move.reward:.3g}"
+            words = f"  words: {', '.join(move.words[:_WORDS])}" if move.words else ""
             say(
                 f"{word} {abs(move.rank - move.rank_before):>4}: {move.rank_before:>5} -> {move.rank:<5} "
                 f"score {move.score_before:.3f} {move.score - move.score_before:+.3f}  {reward:<12} "
-                f"{_titled(move.document, move.text, 60)}"
+                f"{_titled(move.document, move.text, 60)}{words}"
             )
     click.echo(_LEGEND)
+    if any(move.words for move in explanation.moves):
+        click.echo(
+            "words: those that the document shares with the query, rarest first: the list is sorted by them too."
+        )
 
 
 def _of_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -97,16 +98,19 @@ def offset_facts(offset: Offset, offsets: Offsets) -> dict[str, Any]:
         "judge": offsets.settings.get("judge"),
         "landmarks": None if offset.map is None else len(offset.map.landmarks),
         "bandwidth": None if offset.map is None else offset.map.bandwidth,
+        "words": None if (rescorer := offset.rescorer) is None else asdict(rescorer.evidence),
+        "weights": None if rescorer is None else rescorer.weights.tolist(),
     }
 
 
 def offset_line(offset: Offset) -> str:
-    """An offset in one line that a person understands."""
+    """An offset in one line that a person understands, and a second one of its rescorer where it has one."""
     noun = "query" if offset.n == 1 else "queries"
     local = (
         "" if offset.map is None else f"{len(offset.map.landmarks)} landmarks, bandwidth {offset.map.bandwidth:.2f}, "
     )
-    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}"
+    words = "" if offset.rescorer is None else f"\nwords of {offset.task}: {offset.rescorer.evidence}"
+    return f"{offset.key}: {offset.n} rewarded {noun}, dose {offset.alpha:.2f}, {local}{offset.evidence}{words}"
 
 
 def served_now(store: Store, tenant: str) -> str:

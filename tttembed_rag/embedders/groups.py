@@ -18,21 +18,12 @@ _CHARACTERS = 60_000
 def embedded(
     name: str, texts: Sequence[str], ask: Callable[[list[str]], ArrayLike], *, at_once: int, dimensions: int | None
 ) -> FloatArray:
-    """Unit vectors (len(texts), d) of what *ask* gives for each group of *texts*, of so many at once at most.
+    """Unit vectors (len(texts), d) of what *ask* gives for each group of at most *at_once* of the *texts*.
 
-    Args:
-        name: The model's name, for errors.
-
-        texts: The texts.
-
-        ask: Asks the service for the vectors of a group.
-
-        at_once: Texts in a request at most.
-
-        dimensions: Width that was asked for; None where the first vectors tell.
+    Their width is *dimensions*, or that of the first ones.
 
     Raises:
-        EmbedderError: The service refused a request, stayed busy or answered something else.
+        EmbedderError: The service refused a request, stayed busy or answered something else; it has the model's *name*.
     """
     width = Width(name, dimensions)
     try:

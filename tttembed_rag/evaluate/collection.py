@@ -15,17 +15,21 @@ from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.evaluate.measures import Graded
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards import Rewards
 from tttembed_rag.scales import Scale
 from tttembed_rag.serving.twopass import in_fused_order, in_reward_order
 from tttembed_rag.vectors.checks import FloatArray, IntArray
 from tttembed_rag.vectors.rows import Float64
+from tttembed_rag.vectors.words import keyword_index, words
 
 # The rows of a list in another order, given the rewards of some of them.
 Order: TypeAlias = Callable[[Sequence[int], Mapping[int, float]], list[int]]
 
 # Documents kept of a ranked list: direct rerank may lift any of them, nDCG@10 looks at the first 10.
-_LISTED = 100
+LISTED = 100
+# The constant of reciprocal rank fusion (Cormack et al. 2009), as search engines come with.
+_FUSION = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,7 +102,7 @@ class Collection:
         searched = FaissIndex.from_vectors(doc_vectors, kind=index)
         doc_ids, query_ids = np.array(list(dataset.documents)), np.array(list(dataset.queries))
         graded = Graded.of(dataset.qrels, list(dataset.queries), list(dataset.documents))
-        base = searched.search(query_vectors, _LISTED)[1]
+        base = searched.search(query_vectors, LISTED)[1]
         simulated = scores is None
         return cls(
             dataset,
@@ -197,7 +201,30 @@ class Collection:
 
     def measure_fused(self, query_vectors: FloatArray, rows: IntArray, depth: int) -> Float64:
         """nDCG@10 (M,) of a new search fused with the rewards at *depth*, for *rows*; the others keep raw."""
-        return self._reordered(rows, self.index.search(query_vectors[rows], _LISTED)[1], depth, in_fused_order)
+        return self._reordered(rows, self.index.search(query_vectors[rows], LISTED)[1], depth, in_fused_order)
+
+    def measure_rescored(self, query_vectors: FloatArray, rescorer: Rescorer) -> Float64:
+        """nDCG@10 (M,) of a new search with all *query_vectors*, its first hundred in the order of *rescorer*."""
+        documents = np.array(list(self.dataset.documents.values()), dtype=object)
+        found = zip(self.dataset.queries.values(), *self.index.search(query_vectors, LISTED), strict=True)
+        lists = [rows[rescorer.order(query, documents[rows].tolist(), scores)] for query, scores, rows in found]
+        return self._measured(np.arange(len(self.raw)), np.array(lists))
+
+    def measure_hybrid(self) -> Float64:
+        """nDCG@10 (M,) of reciprocal rank fusion of the base lists and those of BM25, a hundred documents each."""
+        keywords = keyword_index([words(text) for text in self.dataset.documents.values()], "eval")
+        lists = []
+        for query, base in zip(self.dataset.queries.values(), self.base, strict=True):
+            fused = np.zeros(len(self.index))
+            fused[base] = 1.0 / (_FUSION + np.arange(1, len(base) + 1))
+            asked = words(query)
+            if keywords is not None and asked:
+                scores = keywords.get_scores(asked)
+                found = np.argsort(-scores, kind="stable")[:LISTED]
+                found = found[scores[found] > 0]
+                fused[found] += 1.0 / (_FUSION + np.arange(1, len(found) + 1))
+            lists.append(np.argsort(-fused, kind="stable")[: len(base)])
+        return self._measured(np.arange(len(self.raw)), np.array(lists))
 
     def _reordered(self, rows: IntArray, lists: IntArray, depth: int, order: Order) -> Float64:
         """nDCG@10 (M,) where each of *rows* is shown its list with the candidates at *depth* in another order."""
@@ -271,6 +298,7 @@ def open_collection(
 def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], depth: int) -> Rewards:
     """The rewards of the *judged* queries of every collection, its name as their task; a row for each source."""
     candidates, scores, queries, documents, tasks, ids, sources, names = [], [], [], [], [], [], [], []
+    query_texts, doc_texts = list[str](), list[str]()
     first = 0
     for collection, judged_rows in zip(workload, judged, strict=True):
         said = [(q, *of_source) for q in judged_rows.tolist() for of_source in collection.by_source(q, depth)]
@@ -285,6 +313,8 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         names += collection.doc_ids[used.astype(np.intp)].tolist()
         tasks += [collection.dataset.name] * len(rows)
         ids += collection.query_ids[rows].tolist()
+        query_texts += [collection.dataset.queries[query] for query in collection.query_ids[rows].tolist()]
+        doc_texts += [collection.dataset.documents[doc] for doc in collection.doc_ids[used.astype(np.intp)].tolist()]
         first += len(used)
     return Rewards.from_indexed(
         np.concatenate(queries),
@@ -296,6 +326,8 @@ def pooled_rewards(workload: Sequence[Collection], judged: Sequence[IntArray], d
         judge=" + ".join(sorted({collection.judge_named for collection in workload})),
         sources=sources,
         doc_ids=names,
+        query_texts=query_texts,
+        doc_texts=doc_texts,
     )
 
 

@@ -28,7 +28,10 @@ from tttembed_rag.vectors.rows import Float64
 Population: TypeAlias = Literal["heldout", "rewarded", "all"]
 # Least gain of direct rerank in nDCG@10 that has shares: those of less are ratios of noise.
 LEAST_GAIN = 0.005
-Baseline: TypeAlias = Literal["raw", "rerank", "fused"]
+Baseline: TypeAlias = Literal["raw", "rerank", "fused", "hybrid"]
+# `words` is `auto`, with what it finds sorted by the task's rescorer.
+Measured: TypeAlias = AnyScope | Literal["words"]
+_SCOPES = (*get_args(AnyScope), "words")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +50,10 @@ class ExperimentPlan:
         scopes: Scopes fitted.
 
         baselines: Baselines measured; ``rerank`` is direct rerank, as if every query were judged; ``fused`` is that of
-            the search with ``auto``, search and judge weighing the same, for rewarded queries that it moves.
+            the search with ``auto``, search and judge weighing the same, for rewarded queries that it moves;
+            ``hybrid`` is reciprocal rank fusion of the search and BM25, for which no judge is asked.
 
-        gates: With the gate, without, or both; ``auto`` is always gated.
+        gates: With the gate, without, or both; ``auto`` and ``words`` are always gated.
 
         objective: Objective of the fit.
 
@@ -62,7 +66,7 @@ class ExperimentPlan:
     depth: int = 10
     seeds: tuple[int, ...] = (0, 1, 2)
     holdout: float = 0.3
-    scopes: tuple[AnyScope, ...] = ("global", "task", "local", "query", "auto")
+    scopes: tuple[Measured, ...] = ("global", "task", "local", "query", "auto")
     baselines: tuple[Baseline, ...] = ("raw", "rerank")
     gates: tuple[bool, ...] = (True, False)
     objective: ObjectiveName = "kd"
@@ -79,20 +83,22 @@ class ExperimentPlan:
             raise InputError(f"seeds: expected numbers >= 0, got {self.seeds}")
         if not (self.scopes or self.baselines):
             raise InputError("scopes: expected at least one scope or baseline, got none")
-        for name, allowed in (("scopes", get_args(AnyScope)), ("baselines", get_args(Baseline))):
+        for name, allowed in (("scopes", _SCOPES), ("baselines", get_args(Baseline))):
             if wrong := set(getattr(self, name)) - set(allowed):
                 raise InputError(f"{name}: expected {', '.join(allowed)}, got {', '.join(sorted(wrong))}")
 
     @property
-    def contestants(self) -> list[tuple[AnyScope, bool]]:
+    def contestants(self) -> list[tuple[Measured, bool]]:
         """Every (scope, gated) pair to measure."""
-        return [(scope, gated) for scope in self.scopes for gated in ((True,) if scope == "auto" else self.gates)]
+        always = ("auto", "words")
+        return [(scope, gated) for scope in self.scopes for gated in ((True,) if scope in always else self.gates)]
 
     @property
     def fits(self) -> list[tuple[AnyScope, bool]]:
         """Every (scope, gated) pair to fit, each once."""
         fused_too: list[tuple[AnyScope, bool]] = [("auto", True)] if "fused" in self.baselines else []
-        return list(dict.fromkeys([*self.contestants, *fused_too]))
+        learned = [(_learned(scope), gated) for scope, gated in self.contestants]
+        return list(dict.fromkeys([*learned, *fused_too]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +145,16 @@ class Row:
 def run(workload: Sequence[Collection], plan: ExperimentPlan) -> Iterator[Row]:
     """Every row of *plan* on a workload of one or several collections."""
     check_workload(workload)
-    reranked = [collection.measure_reranked(np.arange(len(collection.raw)), plan.depth) for collection in workload]
+    unlearned = [
+        _Unlearned(
+            collection.measure_reranked(np.arange(len(collection.raw)), plan.depth),
+            collection.measure_hybrid() if "hybrid" in plan.baselines else None,
+        )
+        for collection in workload
+    ]
     for seed in plan.seeds:
         for rewarded in plan.rewarded:
-            yield from _cell(workload, reranked, plan, seed, rewarded, *drawn(workload, plan, seed, rewarded))
+            yield from _cell(workload, unlearned, plan, seed, rewarded, *drawn(workload, plan, seed, rewarded))
 
 
 def drawn(
@@ -157,7 +169,7 @@ def drawn(
 
 def _cell(
     workload: Sequence[Collection],
-    reranked: Sequence[Float64],
+    unlearned: Sequence[_Unlearned],
     plan: ExperimentPlan,
     seed: int,
     rewarded: int,
@@ -166,11 +178,12 @@ def _cell(
 ) -> Iterator[Row]:
     rewards = replace(pooled_rewards(workload, judged, plan.depth), trusted=plan.trusted)
     fitted = {(scope, gated): _fit(rewards, plan, scope, gated) for scope, gated in plan.fits}
-    for collection, by_judge, rewarded_rows, heldout in zip(workload, reranked, judged, held, strict=True):
+    for collection, baselines, rewarded_rows, heldout in zip(workload, unlearned, judged, held, strict=True):
+        by_judge = baselines.rerank
         everyone = np.arange(len(collection.raw))
         populations: dict[Population, IntArray] = {"heldout": heldout, "rewarded": rewarded_rows, "all": everyone}
         budget = sum(len(collection.candidates(q, plan.depth)[0]) for q in rewarded_rows.tolist())
-        for outcome in _outcomes(collection, plan, by_judge, rewarded_rows, fitted):
+        for outcome in _outcomes(collection, plan, baselines, rewarded_rows, fitted):
             for population, members in populations.items():
                 measured, raw = outcome.measured[members], collection.raw[members]
                 low, high = mean_interval(measured - raw)
@@ -206,6 +219,14 @@ def _cell(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Unlearned:
+    """nDCG@10 (M,) of every query after direct rerank, and by a hybrid search where that is measured."""
+
+    rerank: Float64
+    hybrid: Float64 | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Fitted:
     offsets: Offsets
     seconds: float
@@ -231,15 +252,18 @@ def _fit(rewards: Rewards, plan: ExperimentPlan, scope: AnyScope, gated: bool) -
 def _outcomes(
     collection: Collection,
     plan: ExperimentPlan,
-    by_judge: Float64,
+    unlearned: _Unlearned,
     rewarded: IntArray,
     fitted: Mapping[tuple[AnyScope, bool], _Fitted],
 ) -> Iterator[_Outcome]:
-    """nDCG@10 of every query under each baseline and each fit: *by_judge* is that of direct rerank."""
+    """nDCG@10 of every query under each baseline and each fit."""
     if "raw" in plan.baselines:
         yield _Outcome("raw", False, collection.raw, False, "no offset", 0.0, False)
     if "rerank" in plan.baselines:
-        yield _Outcome("rerank", False, by_judge, False, "judged documents in reward order", 0.0, False)
+        yield _Outcome("rerank", False, unlearned.rerank, False, "judged documents in reward order", 0.0, False)
+    if unlearned.hybrid is not None:
+        reason = "reciprocal rank fusion with BM25, no judge"
+        yield _Outcome("hybrid", False, unlearned.hybrid, False, reason, 0.0, False)
     task = collection.dataset.name
     if "fused" in plan.baselines:
         offsets = fitted["auto", True].offsets
@@ -248,9 +272,19 @@ def _outcomes(
         reason = "judged documents by reward order and new search, where auto serves an offset"
         yield _Outcome("fused", True, measured, published, reason, fitted["auto", True].seconds, True)
     for scope, gated in plan.contestants:
-        offsets, seconds = fitted[scope, gated].offsets, fitted[scope, gated].seconds
+        learned = fitted[_learned(scope), gated]
+        offsets, rescorer = learned.offsets, learned.offsets.rescorer(task) if scope == "words" else None
         measured, published = served(collection, offsets, task)
-        yield _Outcome(scope, gated, measured, published, _reason(offsets, task), seconds, True)
+        if rescorer is not None:
+            vectors = offsets.apply(collection.query_vectors, task=task)
+            measured, published = collection.measure_rescored(vectors, rescorer), True
+        reason = _reason(offsets, task, words=scope == "words")
+        yield _Outcome(scope, gated, measured, published, reason, learned.seconds, True)
+
+
+def _learned(scope: Measured) -> AnyScope:
+    """The scope of the fit behind what is measured."""
+    return "auto" if scope == "words" else scope
 
 
 def served(collection: Collection, offsets: Offsets, task: str) -> tuple[Float64, bool]:
@@ -267,11 +301,13 @@ def served_and_fused(collection: Collection, offsets: Offsets, task: str, rows: 
     return collection.measure_fused(vectors, rows, depth)
 
 
-def _reason(offsets: Offsets, task: str) -> str:
-    """The evidence of the offsets that serve *task*, or would: of the shared one, then of a private one."""
+def _reason(offsets: Offsets, task: str, *, words: bool) -> str:
+    """The evidence of what serves *task*, or would: of the shared offset, then of a private one; or of its words."""
     of_task = [offset for offset in offsets.values() if offset.task in (task, None)]
     ranks = {"global": 0, "task": 1, "local": 1}
     shared = max((o for o in of_task if o.query_id is None), key=lambda o: (ranks[o.scope], o.served), default=None)
     private = next((offset for offset in of_task if offset.query_id is not None), None)
     parts = [f"{offset.scope} {offset.evidence}" for offset in (shared, private) if offset is not None]
+    if words and shared is not None and shared.rescorer is not None:
+        parts = [f"words {shared.rescorer.evidence}"]
     return "; ".join(parts) or "no offset for this task"

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tttembed_rag.errors import DataError, InputError
+from tttembed_rag.evaluate.collection import LISTED
 from tttembed_rag.evaluate.datasets import QRELS, Dataset, Judgments
 from tttembed_rag.evaluate.files import load_beir, load_scores, load_vectors
 from tttembed_rag.evaluate.index import FaissIndex
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import Offset
-from tttembed_rag.vectors.checks import FloatArray, unit
+from tttembed_rag.vectors.checks import FloatArray, IntArray, unit
 
 # Cosine above which two query vectors are one query's.
 _SAME = 1 - 1e-5
@@ -38,6 +40,8 @@ class Move:
         score: Cosine similarity to the query vector with the offset.
 
         reward: The judge's score for this query; None where it was not judged.
+
+        words: Words that it shares with the query, the rarest first, where the task's rescorer sorted by them.
     """
 
     document: str
@@ -47,6 +51,7 @@ class Move:
     score_before: float
     score: float
     reward: float | None
+    words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,10 +195,12 @@ def explain_in(
     base = queries[list(dataset.queries).index(query_id)]
     both = np.stack([base, offsets.apply(base, task=task, query_id=query_id)])
     index = FaissIndex.from_vectors(docs)
-    moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top)
-    return Explanation(
-        query_id, dataset.queries[query_id], offset, moves, _movers(offset, base, dataset.queries, queries)
-    )
+    text, rescorer = dataset.queries[query_id], offsets.rescorer(task)
+    sort = None if rescorer is None else partial(rescorer.order, text)
+    moves = moves_between(dataset.documents, index, both, judgments.get(query_id, {}), top=top, sort=sort)
+    if rescorer is not None:
+        moves = tuple(replace(move, words=tuple(rescorer.shared_words(text, move.text))) for move in moves)
+    return Explanation(query_id, text, offset, moves, _movers(offset, base, dataset.queries, queries))
 
 
 def task_of(offsets: Offsets, name: str) -> str:
@@ -217,9 +224,11 @@ def _movers(offset: Offset, base: FloatArray, texts: Mapping[str, str], queries:
 
 
 def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:
-    """The offset that serves the query, or an error that says why none does."""
+    """The offset that serves the query, or whose rescorer does, or an error that says why none does."""
     if (offset := offsets.find(task, query_id)) is not None:
         return offset
+    if offsets.rescorer(task) is not None:
+        return offsets[f"local:{task}"]
     shared = offsets.get(f"task:{task}", offsets.get("global"))
     tasks = ", ".join(sorted({o.task for o in offsets.values() if o.task})) or "none"
     why = f"none of its task (tasks: {tasks})" if shared is None else f"{shared.key} {shared.evidence}"
@@ -227,7 +236,13 @@ def _serving(offsets: Offsets, task: str, query_id: str) -> Offset:
 
 
 def moves_between(
-    documents: Mapping[str, str], index: FaissIndex, both: FloatArray, rewards: Mapping[str, float], *, top: int
+    documents: Mapping[str, str],
+    index: FaissIndex,
+    both: FloatArray,
+    rewards: Mapping[str, float],
+    *,
+    top: int,
+    sort: Callable[[Sequence[str], FloatArray], IntArray] | None = None,
 ) -> tuple[Move, ...]:
     """The moves of documents from the search with one query vector to the search with another, best new rank first.
 
@@ -241,13 +256,19 @@ def moves_between(
         rewards: By document id, as far as the query was judged.
 
         top: First results looked at, before and after.
+
+        sort: Sorts the first `LISTED` documents of the search after, by their texts and similarities; None sorts none.
     """
     similarities, rows = index.search(both, len(index))
+    ids = list(documents)
+    if sort is not None:
+        listed = rows[1, :LISTED]
+        order = sort([documents[ids[row]] for row in listed.tolist()], similarities[1, :LISTED])
+        rows[1, :LISTED], similarities[1, :LISTED] = listed[order], similarities[1, :LISTED][order]
     ranks, scores = np.empty(rows.shape, np.intp), np.empty(rows.shape)
     np.put_along_axis(ranks, rows, np.arange(len(index))[None], axis=1)
     np.put_along_axis(scores, rows, similarities, axis=1)
     shown = np.flatnonzero((ranks < top).any(axis=0))
-    ids = list(documents)
     return tuple(
         Move(
             document=ids[row],

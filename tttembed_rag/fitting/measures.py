@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
 import numpy as np
 
+from tttembed_rag.errors import InputError
 from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray
 from tttembed_rag.vectors.rows import Float64
+
+# An application's own search: a query vector (d,) and the query's text, or its id where no text is known, to the ids of
+# documents in the order in which they are served.
+Search: TypeAlias = Callable[[FloatArray, str], Sequence[str]]
 
 # Places that nDCG@10 looks at.
 PLACES = 10
@@ -20,6 +30,32 @@ def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
     rewards = np.where(grid.present, grid.rewards - least, 0.0)
     ideal = dcg(-np.sort(-rewards, axis=1))
     return np.asarray(dcg(np.take_along_axis(rewards, grid.order(scores), axis=1)) / np.where(ideal > 0, ideal, 1.0))
+
+
+def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float64:
+    """(n,) nDCG@10 of what *search* serves for query *vectors* (n, d), by the rewards of what was judged.
+
+    Gains are those of `judged_ndcg`; a document that was not judged has none.
+
+    Raises:
+        InputError: *search* gives no list of ids, or none that the rewards know.
+    """
+    names = np.where(rewards.query_texts == "", rewards.query_ids, rewards.query_texts)
+    found, known, shown = np.zeros(len(rewards)), False, ""
+    for row, (vector, name) in enumerate(zip(vectors, names.tolist(), strict=True)):
+        pairs = slice(rewards.starts[row], rewards.starts[row + 1])
+        values = rewards.values[pairs] - rewards.values[pairs].min()
+        gain = dict(zip(rewards.doc_ids[rewards.candidates[pairs]].tolist(), values.tolist(), strict=True))
+        ids = search(vector, name)
+        if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
+            raise InputError(f"served: expected a search that gives ids of documents, got {ids!r:.80}")
+        known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
+        lists = [[gain.get(one, 0.0) for one in ids], sorted(gain.values(), reverse=True)]
+        served, ideal = (float(dcg(np.array(one)[None])[0]) for one in lists)
+        found[row] = served / ideal if ideal > 0 else 0.0
+    if not known:
+        raise InputError(f"served: expected ids of documents, such as {rewards.doc_ids[0]!r}, got {shown!r} and others")
+    return found
 
 
 def dcg(gains: Float64) -> Float64:

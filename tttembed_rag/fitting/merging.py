@@ -53,6 +53,7 @@ def merged(rewards: Rewards, groups: IntArray, *, absent: bool = False) -> Rewar
         tasks=rewards.tasks[queries],
         query_ids=rewards.query_ids[queries],
         sources=rewards.sources[queries],
+        query_texts=rewards.query_texts[queries],
     )
 
 

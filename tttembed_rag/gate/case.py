@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tttembed_rag.audit import Audited, Labels, audited, confirmed_order
 from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.measures import Search, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
@@ -19,7 +19,7 @@ from tttembed_rag.fitting.voices import Voices, heard
 from tttembed_rag.gate.belief import Signal, Voucher, signal_of
 from tttembed_rag.gate.thresholds import FOLDS, SHARPNESS, STUDENT_STEP, TEACHER_STEP
 from tttembed_rag.rewards import Rewards
-from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.checks import FloatArray, IntArray, shift
 from tttembed_rag.vectors.rows import Float64, UnitRows
 
 
@@ -39,6 +39,8 @@ class Case:
         trusted: Whether somebody vouches for the judge; None lets the data say, and with False nobody does.
 
         together: What the rewards of all tasks say of the judge; None where these are all.
+
+        search: The application's own search, through which changes are measured; None ranks what was judged.
     """
 
     given: Rewards
@@ -47,6 +49,7 @@ class Case:
     labels: Labels | None = None
     trusted: bool | None = None
     together: Signal | None = None
+    search: Search | None = None
 
     @cached_property
     def heard(self) -> Voices:
@@ -112,6 +115,12 @@ class Case:
         return judged_ndcg(self.judged, self.judged.base)
 
     @cached_property
+    def _served_base(self) -> Float64:
+        """(n,) nDCG@10 of what the application's own search serves for the base vectors."""
+        vectors = self.rewards.query_vectors
+        return self._judged_base if self.search is None else served_ndcg(self.rewards, self.search, vectors)
+
+    @cached_property
     def headroom(self) -> float:
         """By how much the judge's own order of the judged candidates is better than the retriever's, in nDCG@10."""
         differ = self.rewards.reach > 0
@@ -168,7 +177,14 @@ class Case:
         return confirmed_order(self.rewards, self.labels) if self.labels else 1.0
 
     def judged_changes(self, offsets: Float64) -> Float64:
-        """(n,) by how much nDCG@10 of the judged candidates, by their rewards, changes when *offsets* (n, d) move."""
+        """(n,) by how much nDCG@10 changes, by the rewards, when *offsets* (n, d) move.
+
+        It is that of the judged candidates, or of what the application's own search serves.
+        """
+        if self.search is not None:
+            vectors = self.rewards.query_vectors
+            moved = shift(vectors, offsets.astype(vectors.dtype), self.rewards.query_norms)
+            return np.asarray(served_ndcg(self.rewards, self.search, moved) - self._served_base)
         return judged_ndcg(self.judged, self.judged_under(offsets)) - self._judged_base
 
     def judged_under(self, offsets: Float64) -> Float64:
@@ -177,10 +193,13 @@ class Case:
 
     def falls(self, offsets: Float64) -> Float64:
         """(n,) by how many nats the loss of each query falls when *offsets* (n, d) move it."""
+        return np.asarray(self._base_losses - self._loss(*self.moved(offsets)).losses)
+
+    def moved(self, offsets: Float64) -> tuple[Float64, Float64]:
+        """||x + v||^2 (n,) and (x + v) · z (n, k) of the candidates of `grid`, with v the *offsets* (n, d)."""
         along_query = np.vecdot(self.rewards.queries.unit, offsets)
         squares = 1.0 + 2.0 * along_query + np.vecdot(offsets, offsets)
-        products = self.grid.base + self._along(offsets, self.grid)
-        return np.asarray(self._base_losses - self._loss(squares, products).losses)
+        return np.asarray(squares), self.grid.base + self._along(offsets, self.grid)
 
     def _along(self, offsets: Float64, grid: Grid) -> Float64:
         """(n, k) products of *offsets* (n, d) and the candidates of *grid*."""

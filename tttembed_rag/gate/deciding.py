@@ -18,6 +18,7 @@ import numpy as np
 
 from tttembed_rag.audit import Labels, check_labels
 from tttembed_rag.errors import InputError
+from tttembed_rag.fitting.measures import Search
 from tttembed_rag.fitting.recipe import ObjectiveName, Recipe, SolverName
 from tttembed_rag.fitting.scopes import collect, fit_scope, of_task, private_offsets
 from tttembed_rag.gate.case import Case, gated
@@ -36,6 +37,7 @@ from tttembed_rag.gate.thresholds import (
     AUDIT_ALONE_LEVEL,
     AUDIT_LEVEL,
     AUDITED,
+    BELIEVERS,
     COMPARE,
     EXPECTED_FALL,
     EXPOSED,
@@ -49,6 +51,7 @@ from tttembed_rag.gate.thresholds import (
     PUBLISHED,
     Question,
 )
+from tttembed_rag.gate.words import with_words
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.values import AnyScope, Offset, Scope, check_scope
@@ -75,6 +78,7 @@ def fit(
     source_voices: float = 1.0,
     audit: Labels | None = None,
     trusted: bool | None = None,
+    served: Search | None = None,
 ) -> Offsets:
     """Offsets learned from *rewards*, each published only if held-out rewards support it.
 
@@ -117,6 +121,10 @@ def fit(
             from the first verdict on. None asks what the rewards say of themselves, else the data, which must prove
             the gain; with False only an audit publishes. Rewards of sources are never believed by declaration.
 
+        served: Your own search, with its fusion, filters and cut: a query vector (d,) and the query's text (its id
+            where no text is known) to ids of documents in the order in which they are served. Then the gain is that of
+            its lists for held-out queries, and nothing is published where they get no better. The gate alone asks.
+
     Returns:
         One offset per scope key; where the gate abstained it is zero and says why. With ``auto`` that is a local one
         per task and, from `MIN_TASKS` tasks on, the global one that tasks get whose rewards do not speak against it.
@@ -133,13 +141,15 @@ def fit(
         warm_start=warm_start,
     )
     check_asked(scope, gate=gate, source_voices=source_voices, audit=audit, trusted=trusted)
+    if served is not None and not (gate and callable(served)):
+        raise InputError(f"served: expected a function, and gate=True, which asks it, got {served!r:.80}, gate={gate}")
     if not isinstance(rewards, Rewards):
         raise InputError(f"rewards: expected Rewards (see Rewards.from_texts), got {type(rewards).__name__}")
     rewards = rewards.bounded(MOST_CANDIDATES)
     trusted = rewards.trusted if trusted is None else trusted
     if gate or scope == "auto":  # which was refused without the gate
         recipe = gated(recipe, rewards)
-        everything = Case(rewards, recipe, source_voices, audit, trusted)
+        everything = Case(rewards, recipe, source_voices, audit, trusted, search=served)
         return collect(list(_decided(everything, scope)), rewards, recipe, scope)
     return fit_scope(rewards, scope, recipe)
 
@@ -235,11 +245,13 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         case = replace(case, given=rest)
     names = tuple(exposure.names[one] for one in withheld) if exposure else ()
     evidence = replace(evidence, withheld=names, sources=sources, trust=case.trust)
-    if evidence.verdict != "published":
+    if refused:
         return nothing(case, scope, task, evidence)
+    if evidence.verdict != "published":
+        return with_words(nothing(case, scope, task, evidence), proposal)
     if task is not None and not sources:
         evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
-    return proposal.learn(evidence)
+    return with_words(proposal.learn(evidence), proposal)
 
 
 def _refused(case: Case) -> Evidence | None:
@@ -283,7 +295,7 @@ def _verdict(proposal: Proposal) -> Evidence:
     audited = case.audited(proposal.held_out)
     by_labels = audited is not None and audited.decides
     voucher = "trusted labels" if by_labels else case.voucher
-    believed = voucher in ("trusted labels", "its declaration")
+    believed = voucher in BELIEVERS
     fall = proposal.fall(EXPECTED_FALL if believed else 0.0)
     evidence = Evidence(
         n,
@@ -302,6 +314,8 @@ def _verdict(proposal: Proposal) -> Evidence:
     if not believed and fall.below(LEVEL) <= 0:
         needed = _needed(n, fall)
         return replace(_withheld(evidence, FALLS, "the improvement is within its error" + said), needed=needed)
+    if case.search is not None and change.mean <= 0:
+        return _withheld(evidence, FALLS, "the lists of your own search get no better" + said)
     if by_labels and audited is not None and not audited.confirms(AUDIT_LEVEL):
         return replace(_withheld(evidence, AUDITED, AUDITED.answer.format(found=audited)), against=True)
     told = f"their loss falls (p < {LEVEL:g})" if not believed else "their loss is expected to fall"

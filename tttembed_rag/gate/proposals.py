@@ -44,9 +44,9 @@ class Proposal:
 
         held_out: (n, d) what moves each query, learned without it.
 
-        falls: (n,) by how many nats the loss of each query falls below that of what is served without it.
+        without: (n, d) what moves each query where it is not served.
 
-        before: (n,) by how many nats what is served without it lets that loss fall.
+        falls: (n,) by how many nats the loss of each query falls below that of what is served without it.
 
         learn: Learns the offset, on the evidence given.
 
@@ -60,8 +60,8 @@ class Proposal:
     name: str
     case: Case
     held_out: Float64
+    without: Float64
     falls: Float64
-    before: Float64
     learn: Callable[[Evidence], Offset]
     groups: IntArray
     weights: Float64
@@ -79,7 +79,7 @@ class Proposal:
     @property
     def harmed(self) -> bool:
         """Whether what is served without it does harm for sure."""
-        return self._gain(self.before, 0.0).above(LEVEL) < 0
+        return self._gain(self.case.falls(self.without), 0.0).above(LEVEL) < 0
 
     def _gain(self, falls: Float64, expected: float) -> Gain:
         return Gain.of(falls, self.weights, self.groups, typical=TYPICAL_FALL, expected=expected, most=self._most)
@@ -107,24 +107,23 @@ def propose_local(case: Case, prior: Prior | None = None) -> Proposal:
         case.widened, targets - prior.held_out, case.recipe.kappa, weights=weights, groups=case.groups
     )
     without = np.broadcast_to(prior.held_out.astype(np.float64), targets.shape)
-    before = case.falls(without)
     held_out = without + regression.held_out(case.fold)
-    falls = case.falls(held_out) - before
+    falls = case.falls(held_out) - case.falls(without)
 
     def learn(evidence: Evidence) -> Offset:
         used = solution.only(case.usable > 0) if case.usable.any() else solution
         around = replace(regression, targets=targets - prior.served)
         return local_offset(around, task, case.questions, used, case.recipe, evidence, prior.served)
 
-    return Proposal(name, case, held_out, falls, before, learn, case.groups, case.voices)
+    return Proposal(name, case, held_out, without, falls, learn, case.groups, case.voices)
 
 
 def propose_constant(case: Case, task: str | None) -> Proposal:
     """One offset for all queries of *case*: that of a *task*, or (None) the global one."""
     name = "a global offset" if task is None else "one offset for all queries"
     held_out = _held_out(case, case.fold)
-    falls = case.falls(held_out)
-    return Proposal(name, case, held_out, falls, np.zeros_like(falls), _learner(case, task), case.groups, case.voices)
+    without, falls = np.zeros_like(held_out), case.falls(held_out)
+    return Proposal(name, case, held_out, without, falls, _learner(case, task), case.groups, case.voices)
 
 
 def propose_for_unseen_tasks(case: Case) -> Proposal:
@@ -132,9 +131,9 @@ def propose_for_unseen_tasks(case: Case) -> Proposal:
     families = task_families(case)
     held_out = _held_out(case, families % (int(case.fold.max()) + 1))
     weights = scope_weights(case.rewards)  # every task weighs the same, whatever its size
-    falls = case.falls(held_out)
+    without, falls = np.zeros_like(held_out), case.falls(held_out)
     name, learn = "a global offset on unseen tasks", _learner(case, None)
-    return Proposal(name, case, held_out, falls, np.zeros_like(falls), learn, families, weights, "tasks")
+    return Proposal(name, case, held_out, without, falls, learn, families, weights, "tasks")
 
 
 def task_families(case: Case) -> IntArray:

@@ -32,6 +32,13 @@ LEAST_HEADROOM = 0.005
 # audit`).
 AUDIT_LEVEL = 0.2
 AUDIT_ALONE_LEVEL = 0.05
+# Who is believed to be better than the retriever: a gain is published where it is expected.
+BELIEVERS = ("trusted labels", "its declaration")
+# Mean correlation of similarity and BM25 among judged and neighbouring candidates of a query below which words are not
+# learned from a judge that the data alone vouch for: held-out rewards of a judge that is worse than the retriever
+# confirm its follies, and words follow them. With MiniLM on development it is .35 to .39 where BM25 as the judge takes
+# .07 from v(x) (metatool), .59 to .75 elsewhere (`benchmarks/words.py`).
+AGREEMENT = 0.5
 # Folds of cross-fitting: each query is held out once, learned from the other four fifths.
 FOLDS = 5
 # The global offset meets tasks without rewards: it must have helped tasks that it did not see, at least this many.

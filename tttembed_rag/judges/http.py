@@ -30,12 +30,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The protocol of one kind of server.
+    """The protocol of one kind of server: what is sent for (model, instruction, query, documents), and what comes back.
 
     Attributes:
         path: Path of its address, where the address has none.
-
-        request: JSON to send for (model, instruction, query, documents).
 
         items: The items of an answer, each with an index and a score.
 

@@ -38,14 +38,8 @@ def warnings_of(
 ) -> list[str]:
     """A line for each thing that explains *rewards* better than relevance seems to; they warn, and refuse nothing.
 
-    Args:
-        rewards: Judged candidates.
-
-        lengths: Characters of each document's text by its id, where texts are known.
-
-        arrivals: A number of each document by its id, larger for one that was first served later, where a store knows.
-
-        texts: Gives the texts of some of the rewards, which are looked at; a text that it lacks leaves words out.
+    What is known of documents stands by their ids: the characters of their texts, and numbers that are larger for one
+    that was first served later. *texts* gives those of some rewards; where one is missing, words are not looked at.
     """
     rows = np.flatnonzero((rewards.reach > 0) & (rewards.depths > 2))
     if len(rows) < _LEAST:

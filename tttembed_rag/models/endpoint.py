@@ -46,16 +46,9 @@ def shown(answer: bytes | bytearray) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a service is, and its key.
+    """Where a service is, ``http(s)://HOST[:PORT][/PATH][?...]``, and its key; empty where it needs none.
 
-    Attributes:
-        url: ``http(s)://HOST[:PORT][/PATH][?...]``.
-
-        name: The same without what may hold a secret, for errors and logs.
-
-        netloc: ``HOST[:PORT]``.
-
-        key: Its secret; empty where it needs none.
+    The *name* is its address without what may hold a secret, for errors and logs.
     """
 
     url: str

@@ -28,16 +28,8 @@ def load(
 ) -> tuple[Any, Any]:
     """A model of transformers in evaluation mode, and the fast tokenizer beside it.
 
-    Args:
-        auto_class: ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``.
-
-        model: Name or folder.
-
-        revision: Commit, tag or branch of a hub.
-
-        device: ``cpu``, ``cuda:0`` ...; None takes an accelerator where there is one.
-
-        dtype: ``float32``, ``bfloat16``, ``float16``; None is full precision on a CPU, and the model's own elsewhere.
+    *auto_class* is ``AutoModelForCausalLM`` or ``AutoModelForSequenceClassification``. A device of None takes an
+    accelerator where there is one; a dtype of None is full precision on a CPU, and the model's own elsewhere.
     """
     torch, transformers = require("torch", EXTRA), require("transformers", EXTRA)
     accelerator = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

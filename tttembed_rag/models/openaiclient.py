@@ -19,14 +19,8 @@ ResultT = TypeVar("ResultT")
 def openai_client(address: Address, *, path: str = "", patience: Patience | None = None, timeout: float = 60.0) -> Any:
     """An `openai.OpenAI` that asks *address* alone, whatever stands in the environment, and retries by itself.
 
-    Args:
-        address: Where the service is, with its version, and the key.
-
-        path: The path of single requests, which the address may end with.
-
-        patience: How often it is asked, and how often a minute; how long it waits is openai's matter.
-
-        timeout: Seconds until the next part of an answer must be there.
+    The address may end with the *path* of single requests. How long it waits before a retry is openai's matter;
+    *timeout* is for the next part of an answer.
     """
     openai = require("openai", EXTRA)
     patience = patience or Patience()

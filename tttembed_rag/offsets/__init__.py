@@ -6,6 +6,18 @@ Private: may change without notice.
 from tttembed_rag.offsets.evidence import Evidence, Verdict
 from tttembed_rag.offsets.kernel import KernelMap
 from tttembed_rag.offsets.lookup import Offsets
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import AnyScope, Certificate, Offset, Scope, check_scope
 
-__all__ = ["AnyScope", "Certificate", "Evidence", "KernelMap", "Offset", "Offsets", "Scope", "Verdict", "check_scope"]
+__all__ = [
+    "AnyScope",
+    "Certificate",
+    "Evidence",
+    "KernelMap",
+    "Offset",
+    "Offsets",
+    "Rescorer",
+    "Scope",
+    "Verdict",
+    "check_scope",
+]

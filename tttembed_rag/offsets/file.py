@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tttembed_rag.errors import InputError, OffsetFileError, VectorError
 from tttembed_rag.offsets.evidence import Evidence, Verdict
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.rescorer import Rescorer, Vocabulary
 from tttembed_rag.offsets.values import Certificate, Offset
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -32,8 +34,8 @@ MAX_HEADER_BYTES = 2**20
 _FORMAT = "tttembed-offsets"
 # The setting that holds the salt of the digests by which a file names queries.
 SALT = "salt"
-# Tensors (rows, d) that hold the rows of all local offsets, one after the other.
-_OF_MAPS = ("landmarks", "weights")
+# Tensors that hold the rows (d) of all local offsets, and the words of all rescorers, one after the other.
+_OF_MAPS, _OF_WORDS = ("landmarks", "weights"), ("digests", "found")
 # The largest number of queries, and of any other kind, that a file may name.
 _MANY, _LARGEST = 2**31 - 1, sys.float_info.max
 _COUNT, _VERDICTS = f"a whole number from 0 to {_MANY}", get_args(Verdict)
@@ -64,6 +66,8 @@ def to_bytes(offsets: Sequence[Offset], width: int, settings: Settings) -> bytes
         tensors |= {
             name: np.ascontiguousarray(np.concatenate([getattr(map_, name) for map_ in maps])) for name in _OF_MAPS
         }
+    if words := [offset.rescorer.vocabulary for offset in offsets if offset.rescorer is not None]:
+        tensors |= {name: np.concatenate([getattr(one, name) for one in words]) for name in _OF_WORDS}
     header = {"format": _FORMAT, "format_version": str(FORMAT_VERSION), "settings": json.dumps(dict(settings))}
     return save(tensors, metadata=header)
 
@@ -131,9 +135,11 @@ def from_bytes(data: bytes, name: str) -> tuple[list[Offset], int, Settings]:
             raise OffsetFileError(f"{name}: expected one vector per offset, got {matrix.shape}, {len(records)}")
         if matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise VectorError(f"vectors: expected floats of width 1 or more, got {matrix.dtype} {matrix.shape}")
-        maps = _Maps(*(tensors.get(name, matrix[:0]) for name in _OF_MAPS))
-        offsets = [pauses(_from_record(record, vector, maps)) for record, vector in zip(records, matrix, strict=True)]
-        maps.check_all_used()
+        maps = _Rows(*(tensors.get(name, matrix[:0]) for name in _OF_MAPS))
+        words = _Rows(*(tensors.get(name, np.empty(0, np.uint64)) for name in _OF_WORDS))
+        offsets = [pauses(_from_record(*one, maps, words)) for one in zip(records, matrix, strict=True)]
+        maps.check_all_used("landmarks, weights")
+        words.check_all_used("digests, found")
     except (SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
         if isinstance(exc, OffsetFileError):
             raise
@@ -166,12 +172,29 @@ def _checked_settings(settings: Any) -> dict[str, str | float]:
 
 def _check_known(offset: Offset) -> None:
     """Refuse what is not what an offset and its evidence say it is: whoever shows them takes them on trust."""
-    evidence, certificate = offset.evidence, offset.certificate
+    certificate = offset.certificate
     known: list[tuple[str, Any, bool, str]] = [
         ("task", offset.task, isinstance(offset.task, str | None), "a text or none"),
         ("query_id", offset.query_id, isinstance(offset.query_id, str | None), "a text or none"),
         ("alpha", offset.alpha, _is_number(offset.alpha), "a finite number"),
         ("n", offset.n, _is_count(offset.n), _COUNT),
+        *_known_of(offset.evidence),
+    ]
+    if (rescorer := offset.rescorer) is not None:
+        documents = rescorer.vocabulary.documents
+        known += [*_known_of(rescorer.evidence), ("documents", documents, _is_count(documents), _COUNT)]
+    if certificate is not None:
+        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
+        fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
+        known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
+    for name, value, fits, expected in known:
+        if not fits:
+            raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
+
+
+def _known_of(evidence: Evidence) -> list[tuple[str, Any, bool, str]]:
+    """What evidence says by name, whether it may, and what is expected."""
+    return [
         ("evidence.n", evidence.n, _is_count(evidence.n), _COUNT),
         ("gain", evidence.gain, evidence.gain is None or _is_number(evidence.gain), "a finite number or none"),
         ("interval", evidence.interval, _is_interval(evidence.interval), "two rising numbers or none"),
@@ -186,13 +209,6 @@ def _check_known(offset: Offset) -> None:
         ("sources", evidence.sources, _is_count(evidence.sources, _LARGEST), "a count"),
         ("needed", evidence.needed, evidence.needed is None or _is_count(evidence.needed, _LARGEST), "a count or none"),
     ]
-    if certificate is not None:
-        numbers = (certificate.objective, certificate.gradient_norm, certificate.evaluations, certificate.residual or 0)
-        fits = all(map(_is_number, numbers)) and isinstance(certificate.converged, bool)
-        known.append(("certificate", certificate, fits, "three finite numbers and a verdict"))
-    for name, value, fits, expected in known:
-        if not fits:
-            raise InputError(f"offsets: expected {expected} as {name} of {offset.key!r:.80}, got {value!r:.80}")
 
 
 def _are_texts(value: Any) -> bool:
@@ -255,6 +271,18 @@ class _Pauses:
 
 
 def _record(offset: Offset) -> dict[str, Any]:
+    parts: dict[str, Any] = {}
+    if (map_ := offset.map) is not None:
+        parts["map"] = {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}
+    if (rescorer := offset.rescorer) is not None:
+        words = rescorer.vocabulary
+        parts["rescorer"] = {
+            "weights": rescorer.weights.tolist(),
+            "rows": len(words.digests),
+            "documents": words.documents,
+            "length": words.length,
+            "evidence": asdict(rescorer.evidence),
+        }
     return {
         "scope": offset.scope,
         "task": offset.task,
@@ -263,39 +291,56 @@ def _record(offset: Offset) -> dict[str, Any]:
         "n": offset.n,
         "evidence": asdict(offset.evidence),
         "certificate": asdict(offset.certificate) if offset.certificate else None,
-        **({} if (map_ := offset.map) is None else {"map": {"bandwidth": map_.bandwidth, "rows": len(map_.landmarks)}}),
+        **parts,
     }
 
 
-class _Maps:
-    """The rows of all local offsets of a file, handed out in the order of their records."""
+class _Rows:
+    """Columns that hold rows of all offsets of a file, handed out in the order of their records."""
 
-    def __init__(self, landmarks: FloatArray, weights: FloatArray) -> None:
-        self._landmarks = landmarks
-        self._weights = weights
+    def __init__(self, *columns: NDArray[Any]) -> None:
+        self._columns = columns
         self._taken = 0
 
-    def take(self, record: Mapping[str, Any]) -> KernelMap:
-        """The map of the next local offset."""
-        if not _is_count(record["rows"]):
-            raise InputError(f"rows: expected {_COUNT}, got {record['rows']!r:.80}")
-        rows = slice(self._taken, self._taken + record["rows"])
+    def take(self, count: Any) -> tuple[NDArray[Any], ...]:
+        """The next *count* rows of each column."""
+        if not _is_count(count):
+            raise InputError(f"rows: expected {_COUNT}, got {count!r:.80}")
+        rows = slice(self._taken, self._taken + count)
         self._taken = rows.stop
-        return KernelMap(self._landmarks[rows], self._weights[rows], record["bandwidth"])
+        return tuple(column[rows] for column in self._columns)
 
-    def check_all_used(self) -> None:
+    def check_all_used(self, names: str) -> None:
         """Refuse rows that belong to no offset."""
-        if not len(self._landmarks) == len(self._weights) == self._taken:
-            raise VectorError(f"landmarks, weights: expected {self._taken} rows, got {len(self._landmarks)}")
+        if {len(column) for column in self._columns} != {self._taken}:
+            raise VectorError(f"{names}: expected {self._taken} rows, got {len(self._columns[0])}")
 
 
-def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Maps) -> Offset:
-    evidence = dict(record["evidence"])
-    evidence["withheld"], evidence["lost"] = tuple(evidence["withheld"]), tuple(evidence["lost"])
-    evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
+def _from_record(record: Mapping[str, Any], vector: FloatArray, maps: _Rows, words: _Rows) -> Offset:
     certificate = Certificate(**record["certificate"]) if record["certificate"] else None
     values = {name: record[name] for name in ("scope", "task", "query_id", "alpha", "n")}
-    map_ = maps.take(record["map"]) if record.get("map") else None
-    offset = Offset(vector=vector, evidence=Evidence(**evidence), certificate=certificate, map=map_, **values)
+    map_ = _map_of(one, maps) if (one := record.get("map")) else None
+    evidence = _evidence_of(record["evidence"])
+    rescorer = _rescorer_of(one, words) if (one := record.get("rescorer")) else None
+    offset = Offset(vector=vector, evidence=evidence, certificate=certificate, map=map_, rescorer=rescorer, **values)
     _check_known(offset)
     return offset
+
+
+def _map_of(record: Mapping[str, Any], maps: _Rows) -> KernelMap:
+    landmarks, weights = maps.take(record["rows"])
+    return KernelMap(landmarks, weights, record["bandwidth"])
+
+
+def _evidence_of(record: Mapping[str, Any]) -> Evidence:
+    evidence = dict(record)
+    evidence["withheld"], evidence["lost"] = tuple(evidence["withheld"]), tuple(evidence["lost"])
+    evidence["interval"] = None if evidence["interval"] is None else tuple(evidence["interval"])
+    return Evidence(**evidence)
+
+
+def _rescorer_of(record: Mapping[str, Any], words: _Rows) -> Rescorer:
+    digests, found = words.take(record["rows"])
+    vocabulary = Vocabulary(digests, found, record["documents"], float(record["length"]))
+    weights = np.array(record["weights"], dtype=np.float64)
+    return Rescorer(weights, vocabulary, _evidence_of(record["evidence"]))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tttembed_rag.errors import InputError, UnknownKey, VectorError
 from tttembed_rag.offsets import file
 from tttembed_rag.offsets.evidence import CERTIFIED_LOSS
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Offset, Scope
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.system.files import write_whole
@@ -159,6 +160,12 @@ class Offsets(Mapping[str, Offset]):
             return offset
         offset = self._by_id.get(name) if task is None else None
         return offset if offset is not None and offset.served else None
+
+    def rescorer(self, task: str | None = None) -> Rescorer | None:
+        """What sorts the candidates of a task's queries by their words, or None where the gate published nothing."""
+        offset = self._offsets.get(f"local:{task or DEFAULT_TASK}")
+        found = None if offset is None else offset.rescorer
+        return found if found is not None and found.served else None
 
     @overload
     def apply(self, X: VectorT, task: Keys = None, query_id: Keys = None) -> VectorT: ...
@@ -314,6 +321,8 @@ def _check_offset(offset: Offset, width: int) -> None:
         if offset.scope != "local":
             raise InputError(f"offsets: expected a map at scope local alone, got one in {offset.key!r}")
         offset.map.check(repr(offset.key), width)
+    if offset.rescorer is not None:
+        offset.rescorer.check(repr(offset.key))
 
 
 def _several(keys: Keys) -> bool:

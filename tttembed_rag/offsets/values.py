@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from tttembed_rag.errors import InputError
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.kernel import KernelMap
+from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.rewards import DEFAULT_TASK
 from tttembed_rag.vectors.checks import FloatArray
 
@@ -61,6 +62,9 @@ class Offset:
         query_id: Its query; None for an offset that several queries share.
 
         map: The offset as a function of the query; None for one that is the same for all queries.
+
+        rescorer: How the words that candidates share with a query sort what the task's search finds; None where the
+            texts of what was judged were not known.
     """
 
     scope: Scope
@@ -72,6 +76,7 @@ class Offset:
     task: str | None = None
     query_id: str | None = None
     map: KernelMap | None = None
+    rescorer: Rescorer | None = None
 
     @property
     def key(self) -> str:

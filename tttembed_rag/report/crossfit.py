@@ -39,24 +39,11 @@ def held_out(
     labels: Labels | None = None,
     watch: Watch = iter,
 ) -> HeldOut | None:
-    """What offsets of *scope* do to judged queries that they were not learned from.
+    """What offsets of *scope* do to judged queries that they were not learned from; None of too few questions.
 
-    Args:
-        rewards: Judged queries.
-
-        details: Gives the texts of some queries, named by task and id, and their candidates that nobody judged; a
-            query that it does not know is counted and not shown.
-
-        scope: As for `fit`.
-
-        judge: The name of the judge for people.
-
-        labels: Trusted labels that the gate asks, as it does before anything is published.
-
-        watch: Gives the parts one by one as it is given them, and may tell how far the work is.
-
-    Returns:
-        None where too few different questions have candidates that differ in reward.
+    *details* gives the texts of some queries, named by task and id, and their candidates that nobody judged; a query
+    that it does not know is counted and not shown. The gate asks the trusted *labels*, as it does before anything is
+    published. *watch* gives the parts one by one as it is given them, and may tell how far the work is.
     """
     rewards = rewards.bounded(_DEPTH)
     rewards = rewards.take(np.flatnonzero(rewards.reach > 0)) if rewards.reach.any() else rewards

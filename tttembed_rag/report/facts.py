@@ -70,20 +70,11 @@ class VersionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The live version and its state.
+    """The live version and its state; None serves base vectors.
 
-    Attributes:
-        version: The live version; None serves base vectors.
-
-        since: When it went live, in Unix seconds; None without one.
-
-        shared: Whether it is the shared tenant's, for lack of one of the tenant's own.
-
-        halted: Why base vectors are served nevertheless; None if they are not.
-
-        halted_since: When it was halted, in Unix seconds; None if it is not.
-
-        trial: How it does on queries it was not learned from; empty before the first look.
+    It went live *since* a Unix second, and is *shared* where it is the shared tenant's, for lack of one of the tenant's
+    own. *halted* says why base vectors are served nevertheless, and *trial* how it does on queries that it was not
+    learned from; that is empty before the first look.
     """
 
     version: VersionFacts | None = None

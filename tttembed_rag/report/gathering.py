@@ -37,14 +37,8 @@ _NOTE = 400
 def gather(url: str, *, tenant: str = "", at: float | None = None, watch: Watch = iter) -> StoreReport:
     """The report of what the store at *url* has learned for *tenant* and serves to it.
 
-    Args:
-        url: The URL of a store that exists.
-
-        tenant: The tenant; "" is the shared tenant.
-
-        at: Unix seconds at which the last day ends; None is now, by the database's clock.
-
-        watch: Gives the parts that queries are held out in, one by one, and may tell how far the work is.
+    The last day ends *at* a Unix second, by default now by the database's clock. *watch* gives the parts that queries
+    are held out in, one by one, and may tell how far the work is.
 
     Raises:
         StoreError: There is no store, or it cannot be read.

@@ -38,8 +38,8 @@ _SAVED = (
     *("judge", "embedder"),
 )
 
-_OF_DOCUMENTS = ("doc_vectors", "doc_norms")
-_OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources")
+_OF_DOCUMENTS = ("doc_vectors", "doc_norms", "doc_texts")
+_OF_QUERIES = ("query_vectors", "query_norms", "values", "tasks", "query_ids", "sources", "query_texts")
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # no slots: what is worked out once is kept
@@ -69,6 +69,10 @@ class Rewards:
 
         doc_ids: u names of the documents.
 
+        query_texts: n texts, empty where they are not known. No file keeps them.
+
+        doc_texts: u texts, likewise: from the words that they share with queries a `Rescorer` is learned.
+
         embedder: Name of the embedding model that the vectors come from; empty where it is not known. Offsets carry it.
 
         trusted: Whether somebody vouches for the judge: True where it is declared, as its order is served or it passed
@@ -87,6 +91,8 @@ class Rewards:
     judge: str
     sources: NDArray[np.str_]
     doc_ids: NDArray[np.str_]
+    query_texts: NDArray[np.object_]
+    doc_texts: NDArray[np.object_]
     embedder: str = ""
     trusted: bool | None = None
 
@@ -146,6 +152,8 @@ class Rewards:
         judge: str | Sequence[str] = "unnamed",
         sources: Sequence[str] | None = None,
         doc_ids: Sequence[str] | None = None,
+        query_texts: Sequence[str] | None = None,
+        doc_texts: Sequence[str] | None = None,
         embedder: str = "",
     ) -> Rewards:
         """Rewards of candidates given as rows of one matrix of unique documents.
@@ -174,6 +182,10 @@ class Rewards:
 
             doc_ids: Names of all rows of *doc_vectors*; None numbers them.
 
+            query_texts: n texts, and
+
+            doc_texts: the texts of all rows of *doc_vectors*: with both, `fit` learns a `Rescorer` too.
+
             embedder: Name of the embedding model that the vectors come from: offsets carry it, and serve no other.
         """
         rows, starts = ragged("candidates", candidates, np.intp)
@@ -183,6 +195,7 @@ class Rewards:
                 f"rewards: expected one reward per candidate, got {unequal(np.diff(starts), np.diff(score_starts))}"
             )
         names = {"tasks": tasks, "query_ids": query_ids, "sources": sources, "doc_ids": doc_ids, "judge": judge}
+        names |= {"query_texts": query_texts, "doc_texts": doc_texts}
         vectors = (query_vectors, doc_vectors, rows, starts, "doc_vectors")
         return cls._checked(*vectors, scale=scale, scores=scores, embedder=embedder, whole=True, **names)
 

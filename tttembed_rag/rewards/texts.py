@@ -38,6 +38,8 @@ def columns_of(
         "query_ids": [query for _, query, _ in judged],
         "sources": [source for _, _, source in judged],
         "doc_ids": [id_of_text(text) for text in texts],
+        "query_texts": [query for _, query, _ in judged],
+        "doc_texts": texts,
     }
 
 

@@ -94,7 +94,7 @@ class Follower:
 
     def __init__(self, store: Store | str, every: float) -> None:
         self.every = every
-        self._reached: Reached[Store] = Reached(store, _opened)
+        self._reached: Reached[Store] = Reached(store, opened)
         # Why base vectors are served to all, as a snapshot; None where they are not.
         self._off: Snapshot | None = None
         # The generations that the store says, and those that were read; none before the first look.
@@ -285,7 +285,8 @@ def check_url(store: object) -> None:
             _log.warning("%s: its folder is not there: nothing can be read or written until it is", store)
 
 
-def _opened(url: str) -> Store:
+def opened(url: str) -> Store:
+    """The store at *url*, which is imported where it is opened."""
     from tttembed_rag.stores import open_store
 
     return open_store(url)

@@ -9,7 +9,7 @@ shared offsets. Its private offset is found by the id that the caller said, else
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _MOST_WARNED, _MOST_SHOWN = 20, 8
 # Attributes in which embedding models of the frameworks keep the width of their vectors.
 _WIDTHS = ("dimensions", "embed_dim", "size")
+# The largest cosine in float16, and by how much one of equal rank may rise.
+_LARGEST, _TIES = 1.01, 1e-3
 
 
 @runtime_checkable
@@ -122,11 +124,13 @@ class Steering:
         self._logged: set[str | None] = set()
         self._held: tuple[Offsets | None, frozenset[str | None]] = None, frozenset()
         self._missed: set[str] = set()
+        self._refused_scores: list[str | None] = []
 
     def for_task(self, task: TaskSource) -> Steering:
         """Steering for another task, by the same live offsets."""
         other = Steering(self._live, task)
         other._logged, other._missed = self._logged, self._missed
+        other._refused_scores = self._refused_scores
         return other
 
     def task_of(self, query: str, vector: Any = None) -> str | None:
@@ -161,6 +165,32 @@ class Steering:
         if served:  # a vector that a trace keeps must not be taken for a base vector
             telemetry.mark(steered=True)
         return steered
+
+    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+        """Places of what a search with the vector of `apply` found, best first, by the words shared with *query* too.
+
+        They stay as they came where no rescorer of the task is published, and where the scores are no cosines, which is
+        logged once.
+
+        Args:
+            query: Its text.
+
+            texts: Texts of the k candidates, in the order of the search: 20 to 100, before the list is cut.
+
+            scores: Their cosine similarities, as the search gives them.
+        """
+        offsets, _ = self._live.serving(query, task := self.task_of(query))
+        rescorer = None if offsets is None else offsets.rescorer(task)
+        if rescorer is not None:
+            cosines = np.array([np.nan if score is None else score for score in scores], dtype=np.float64)
+            if len(cosines) == len(texts) and (abs(cosines) <= _LARGEST).all() and (np.diff(cosines) <= _TIES).all():
+                places: list[int] = rescorer.order(query, texts, cosines).tolist()
+                return places
+            if not self._refused_scores:
+                self._refused_scores.append(task)
+                shown = ", ".join("none" if score is None else f"{score:.3g}" for score in scores[:3])
+                _log.warning("task=%r: not sorted by words: expected falling cosine similarities, got %s", task, shown)
+        return list(range(len(texts)))
 
     def _check_is_held(self, offsets: Offsets, task: str) -> None:
         """Log once that *offsets* hold nothing of *task*: most often, it was logged under another name."""

@@ -122,9 +122,10 @@ def _unlearned(
 
 def unlearn(connection: Connection, learners: AbstractSet[str]) -> int:
     """Delete what was learned for *learners*, and stop what is being learned; gives how many versions."""
-    versions = sum(_unlearn(connection, learner) for learner in sorted(learners))
+    owners = ids_of(connection, schema.tenants, learners)
+    versions = sum(_unlearn(connection, tenant, owner) for tenant, owner in owners.items())
     leasing.revoke(connection, learners)
-    mark_due(connection, ids_of(connection, schema.tenants, learners).values())
+    mark_due(connection, owners.values())
     return versions
 
 
@@ -134,7 +135,8 @@ def expire_queries(connection: Connection, before: float, *, by: str) -> int:
     rows = connection.execute(select(q.c.id, q.c.tenant).where(q.c.last_at < before).order_by(q.c.id)).all()
     old = [row.id for row in rows]
     _, _, shown = _delete_queries(connection, old)
-    _delete_orphans(connection, shown)
+    for part in in_parts(sorted(shown)):
+        _delete_documents(connection, schema.documents.c.id.in_(part) & _unseen())
     for table in (schema.answers, schema.forgotten):
         connection.execute(table.delete().where(table.c.at < before))
     if old:
@@ -164,13 +166,8 @@ def _delete_queries(connection: Connection, numbers: Sequence[int]) -> tuple[int
     return gone, rewards, shown
 
 
-def _delete_orphans(connection: Connection, shown: AbstractSet[int]) -> int:
-    """Delete the documents *shown* that no remaining query was shown; gives how many."""
-    number = schema.documents.c.id
-    return sum(_delete_documents(connection, number.in_(part) & _unseen()) for part in in_parts(sorted(shown)))
-
-
 def _unseen() -> ColumnElement[bool]:
+    """Documents that no query is shown any more."""
     return ~exists().where(schema.pairs.c.document == schema.documents.c.id)
 
 
@@ -188,13 +185,8 @@ def _has_expired(connection: Connection, learners: AbstractSet[str]) -> bool:
     return bool(connection.execute(select(expired)).scalar())
 
 
-def _unlearn(connection: Connection, tenant: str) -> int:
-    """Delete every version of *tenant*, the states derived from its rewards, and the details of its audit lines.
-
-    Returns:
-        The number of versions.
-    """
-    owner = id_of(connection, schema.tenants, tenant)
+def _unlearn(connection: Connection, tenant: str, owner: int) -> int:
+    """Delete every version of a tenant, the states derived from its rewards, and the details of its audit lines."""
     tenants, states = schema.tenants, schema.states
     connection.execute(tenants.update().where(tenants.c.id == owner).values(live=None))
     connection.execute(states.delete().where(states.c.tenant == owner, states.c.name.in_(DERIVED)))

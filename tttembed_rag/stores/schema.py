@@ -45,6 +45,11 @@ def _of(table: str, *, primary_key: bool = False, nullable: bool = False, cascad
     return Column(name, _Id, parent, primary_key=primary_key, nullable=nullable)
 
 
+def _index(name: str, *columns: str, only: str) -> Index:
+    """An index of the rows for which *only* holds."""
+    return Index(name, *columns, sqlite_where=text(only), postgresql_where=text(only))
+
+
 # Single facts of the store: the salt of keyed hashes, why and by whom all tenants are halted, whether texts are kept,
 # the oldest schema whose programs may use it.
 facts = Table("facts", metadata, Column("name", String(64), primary_key=True), Column("value", Text, nullable=False))
@@ -64,13 +69,7 @@ tenants = Table(
     # The number of the version of its own that is served, if any.
     Column("live", _Id),
     # Tenants that are served something of their own: made-up names in requests are not among them.
-    Index(
-        "tenants_by_generation",
-        "generation",
-        "name",
-        sqlite_where=text("generation > 0"),
-        postgresql_where=text("generation > 0"),
-    ),
+    _index("tenants_by_generation", "generation", "name", only="generation > 0"),
     sqlite_autoincrement=True,
 )
 
@@ -193,15 +192,7 @@ progress = Table(
     # When the query was last served.
     Column("at", Double, nullable=False),
     Index("progress_by_age", "tenant", "judge", "at", "query", "rewards"),
-    Index(
-        "progress_waiting",
-        "tenant",
-        "judge",
-        "at",
-        "query",
-        sqlite_where=text("waiting > 0"),
-        postgresql_where=text("waiting > 0"),
-    ),
+    _index("progress_waiting", "tenant", "judge", "at", "query", only="waiting > 0"),
     sqlite_with_rowid=False,
 )
 
@@ -216,9 +207,7 @@ changes = Table(
     # How often there was something for a worker to look at, and how much of that a worker has looked at: see `due`.
     Column("marks", BigInteger, nullable=False),
     Column("looked", BigInteger, nullable=False),
-    Index(
-        "changes_due", "tenant", "judge", sqlite_where=text("marks > looked"), postgresql_where=text("marks > looked")
-    ),
+    _index("changes_due", "tenant", "judge", only="marks > looked"),
 )
 
 # Queries that a judge failed at although it is well: how often, since when, when it is asked again, and why it

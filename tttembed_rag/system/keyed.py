@@ -18,14 +18,8 @@ _AT_ONCE = 500
 class KeyedRows:
     """A table with a key in its first column; a row that is there stays as it is, unless `put` replaces it.
 
-    Args:
-        path: The file, made for its owner alone if absent; None keeps the table in memory.
-
-        table: The table's name.
-
-        columns: The columns as SQL declares them, the key first.
-
-        kind: The name of such a file in errors, as in "a score cache".
+    Its file is made for its owner alone if absent; None keeps it in memory. Its *columns* are declared as in SQL, the
+    key first. Errors call such a file by its *kind*, as in "a score cache".
 
     Raises:
         DataError: The file is no such thing, or cannot be written.

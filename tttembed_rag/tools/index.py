@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import re
-import unicodedata
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from tttembed_rag.errors import require
 from tttembed_rag.tools.catalog import Card
 from tttembed_rag.vectors.checks import FloatArray, IntArray
+from tttembed_rag.vectors.words import keyword_index, words
 
 # Weight of BM25 beside the dense leg before anything was learned, and the weights that learning chooses from.
 WEIGHT = 0.35
 WEIGHTS = (0.15, 0.35, 0.7)
-# One word of a text; scripts without spaces between words are cut into characters.
-_WORD = re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\\W_\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def words(text: str) -> list[str]:
-    """The words of a text in lower case; `readCSVFile` and `read_csv` are several words."""
-    return _WORD.findall(unicodedata.normalize("NFKC", _CAMEL.sub(" ", text)).casefold())
 
 
 def standardized(scores: FloatArray) -> FloatArray:
@@ -65,7 +53,7 @@ class ToolIndex:
         self.vectors = vectors
         self.rows = {card.name: row for row, card in enumerate(self.cards)}
         self.keys = {card.key: row for row, card in enumerate(self.cards)}
-        self._bm25 = _bm25([words(card.text) for card in self.cards])
+        self._bm25 = keyword_index([words(card.text) for card in self.cards], "tools")
 
     def __len__(self) -> int:
         return len(self.cards)
@@ -82,16 +70,3 @@ class ToolIndex:
         """(n,) fused scores of a query with a *vector* (d,); without one, BM25 alone."""
         keyword = self.keyword(query)
         return keyword if vector is None else fused(self.vectors @ vector, keyword, weight)
-
-
-def _bm25(texts: Sequence[list[str]]) -> Any:
-    """The BM25 index; None where there is no word at all."""
-    if not any(texts):
-        return None
-    logger = logging.getLogger("bm25s")
-    level = logger.level
-    bm25s = require("bm25s", "tools")
-    logger.setLevel(level)  # importing it sets DEBUG, and the application would see its messages
-    ranker = bm25s.BM25(k1=1.5, b=0.75)
-    ranker.index(list(texts), show_progress=False)
-    return ranker

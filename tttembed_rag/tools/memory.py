@@ -38,20 +38,11 @@ _SEEN = 4 * LAST
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PastRequest:
-    """A request of an agent for which tools were called.
+    """A request of an agent for which tools were called, with its base vector (d,).
 
-    Attributes:
-        query_id: Its id, unique within its task; empty while it is noted, for that of its text.
-
-        query: Its text.
-
-        vector: (d,) its base vector.
-
-        task: Its task key: a server or a namespace.
-
-        outcomes: The reward of each tool that was called, by the key of its card.
-
-        source: Who called them; several may call tools for the same request.
+    Its task is a server or a namespace. Its id is unique within that, and empty while it is noted, for that of its
+    text. *outcomes* are rewards of tools by the keys of their cards; several sources may call tools for the same
+    request.
     """
 
     query_id: str

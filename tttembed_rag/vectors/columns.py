@@ -30,6 +30,8 @@ def checked_columns(
     query_ids: Sequence[str] | None = None,
     sources: Sequence[str] | None = None,
     doc_ids: Sequence[str] | None = None,
+    query_texts: Sequence[str] | None = None,
+    doc_texts: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The fields of `Rewards` but for the values, by name.
 
@@ -56,6 +58,10 @@ def checked_columns(
 
         doc_ids: u names; None numbers them.
 
+        query_texts: n texts, and
+
+        doc_texts: u texts; None where they are not known.
+
     Raises:
         VectorError: A vector is not what it should be.
         InputError: Numbers of rows, candidates or names are not what they should be.
@@ -78,10 +84,11 @@ def checked_columns(
     used[candidates] = True
     doc_norms = norms_of_used(docs_name, docs, used)
     doc_keys = names("doc_ids", doc_ids, len(docs), [str(row) for row in range(len(docs))], "document", of=docs_name)
+    texts = _texts("doc_texts", doc_texts, len(docs))
     if 2 * used.sum() <= len(docs):
         # Most of this index was never judged: keep what was, or every fit would read all of it.
         candidates = (np.cumsum(used) - 1)[candidates]
-        docs, doc_norms, doc_keys = docs[used], doc_norms[used], doc_keys[used]
+        docs, doc_norms, doc_keys, texts = docs[used], doc_norms[used], doc_keys[used], texts[used]
     queries, query_norms = tamed(queries, checked_norms("query_vectors", queries))
     docs, doc_norms = tamed(docs, doc_norms)
     task_keys = names("tasks", tasks, n, [default_task] * n)
@@ -100,7 +107,18 @@ def checked_columns(
         "judge": one_judge(judge, n),
         "sources": source_keys,
         "doc_ids": doc_keys,
+        "query_texts": _texts("query_texts", query_texts, n),
+        "doc_texts": texts,
     }
+
+
+def _texts(name: str, value: Sequence[str] | None, count: int) -> NDArray[np.object_]:
+    """(count,) texts of any length; empty ones where there are none."""
+    if value is None:
+        return np.full(count, "", dtype=object)
+    if isinstance(value, str) or len(value) != count or not all(isinstance(text, str) for text in value):
+        raise InputError(f"{name}: expected {count} texts, got {type(value).__name__} of {len(value)}")
+    return np.array(value, dtype=object)
 
 
 def sliced(rows: IntArray) -> IntArray | slice:

@@ -114,6 +114,10 @@ class TTTEmbeddings(Embeddings):
         turned: list[float] = self._steering.apply(vector, query)
         return turned
 
+    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+        """Places of what a search with `embed_query` found, best first, by shared words too: `RescoringRetriever`."""
+        return self._steering.order(query, texts, scores)
+
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)

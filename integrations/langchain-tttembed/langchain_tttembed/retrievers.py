@@ -1,9 +1,9 @@
-"""The whole loop in one retriever: search, judge, record, and search again with the rewards."""
+"""Retrievers: the whole loop, with a judge and a second search; and one search, sorted by what was learned."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Any, Self
@@ -136,6 +136,59 @@ class RewardRetriever(BaseRetriever):
             texts = [document.page_content for document in documents]
             task = self.embeddings.task_of(query, base)
             self.log.record(query, texts, scores, task=task, known=Known(base), source=self.source)
+
+
+class RescoringRetriever(BaseRetriever):
+    """One search with the offset, and its documents sorted by what verdicts taught of similarity and shared words.
+
+    No judge is asked and nothing else is embedded: the words of *depth* documents are counted, in a millisecond or two.
+    Where no rescorer is published for the task, the documents come as the store has them.
+    The task is the ``tttembed_task`` of the call's metadata, else as in `TTTEmbeddings`.
+
+    Attributes:
+        vectorstore: Where to search; it gives scores, and embeds queries with *embeddings*.
+
+        embeddings: The model of that store, wrapped.
+
+        k: Documents returned.
+
+        depth: Documents found and sorted.
+
+        similarity: Score of the store to cosine similarity, such as ``lambda distance: 1 - distance / 2`` for the
+            squared distances of FAISS; None where scores are cosines.
+
+        search_kwargs: Passed to the search, such as a filter.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    vectorstore: VectorStore
+    embeddings: TTTEmbeddings
+    k: int = Field(default=4, ge=1)
+    depth: int = Field(default=50, ge=1)
+    similarity: Callable[[float], float] | None = None
+    search_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        with _context_of(run_manager.metadata):
+            count = max(k or self.k, self.depth)
+            found = self.vectorstore.similarity_search_with_score(query, k=count, **self.search_kwargs)
+            return self._sorted(query, found)[: k or self.k]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        with _context_of(run_manager.metadata):
+            count = max(k or self.k, self.depth)
+            found = await self.vectorstore.asimilarity_search_with_score(query, k=count, **self.search_kwargs)
+            return self._sorted(query, found)[: k or self.k]
+
+    def _sorted(self, query: str, found: Sequence[tuple[Document, float]]) -> list[Document]:
+        scores = [float(score) if self.similarity is None else self.similarity(float(score)) for _, score in found]
+        order = self.embeddings.order(query, [document.page_content for document, _ in found], scores)
+        return [found[place][0] for place in order]
 
 
 def _context_of(metadata: dict[str, Any]) -> AbstractContextManager[None]:

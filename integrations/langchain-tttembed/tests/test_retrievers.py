@@ -11,11 +11,12 @@ import pytest
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from langchain_tests.integration_tests import RetrieversIntegrationTests
-from langchain_tttembed import RewardRetriever, TTTEmbeddings
+from langchain_tttembed import RescoringRetriever, RewardRetriever, TTTEmbeddings
 
-from tttembed_rag import Evidence, Offset, Offsets, context
+from tttembed_rag import Evidence, Offset, Offsets, Rescorer, context
 from tttembed_rag.capture import RewardLog
 from tttembed_rag.judges import RubricJudge
+from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
@@ -229,3 +230,52 @@ def test_a_chat_judge_reads_documents_side_by_side():
     make(judge, log=log).invoke("q")
     assert [len(call.scores) for call in log.calls] == [10]
     assert None not in log.calls[0].scores
+
+
+class TestRescoringRetriever:
+    """One search, sorted by words too."""
+
+    def retriever(self, *, task="default", **settings):
+        """A retriever whose rescorer counts shared words ten times as much as similarity."""
+        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(DOCUMENTS), evidence)
+        zero = np.zeros(WIDTH)
+        local = Offset("local", zero, 0.0, 9, Evidence(9, None, None, "abstained", ""), task=task, rescorer=rescorer)
+        embeddings = TTTEmbeddings(Stored(), offsets=Offsets([local], width=WIDTH))
+        store = InMemoryVectorStore.from_texts(list(DOCUMENTS), embeddings)
+        return RescoringRetriever(vectorstore=store, embeddings=embeddings, depth=60, **settings)
+
+    async def test_documents_that_share_words_come_first(self):
+        """The named document is found first, whatever its place was; sync and async."""
+        retriever = self.retriever(k=3)
+        for found in (retriever.invoke("find 17"), await retriever.ainvoke("find 17")):
+            assert len(found) == 3
+            assert found[0].page_content == "document 17"
+        assert [one.page_content for one in retriever.invoke("find 17", k=1)] == ["document 17"]
+
+    def test_another_task_keeps_the_order_of_the_store(self):
+        """Words are learned by task; the call's metadata names it."""
+        retriever = self.retriever(task="numbers", k=60)
+        plain = [one.page_content for one in retriever.invoke("find 17")]
+        expected = [one.page_content for one in retriever.vectorstore.similarity_search("find 17", k=60)]
+        named = retriever.invoke("find 17", config={"metadata": {"tttembed_task": "numbers"}})
+        assert plain == expected
+        assert named[0].page_content == "document 17"
+
+    def test_distances_are_told_apart_and_may_be_converted(self, caplog):
+        """Scores that rise, or exceed 1, are no cosines: the documents come as they were, and the log says it once."""
+
+        class Distances(InMemoryVectorStore):
+            def similarity_search_with_score(self, *args, **kwargs):
+                return [(one, 2 - 2 * score) for one, score in super().similarity_search_with_score(*args, **kwargs)]
+
+        retriever = self.retriever(k=60)
+        store = Distances.from_texts(list(DOCUMENTS), retriever.embeddings)
+        plain = RescoringRetriever(vectorstore=store, embeddings=retriever.embeddings, depth=60, k=60)
+        found = [[one.page_content for one in plain.invoke("find 17")] for _ in range(2)]
+        assert found == [[one.page_content for one in store.similarity_search("find 17", k=60)]] * 2
+        assert [record.message for record in caplog.records if "cosine" in record.message] == [
+            caplog.records[0].message
+        ]
+        converted = plain.model_copy(update={"similarity": lambda distance: 1 - distance / 2})
+        assert converted.invoke("find 17")[0].page_content == "document 17"

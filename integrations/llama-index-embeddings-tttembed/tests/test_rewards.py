@@ -17,11 +17,17 @@ from llama_index.core.llms import CompletionResponse, MockLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.embeddings.tttembed import TTTEmbedding
-from llama_index.postprocessor.tttembed import RewardEventHandler, RewardPostprocessor, llm_judge
+from llama_index.postprocessor.tttembed import (
+    RescoringPostprocessor,
+    RewardEventHandler,
+    RewardPostprocessor,
+    llm_judge,
+)
 from llama_index.retrievers.tttembed import RewardRetriever
 
-from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, context
+from tttembed_rag import Evidence, InputError, LiveOffsets, Offset, Offsets, Rescorer, context
 from tttembed_rag.capture import RewardLog, TextVectors
+from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.testing import FakeJudge, FakeLog
 
 WIDTH = 12
@@ -387,3 +393,52 @@ async def test_any_llm_is_a_judge():
 
     assert judge.score("q", ["a", ""]) == await judge.ascore("q", ["a", ""]) == [4.0, None]
     assert judge.fingerprint.startswith("rubric:model@")
+
+
+class TestRescoringPostprocessor:
+    """One search, sorted by words too."""
+
+    def query_engine_parts(self, task="default"):
+        """Sixty nodes of a search, and the model whose rescorer counts shared words ten times as much as similarity."""
+        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
+        unserved = Evidence(9, None, None, "abstained", "")
+        local = Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task=task, rescorer=rescorer)
+        model = TTTEmbedding(Hashing(), offsets=Offsets([local], width=WIDTH))
+        index = VectorStoreIndex([TextNode(text=text, id_=text) for text in TEXTS], embed_model=model)
+        return model, index.as_retriever(similarity_top_k=60).retrieve("find 17")
+
+    async def test_nodes_that_share_words_come_first(self):
+        """The named passage comes first with the score that it had; sync and async."""
+        model, nodes = self.query_engine_parts()
+        sorted_by = RescoringPostprocessor(model, top_n=3)
+        for found in (
+            sorted_by.postprocess_nodes(nodes, query_str="find 17"),
+            await sorted_by.apostprocess_nodes(nodes, query_str="find 17"),
+        ):
+            assert len(found) == 3
+            assert found[0] == next(node for node in nodes if node.text == "passage 17")
+
+    def test_without_a_rescorer_or_scores_nodes_stand_as_they_came(self):
+        """Also where nothing is asked."""
+        model, nodes = self.query_engine_parts("numbers")
+        sorted_by = RescoringPostprocessor(model)
+        assert sorted_by.postprocess_nodes(nodes, query_str="find 17") == nodes
+        assert sorted_by.postprocess_nodes(nodes) == nodes
+        with context(task="numbers"):
+            assert sorted_by.postprocess_nodes(nodes, query_str="find 17")[0].text == "passage 17"
+            unscored = [NodeWithScore(node=node.node) for node in nodes]
+            assert sorted_by.postprocess_nodes(unscored, query_str="find 17") == unscored
+
+    @pytest.mark.parametrize(
+        ("settings", "said"),
+        [
+            ({"embed_model": Hashing()}, "embed_model: expected TTTEmbedding"),
+            ({"top_n": 0}, "top_n: expected at least 1"),
+        ],
+    )
+    def test_what_is_none_is_refused(self, settings, said):
+        """One line says what was expected."""
+        model, _ = self.query_engine_parts()
+        with pytest.raises(InputError, match=said):
+            RescoringPostprocessor(**{"embed_model": model, **settings})

@@ -13,8 +13,10 @@ from haystack.components.retrievers.in_memory import InMemoryBM25Retriever, InMe
 from haystack.document_stores.in_memory import InMemoryDocumentStore  # noqa: E402
 from haystack_integrations.components.connectors.tttembed import TTTRecorder  # noqa: E402
 from haystack_integrations.components.embedders.tttembed import TTTTextEmbedder  # noqa: E402
+from haystack_integrations.components.rankers.tttembed import TTTRanker  # noqa: E402
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, context  # noqa: E402
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, context  # noqa: E402
+from tttembed_rag.offsets.rescorer import Vocabulary  # noqa: E402
 from tttembed_rag.stores import open_store  # noqa: E402
 
 WIDTH = 16
@@ -197,3 +199,42 @@ def test_a_variable_names_the_store(url, monkeypatch):
     assert component.run("wool")["embedding"] != base_of("wool")
     assert component.to_dict()["init_parameters"]["store"] == "env:MY_STORE"
     assert os.environ["MY_STORE"] == url
+
+
+class TestRanker:
+    """Sorted by what verdicts taught of words."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        """A store whose task billing has a rescorer that counts shared words ten times as much as similarity."""
+        evidence = Evidence(9, 0.1, (0.05, 0.15), "published", "made up for a test")
+        rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), Vocabulary.of(TEXTS), evidence)
+        unserved = Evidence(9, None, None, "abstained", "")
+        local = Offset("local", np.zeros(WIDTH), 0.0, 9, unserved, task="billing", rescorer=rescorer)
+        url = f"sqlite:///{tmp_path / 'words.db'}"
+        with open_store(url) as opened:
+            opened.registry.publish(Offsets([local], width=WIDTH), by="test")
+        return url
+
+    def test_in_a_pipeline_that_is_saved_and_loaded(self, store):
+        """Embed, retrieve, rank: the document that shares words with the query comes first."""
+        pipeline = pipeline_of(store)
+        pipeline.add_component("ranker", TTTRanker(store=store, task="billing", top_k=2))
+        pipeline.connect("retriever", "ranker")
+        again = Pipeline.loads(pipeline.dumps())
+        for query in ("the kettle", "past the mill", "cold wool"):
+            run = {"embedder": {"text": query}, "ranker": {"query": query}, "recorder": {"query": query}}
+            found = again.run(run)["ranker"]["documents"]
+            assert len(found) == 2
+            assert set(query.split()) - {"the"} <= set(found[0].content.split())
+
+    def test_another_task_keeps_the_order(self, store):
+        """So do documents without scores."""
+        ranker = TTTRanker(store=store)
+        documents = [Document(content=text, score=1.0 - place / 10) for place, text in enumerate(TEXTS)]
+        assert ranker.run("past the mill", documents)["documents"] == documents
+        assert ranker.run("past the mill", documents, task="billing", top_k=1)["documents"] == [documents[2]]
+        unscored = [Document(content=text) for text in TEXTS]
+        assert ranker.run("past the mill", unscored, task="billing")["documents"] == unscored
+        with pytest.raises(InputError, match="top_k: expected at least 1, got 0"):
+            TTTRanker(store=store, top_k=0)

@@ -48,18 +48,9 @@ _DEEPEST = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Span:
-    """A span that has ended.
+    """A span that has ended, by its id, its trace, and the span around it; None for the outermost.
 
-    Attributes:
-        span_id: Its id, unique within its trace.
-
-        trace_id: The trace it belongs to.
-
-        parent_id: The span around it; None for the outermost.
-
-        attributes: By dotted names, nested, or a mixture of both.
-
-        at: When it began, in Unix seconds; None where that is not known.
+    Its attributes are named with dots, nested, or both. It began *at* a Unix second; None where that is not known.
     """
 
     span_id: str
@@ -71,22 +62,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Retrieval:
-    """A query and the documents that a span shows for it.
+    """A query and the whole texts of documents that a span shows for it, each with its place among all of the span's.
 
-    Attributes:
-        query: Its text.
-
-        documents: Whole texts, in the span's order.
-
-        places: Where each of them stands among all documents of the span.
-
-        scores: A reranker's, one for each document; None where a retriever found them.
-
-        vector: The base query vector (d,), where a span has it.
-
-        task: The task key that the span names.
-
-        span: The span.
+    The scores are a reranker's, one for each document; None where a retriever found them. The base query vector (d,)
+    and the task key are None where no span has them.
     """
 
     query: str

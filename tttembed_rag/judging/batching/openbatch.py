@@ -14,22 +14,12 @@ GIVEN_UP = 3 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
-    """A batch that was sent, or is about to be.
+    """A batch that was sent, or is about to be: what it asks about, and what it may use and cost at most.
 
     Attributes:
         key: Our own name for it, which the service keeps too.
 
-        judge: Fingerprint of the judge.
-
         at: When it was written down, and then when the service was about to be asked for it, in Unix seconds.
-
-        queries: The queries that it asks about, by their ids.
-
-        pairs: Pairs that it asks about.
-
-        tokens: Tokens that it may use at most.
-
-        usd: US dollars that it may cost at most.
 
         price: Price of single requests: per million tokens read and written, and per request.
 

@@ -72,17 +72,11 @@ def pack(plan: Plan, judge: LineJudge, answers: Answers) -> tuple[list[Requests]
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What the results of a batch said.
+    """What the results of a batch said: how many new answers, with their usage as far as lines say it.
 
-    Attributes:
-        answers: Pairs with an answer that was not known before.
-
-        failures: Number of lines without an answer, by the reason; their pairs may be asked about again.
-
-        usage: Usage of the new answers, as far as their lines say it.
-
-        lost: The share of the batch, in [0, 1], that was paid for and is not kept: nobody asks about the pair any more,
-            or its answer cannot be read.
+    Failures are numbers of lines without an answer, by the reason; their pairs may be asked about again. *lost* is the
+    share of the batch, in [0, 1], that was paid for and is not kept: nobody asks about the pair any more, or its answer
+    cannot be read.
     """
 
     answers: int = 0

@@ -14,16 +14,10 @@ _ENDED = ("completed", "failed", "expired", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class ServiceBatch:
-    """A batch, as its service describes it.
+    """A batch, as its service describes it: its name there, its state, and the names of files of results and of errors.
 
-    Attributes:
-        number: The service's name for it.
-
-        state: ``validating``, ``in_progress``, ``completed``, ``expired`` and so on.
-
-        results: The service's names for files of results and of errors, those that there are.
-
-        why: Why it failed, in the service's own words.
+    States are ``validating``, ``in_progress``, ``completed``, ``expired`` and so on. *why* it failed is said in the
+    service's own words.
     """
 
     number: str

@@ -63,7 +63,8 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
     q, r, own = schema.queries, schema.rewards, schema.query_vectors
     of_documents = schema.document_vectors
     with_vectors = (
-        rewarded.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, own.c.vector, own.c.checksum)
+        rewarded.add_columns(schema.tenants.c.name.label("tenant"), q.c.task, q.c.name, q.c.text)
+        .add_columns(own.c.vector, own.c.checksum)
         .join(schema.tenants, schema.tenants.c.id == q.c.tenant)
         .join(own, and_(own.c.query == q.c.id, own.c.embedder == embedder))
         .where(
@@ -82,7 +83,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         _log.warning("tenant %r: damaged, and left out of what is learned: %s", selection.tenant, counts)
     rows = sorted(
         (
-            (row.tenant, row.task, row.name, source, row.vector, given)
+            (row.tenant, row.task, row.name, source, row.vector, _own_text(row.text, row.tenant, selection), given)
             for row in sound
             for source, given in judged.rewards.get(row.id, {}).items()
         ),
@@ -95,7 +96,7 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
         )
     in_order = sorted(judged.names, key=judged.names.__getitem__)
     places = {document: place for place, document in enumerate(in_order)}
-    owners, tasks, ids, sources, vectors, given = zip(*rows, strict=True)
+    owners, tasks, ids, sources, vectors, texts, given = zip(*rows, strict=True)
     pairs = [sorted((places[document], value) for document, value in of_query) for of_query in given]
     rewards = Rewards.from_indexed(
         _matrix(vectors),
@@ -109,9 +110,16 @@ def selected_rewards(connection: Connection, selection: Selection) -> tuple[Rewa
             source and named_for(selection.tenant, owner, source) for owner, source in zip(owners, sources, strict=True)
         ],
         doc_ids=[_shown_name(judged.names[document], selection.tenant) for document in in_order],
+        query_texts=texts,
+        doc_texts=[_own_text(judged.texts[one], judged.names[one][0], selection) for one in in_order],
         embedder=connection.execute(named).scalar_one(),
     )
     return rewards, [(document, embedder) for document in judged.unreadable if embedder is not None]
+
+
+def _own_text(text: str | None, owner: str, selection: Selection) -> str:
+    """A text of the tenant itself: what is learned of words is not shared, as digests tell whether a word is there."""
+    return (text or "") if owner == selection.tenant else ""
 
 
 def _shown_name(owned: tuple[str, str], tenant: str) -> str:
@@ -297,13 +305,14 @@ def _most_common(numbers: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """The documents that a judge rewarded, by the ids of their rows: tenant and name, bytes of vectors, rewards.
+    """The documents that a judge rewarded, by the ids of their rows: tenant and name, text, bytes of vectors, rewards.
 
     Rewards are by query and source; the empty source is the judge. Vectors and rewards that were left out are counted
     in *damaged* by what they are; *unreadable* are the documents with a damaged vector.
     """
 
     names: dict[int, tuple[str, str]]
+    texts: dict[int, str | None]
     vectors: dict[int, bytes]
     rewards: dict[int, dict[str, list[tuple[int, float]]]]
     damaged: dict[str, int]
@@ -330,23 +339,24 @@ def _judged_documents(
     sound = [one for one in stored if _is_reward(one.value)]
     documents = sorted({one.document for one in sound})
     names: dict[int, tuple[str, str]] = {}
+    texts: dict[int, str | None] = {}
     vectors: dict[int, bytes] = {}
     for numbers in in_parts(documents):
-        for number, tenant, name, vector, expected in connection.execute(
-            select(d.c.id, t.c.name, d.c.name, v.c.vector, v.c.checksum)
+        for number, tenant, name, text, vector, expected in connection.execute(
+            select(d.c.id, t.c.name, d.c.name, d.c.text, v.c.vector, v.c.checksum)
             .join(t, t.c.id == d.c.tenant)
             .join(v, and_(v.c.document == d.c.id, v.c.embedder == embedder))
             .where(d.c.id.in_(numbers))
         ):
             if checksum(vector) == expected:
-                names[number], vectors[number] = (tenant, name), vector
+                names[number], texts[number], vectors[number] = (tenant, name), text, vector
     rewards: dict[int, dict[str, list[tuple[int, float]]]] = defaultdict(lambda: defaultdict(list))
     for query, document, value, source in sound:
         if document in vectors and value is not None:
             rewards[query][source].append((document, value))
     damaged = {"document vectors": len(documents) - len(vectors), "rewards": len(stored) - len(sound)}
     unreadable = [document for document in documents if document not in vectors]
-    return _Judged(names, vectors, dict(rewards), damaged, unreadable)
+    return _Judged(names, texts, vectors, dict(rewards), damaged, unreadable)
 
 
 def _is_reward(value: Any) -> bool:

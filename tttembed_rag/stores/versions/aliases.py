@@ -180,18 +180,12 @@ def serving(connection: Connection, load: Load, tenant: str) -> Serving:
     return Serving(sum(row.generation for row in rows.values()), live, why)
 
 
-def halt_reason(connection: Connection, tenant: str | None) -> str | None:
-    """Why *tenant* itself, or (None) all tenants, are served base vectors; None if they are not."""
+def halt_of(connection: Connection, tenant: str | None) -> tuple[str | None, str | None]:
+    """Why, and by whom, *tenant* itself or (None) all tenants are halted; None and None if they are not."""
     if tenant is None:
-        return fact(connection, _HALTED)
-    return connection.execute(select(_t.c.halted).where(_t.c.name == tenant)).scalar()
-
-
-def halted_by(connection: Connection, tenant: str | None) -> str | None:
-    """The one who has halted *tenant*, or (None) all tenants; None if they are not halted."""
-    if tenant is None:
-        return fact(connection, _HALTED_BY)
-    return connection.execute(select(_t.c.halted_by).where(_t.c.name == tenant)).scalar()
+        return fact(connection, _HALTED), fact(connection, _HALTED_BY)
+    row = connection.execute(select(_t.c.halted, _t.c.halted_by).where(_t.c.name == tenant)).first()
+    return (None, None) if row is None else (row.halted, row.halted_by)
 
 
 def set_halted(connection: Connection, tenant: str | None, why: str | None, by: str | None) -> None:

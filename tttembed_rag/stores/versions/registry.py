@@ -24,8 +24,7 @@ from tttembed_rag.stores.versions.aliases import (
     aliases_of,
     evidence_of,
     go_live,
-    halt_reason,
-    halted_by,
+    halt_of,
     set_halted,
     settings_of,
     version_of_row,
@@ -196,9 +195,8 @@ class Registry:
         With *own* a halt of all tenants is left aside, and only a halt of this tenant counts.
         """
         with self._database.read() as connection:
-            if not own and (why := halt_reason(connection, None)) is not None:
-                return why
-            return halt_reason(connection, tenant)
+            of_all = None if own else halt_of(connection, None)[0]
+            return halt_of(connection, tenant)[0] if of_all is None else of_all
 
     @contextmanager
     def _changing(
@@ -236,7 +234,7 @@ class Registry:
         why = cleaned(note)
         with self._database.write("publishing") as connection:
             check_lease(connection, lease)
-            holder = halted_by(connection, tenant)
+            _, holder = halt_of(connection, tenant)
             if lease is not None and holder != by and not (action == "halt" and holder is None):
                 return False
             set_halted(connection, tenant, *((why, by) if action == "halt" else (None, None)))

@@ -108,18 +108,11 @@ class StoredAnswers:
                     asked.setdefault(pair_key(judge, one.query, text), []).append(row_of(one.query_id))
             self._asked[judge] = asked
         about = {pair: self._asked[judge][pair] for pair in pairs if pair in self._asked[judge]}
-        there = _there(connection, sorted({query for queries in about.values() for query in queries}))
+        q = schema.queries.c.id  # none is forgotten while the connection's transaction writes
+        parts = in_parts(sorted({query for queries in about.values() for query in queries}))
+        there = {query for part in parts for query in connection.execute(select(q).where(q.in_(part))).scalars()}
         owners: dict[bytes, int | None] = dict.fromkeys(set(pairs).intersection(examination_keys(judge)))
         return owners | {pair: query for pair, queries in about.items() for query in queries if query in there}
-
-
-def _there(connection: Connection, queries: Sequence[int]) -> set[int]:
-    """Which of *queries* are there; none is forgotten while the connection's transaction writes."""
-    table = schema.queries
-    there = set[int]()
-    for part in in_parts(queries):
-        there.update(connection.execute(select(table.c.id).where(table.c.id.in_(part))).scalars())
-    return there
 
 
 def paid_answers(connection: Connection, salt: bytes, pairs: Sequence[bytes]) -> dict[bytes, Paid]:

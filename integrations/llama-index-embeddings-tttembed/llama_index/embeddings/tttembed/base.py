@@ -111,6 +111,10 @@ class TTTEmbedding(BaseEmbedding):
         turned: Embedding = self._steering.apply(vector, query)
         return turned
 
+    def order(self, query: str, texts: Sequence[str], scores: Sequence[float | None]) -> list[int]:
+        """Places of what a search with this model found, best first, by shared words too: `RescoringPostprocessor`."""
+        return self._steering.order(query, texts, scores)
+
     def task_of(self, query: str, vector: Sequence[float] | None = None) -> str | None:
         """The task that gives *query* its offset; None where no task is named. A router needs its base *vector*."""
         return self._steering.task_of(query, vector)

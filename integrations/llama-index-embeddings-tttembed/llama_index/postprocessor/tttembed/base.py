@@ -1,4 +1,4 @@
-"""A node postprocessor that notes nodes for a judge, or has them judged and ranks by the rewards."""
+"""Node postprocessors: one has nodes judged, now or later; one sorts them by what rewards taught of words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 from llama_index.core.bridge.pydantic import PrivateAttr
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index.embeddings.tttembed import TTTEmbedding
 from llama_index.embeddings.tttembed.resolvers import ids_of
 
 from tttembed_rag import InputError
@@ -126,6 +127,48 @@ class RewardPostprocessor(BaseNodePostprocessor):
         rewards = checked_rewards(self._judge, scores)
         self._log.record(query, texts, scores, task=task, source=self._source)
         return rewarded(nodes, rewards.tolist())[: self._top_n]
+
+
+class RescoringPostprocessor(BaseNodePostprocessor):
+    """Nodes sorted by what verdicts taught of similarity and shared words; no judge is asked.
+
+    Retrieve 20 to 100 nodes for it (``similarity_top_k=50``) from a store whose scores are cosine similarities. Where
+    no rescorer is published for the task they stand as they came. Scores are not changed.
+
+    Args:
+        embed_model: The wrapped model of the index.
+
+        top_n: Nodes kept, >= 1; None keeps all.
+
+    Raises:
+        InputError: *embed_model* is not wrapped, or *top_n* is below 1.
+    """
+
+    _embed_model: TTTEmbedding = PrivateAttr()
+    _top_n: int | None = PrivateAttr()
+
+    def __init__(self, embed_model: TTTEmbedding, *, top_n: int | None = None) -> None:
+        if not isinstance(embed_model, TTTEmbedding):
+            raise InputError(f"embed_model: expected TTTEmbedding, got {type(embed_model).__name__}")
+        if top_n is not None and top_n < 1:
+            raise InputError(f"top_n: expected at least 1, got {top_n}")
+        super().__init__()
+        self._embed_model = embed_model
+        self._top_n = top_n
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name LlamaIndex serialises it under."""
+        return "RescoringPostprocessor"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            return nodes[: self._top_n]
+        scores = [node.score for node in nodes]
+        order = self._embed_model.order(query_bundle.query_str, read_texts(nodes), scores)
+        return [nodes[place] for place in order[: self._top_n]]
 
 
 def read_text(node: NodeWithScore) -> str:

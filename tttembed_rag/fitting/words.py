@@ -1,0 +1,132 @@
+"""Weights of a rescorer: what similarity and shared words are worth, by the rewards of judged candidates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tttembed_rag.fitting.grid import Grid
+from tttembed_rag.fitting.objectives import PADDING, log_softmax, softmax
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.offsets.rescorer import FEATURES, Vocabulary, features
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.rows import Float64
+
+# Ridge of each scaled weight around "similarity alone": words need ten times the evidence of the similarity. Of 5, 15
+# and 50 for words, 15 is the least with which no development collection falls behind its offset by more than .005.
+_RIDGE = np.array([1.5, 15.0, 15.0, 15.0])
+COSINE, OVERLAP = 0, 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weighing:
+    """The problem whose optimum are the weights theta: Eq. 6 with scores theta · f in place of (x + v) · z.
+
+    sum of w_q KL(softmax(r / tau_T) || softmax(theta · f_q)) + ridge · (theta - start)^2, which is convex. Similarity
+    counts no less than at the start, and a shared word against no document: shuffled rewards of a declared judge took
+    .02 to .14 of nDCG@10 without these bounds, and .01 at most with them (`benchmarks/words.py`).
+
+    Attributes:
+        features: (n, k, 4) of each candidate, centred within its query and scaled by their mean deviation there.
+
+        scale: (4,) that deviation.
+
+        present: (n, k) which are candidates.
+
+        teacher: (n, k) softmax(r / tau_T).
+
+        weights: (n,) w.
+
+        start: (4,) the similarity alone, at the temperature of the student.
+    """
+
+    features: Float64
+    scale: Float64
+    present: NDArray[np.bool_]
+    teacher: Float64
+    weights: Float64
+    start: Float64
+
+    @classmethod
+    def of(cls, rewards: Rewards, grid: Grid, cosines: Float64, weights: Float64, recipe: Recipe) -> Weighing:
+        """The problem of judged candidates.
+
+        Args:
+            rewards: n queries with their texts.
+
+            grid: Their candidates, padded to (n, k).
+
+            cosines: (n, k) their similarity to the query vectors that will be searched with.
+
+            weights: (n,) how much each query counts.
+
+            recipe: Temperatures.
+        """
+        present = grid.present
+        vocabulary = vocabulary_of(rewards)
+        known = np.zeros((*present.shape, FEATURES))
+        for row, query in enumerate(rewards.query_texts):
+            listed = present[row]
+            texts = rewards.doc_texts[grid.slots[row, listed]].tolist()
+            known[row, listed] = features(cosines[row, listed], *vocabulary.overlap(query, texts))
+        mean = known.sum(axis=1, keepdims=True) / present.sum(axis=1)[:, None, None]
+        known = np.where(present[..., None], known - mean, 0.0)
+        deviation = np.sqrt((known**2).sum(axis=1) / present.sum(axis=1)[:, None]).mean(axis=0)
+        scale = np.maximum(deviation, 1e-9)
+        teacher = softmax(np.where(present, grid.rewards / recipe.teacher_temperature, PADDING))
+        start = np.zeros(FEATURES)
+        start[COSINE] = scale[COSINE] / recipe.student_temperature
+        return cls(known / scale, scale, present, teacher, weights, start)
+
+    def without_words(self) -> Weighing:
+        """The problem of the similarity alone, whose weight is free: what words must be better than."""
+        return replace(self, features=self.features * (np.arange(FEATURES) == COSINE))
+
+    def solved(self, queries: NDArray[np.bool_] | None = None) -> Float64:
+        """(4,) the optimum; of some of the *queries* (n,) alone."""
+        from scipy.optimize import minimize
+
+        weights = self.weights if queries is None else self.weights * queries
+        bounds = [(self.start[COSINE], None), (0.0, None), (0.0, None), (None, None)]
+        found = minimize(self._objective, self.start, args=(weights,), jac=True, method="L-BFGS-B", bounds=bounds)
+        return np.asarray(found.x)
+
+    def held_out(self, fold: IntArray) -> Float64:
+        """(n, 4) the optimum without the *fold* (n,) of each query."""
+        numbers, own = np.unique(fold, return_inverse=True)
+        return np.array([self.solved(fold != one) for one in numbers])[own]
+
+    def losses(self, theta: Float64) -> Float64:
+        """(n,) KL under weights (4,), or under those of each query (n, 4)."""
+        logs = np.log(np.maximum(self.teacher, np.finfo(np.float64).tiny))
+        return np.asarray((self.teacher * (logs - self._log_student(theta))).sum(axis=1))
+
+    def scores(self, theta: Float64) -> Float64:
+        """(n, k) theta · f, up to a constant within each query."""
+        return np.asarray(np.matvec(self.features, theta) if theta.ndim > 1 else self.features @ theta)
+
+    @property
+    def agreement(self) -> float:
+        """Mean correlation of similarity and BM25 within a query; 0 where no word is shared."""
+        cosine, overlap = self.features[..., COSINE], self.features[..., OVERLAP]
+        size = np.sqrt((cosine**2).sum(axis=1) * (overlap**2).sum(axis=1))
+        together = (cosine * overlap).sum(axis=1)
+        return float(np.divide(together, size, out=np.zeros_like(size), where=size > 0).mean())
+
+    def _objective(self, theta: Float64, weights: Float64) -> tuple[float, Float64]:
+        away = theta - self.start
+        log_student = self._log_student(theta)
+        pull = weights[:, None] * (np.exp(log_student) - self.teacher)
+        value = -float(weights @ (self.teacher * log_student).sum(axis=1)) + float(_RIDGE @ away**2)
+        return value, np.einsum("qk,qkp->p", pull, self.features) + 2 * _RIDGE * away
+
+    def _log_student(self, theta: Float64) -> Float64:
+        return log_softmax(np.where(self.present, self.scores(theta), PADDING))
+
+
+def vocabulary_of(rewards: Rewards) -> Vocabulary:
+    """How rare words are in the judged documents of *rewards*."""
+    return Vocabulary.of(rewards.doc_texts[np.unique(rewards.candidates)].tolist())

@@ -1,0 +1,68 @@
+"""Words beside vectors: whether a rescorer may be published, by the same voucher and the same loss as an offset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from tttembed_rag.fitting.measures import judged_ndcg
+from tttembed_rag.fitting.words import Weighing, vocabulary_of
+from tttembed_rag.gate.case import Case
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.proposals import Proposal
+from tttembed_rag.gate.thresholds import AGREEMENT, BELIEVERS, FALLS, LEVEL, MEANS, PUBLISHED, TYPICAL_FALL
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.offsets.rescorer import Rescorer
+from tttembed_rag.offsets.values import Offset
+
+
+def with_words(offset: Offset, proposal: Proposal) -> Offset:
+    """The local *offset* of a *proposal* with a rescorer of what a search with it finds, published or not.
+
+    It has none where texts are not known, where votes of sources are among the rewards (whoever writes a document
+    chooses its words), and where the rewards speak against any offset.
+    """
+    case, rewards = proposal.case, proposal.case.rewards
+    known = all(rewards.query_texts) and all(rewards.doc_texts[np.unique(rewards.candidates)])
+    if offset.scope != "local" or offset.evidence.against or not known or case.named.any():
+        return offset
+    moved = proposal.held_out if offset.served else proposal.without
+    return replace(offset, rescorer=_rescorer(case, moved, offset.evidence.vouched))
+
+
+def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
+    """The rescorer of what searches find that are *moved* (n, d) by what was not learned from them."""
+    squares, products = case.moved(moved)
+    cosines = products / np.sqrt(squares)[:, None]
+    weighing = Weighing.of(case.widened, case.grid, cosines, case.voices, case.recipe)
+    held_out, alone = weighing.held_out(case.fold), weighing.without_words()
+    falls = alone.losses(alone.held_out(case.fold)) - weighing.losses(held_out)
+    most = float(case.voices.sum())
+    fall = Gain.of(falls, case.voices, case.groups, typical=TYPICAL_FALL, most=most)
+    listed = case.grid.present & (np.arange(case.grid.present.shape[1]) < case.rewards.depths[:, None])
+    of = partial(judged_ndcg, case.grid.only(listed))
+    changes = of(weighing.scores(held_out)) - of(cosines)
+    change = Gain.measured(changes, case.voices, case.groups, most=most)
+    evidence = Evidence(
+        case.questions,
+        change.mean if change.freedom else None,
+        (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None,
+        "abstained",
+        "",
+        vouched=voucher,
+    )
+    believed = voucher in BELIEVERS
+    agreement = weighing.agreement
+    said = f"words beside vectors, {case.questions} held-out queries: "
+    if not believed and agreement < AGREEMENT:
+        said += f"words and vectors agree by {agreement:.2f}, and nobody says that the judge is better than they are"
+        evidence = replace(evidence, reason=said, code=MEANS.code)
+    elif fall.mean <= 0 or not (believed or fall.below(LEVEL) > 0):
+        said += "they are ranked no better" if fall.mean <= 0 else "the improvement is within its error"
+        evidence = replace(evidence, reason=said, code=FALLS.code)
+    else:
+        said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
+        evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)
+    return Rescorer(weighing.solved() / weighing.scale, vocabulary_of(case.rewards), evidence)

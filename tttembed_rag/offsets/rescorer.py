@@ -1,0 +1,164 @@
+"""A rescorer: a learned order of what a search found, by similarity and by the words shared with the query.
+
+It needs the texts of the candidates and their scores, no vectors and no judge. Words are known by digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.vectors.checks import IntArray
+from tttembed_rag.vectors.words import words
+
+# Okapi BM25 (Robertson and Zaragoza 2009) with the constants that search engines come with.
+_K1, _B = 1.2, 0.75
+# What is known of a candidate: cosine, BM25, BM25 over the best of its list, and the logarithm of its length.
+FEATURES = 4
+# Texts of candidates whose words are kept counted: what is served often is not cut again.
+_KEPT = 4_096
+
+
+@lru_cache(maxsize=_KEPT)
+def _counted(text: str) -> tuple[Counter[str], int]:
+    """How often each word is in *text*, and how many words it has."""
+    found = words(text)
+    return Counter(found), len(found)
+
+
+def _digest(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Vocabulary:
+    """How rare words are in the documents that were judged.
+
+    Attributes:
+        digests: (w,) uint64 digests of the words, rising.
+
+        found: (w,) in how many of the documents each is.
+
+        documents: How many documents there were.
+
+        length: How many words a document has on average, above 0.
+    """
+
+    digests: NDArray[np.uint64]
+    found: NDArray[np.uint32]
+    documents: int
+    length: float
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Vocabulary:
+        """The vocabulary of the documents *texts*."""
+        documents = [_counted(text) for text in texts]
+        found = Counter(word for counts, _ in documents for word in counts)
+        known = sorted((_digest(word), count) for word, count in found.items())
+        digests, counts = np.array(known, dtype=np.uint64).reshape(-1, 2).T
+        length = max(float(np.mean([length for _, length in documents])), 1.0)
+        return cls(digests, counts.astype(np.uint32), len(documents), length)
+
+    def rarity(self, word: str) -> float:
+        """Inverse document frequency of *word* in nats, above 0; largest for a word that no judged document has."""
+        digest = np.uint64(_digest(word))
+        place = int(np.searchsorted(self.digests, digest))
+        known = place < len(self.digests) and self.digests[place] == digest
+        found = int(self.found[place]) if known else 0
+        return math.log1p((self.documents - found + 0.5) / (found + 0.5))
+
+    def overlap(self, query: str, texts: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """BM25 (k,) of *texts* for *query*, and their lengths (k,) in words."""
+        asked = {word: count * self.rarity(word) for word, count in Counter(words(query)).items()}
+        documents = [_counted(text) for text in texts]
+        bm25 = [self._bm25(asked, counts, length) for counts, length in documents]
+        return np.array(bm25, dtype=np.float64), np.array([length for _, length in documents], dtype=np.float64)
+
+    def _bm25(self, asked: Mapping[str, float], counts: Mapping[str, int], length: int) -> float:
+        floor = _K1 * (1 - _B + _B * length / self.length)
+        both = [(weight, counts[word]) for word, weight in asked.items() if word in counts]
+        return sum(weight * count * (_K1 + 1) / (count + floor) for weight, count in both)
+
+
+def features(cosines: ArrayLike, bm25: ArrayLike, lengths: ArrayLike) -> NDArray[np.float64]:
+    """(k, 4) what is known of the candidates of one query."""
+    best = np.max(bm25, initial=0.0)
+    return np.stack([cosines, bm25, np.asarray(bm25) / max(float(best), 1e-9), np.log1p(lengths)], axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Rescorer:
+    """Sorts what a search found, by weights that were learned from the same verdicts as the task's offset.
+
+    Attributes:
+        weights: (4,) of cosine, BM25, BM25 over the best of the list, and log(1 + length in words).
+
+        vocabulary: How rare words are.
+
+        evidence: What held-out rewards say of this order beside that of the search with the task's offset.
+    """
+
+    weights: NDArray[np.float64]
+    vocabulary: Vocabulary
+    evidence: Evidence
+
+    def __repr__(self) -> str:
+        weights = ", ".join(f"{weight:.3g}" for weight in self.weights)
+        return f"Rescorer(weights {weights}, {len(self.vocabulary.digests)} words, {self.evidence})"
+
+    @property
+    def served(self) -> bool:
+        """Whether the gate published it."""
+        return self.evidence.verdict == "published"
+
+    def scores(self, query: str, texts: Sequence[str], scores: ArrayLike) -> NDArray[np.float64]:
+        """(k,) the learned scores, larger is better; they are comparable within one list alone.
+
+        Args:
+            query: Text of the query.
+
+            texts: Texts of k candidates, 20 to 100 of them: the search's list before it is cut.
+
+            scores: (k,) their cosine similarities to the query vector that was searched with: the one with its offset.
+
+        Raises:
+            InputError: There is not one finite score for each text.
+        """
+        cosines = np.asarray(scores, dtype=np.float64)
+        if cosines.shape != (len(texts),) or not np.isfinite(cosines).all():
+            raise InputError(f"scores: expected {len(texts)} finite numbers, one per text, got shape {cosines.shape}")
+        return np.asarray(features(cosines, *self.vocabulary.overlap(query, texts)) @ self.weights)
+
+    def order(self, query: str, texts: Sequence[str], scores: ArrayLike) -> IntArray:
+        """(k,) places of the candidates, best first; of equals the earlier one. As `scores` says."""
+        return np.argsort(-self.scores(query, texts, scores), kind="stable")
+
+    def shared_words(self, query: str, text: str) -> list[str]:
+        """The words that *text* shares with *query*, the rarest first."""
+        counts, _ = _counted(text)
+        shared = [word for word in dict.fromkeys(words(query)) if word in counts]
+        return sorted(shared, key=lambda word: -self.vocabulary.rarity(word))
+
+    def check(self, name: str) -> None:
+        """Refuse numbers that nothing could be sorted by.
+
+        Raises:
+            InputError: The line begins with *name*.
+        """
+        known = self.vocabulary
+        if self.weights.shape != (FEATURES,) or not np.isfinite(self.weights).all():
+            raise InputError(f"{name}: expected {FEATURES} finite weights of a rescorer, got {self.weights!r:.80}")
+        rising = bool((known.digests[1:] > known.digests[:-1]).all())
+        if len(known.digests) != len(known.found) or not rising:
+            raise InputError(f"{name}: expected rising digests of words with their counts, got others")
+        if not (0 < known.length < math.inf) or (known.found > known.documents).any():
+            raise InputError(f"{name}: expected a mean length above 0 and counts of at most {known.documents}")
