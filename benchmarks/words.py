@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks import harm
 from benchmarks.harm import CONFIRMATION, DEVELOPMENT, HERE, HOLDOUT, STORED, Bench, Cell, bench, judged
-from tttembed_rag import Offsets, Rewards, fit
+from tttembed_rag import Offsets, Rewards, fit, tune
 from tttembed_rag.evaluate.collection import pooled_rewards, split
 from tttembed_rag.evaluate.datasets import QRELS
 from tttembed_rag.vectors.words import keyword_index, words
@@ -35,6 +35,8 @@ DEPTH = 10
 LISTED, ASKED = 100, 200
 # Weight of standardised BM25 in a hybrid search without verdicts: the best of .25, .5 and 1 on development.
 HYBRID = 0.5
+# Those that verdicts choose from.
+WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 RETRIEVERS = ("bm25", "static", "lsa")
 VOUCHERS: Mapping[str, bool | None] = {"data": None, "declared": True}
 
@@ -72,13 +74,19 @@ def measure(cell: Cell, data: Path, cache: Path) -> dict[str, Any] | None:
         rewards = judged(rewards, cell.rewards, cell.seed)
         direct = b.collection.measure_reranked(held, cell.depth)[held]
     raw, fused = b.collection.raw[held], rank_fusion(data, cache, cell.workload, cell.embedder, source)[held]
-    unlearned = {"fixed weight": _hybrid(b, held, bm25), "rank fusion": fused, "direct": direct}
+    legs = _legs(b, bm25)
+
+    def added(weight: float) -> np.ndarray:
+        return _graded(b, held, b.collection.base[held], (legs[0] + weight * legs[1])[held])
+
+    unlearned = {"fixed weight": added(HYBRID), "rank fusion": fused, "direct": direct}
     changes = {name: float((found - raw).mean()) for name, found in unlearned.items()}
     published, said = {}, {}
     for voucher, trusted in VOUCHERS.items():
         offsets = fit(rewards, trusted=trusted)
         rescorer = offsets[f"local:{cell.workload}"].rescorer
         published[voucher] = rescorer is not None and rescorer.served
+        changes[f"weight, {voucher}"] = float((added(_tuned(b, rewards, legs, trusted)) - raw).mean())
         said[voucher] = None if rescorer is None else rescorer.evidence.reason
         for name, found in _served(b, held, offsets, cell.workload).items():
             changes[f"{name}, {voucher}"] = float((found - raw).mean())
@@ -108,14 +116,26 @@ def _graded(b: Bench, rows: np.ndarray, top: np.ndarray, scores: np.ndarray) -> 
     return b.collection.graded(rows, np.take_along_axis(top, order, axis=1))
 
 
-def _hybrid(b: Bench, rows: np.ndarray, bm25: np.ndarray) -> np.ndarray:
-    """nDCG@10 (rows,) of a search that adds standardised BM25 at a fixed weight, for which no judge is asked."""
-    top = b.collection.base[rows]
-    near, overlap = (np.take_along_axis(scores[rows], top, axis=1) for scores in (b.similarities, bm25))
-    near, overlap = (
-        (x - x.mean(axis=1, keepdims=True)) / max(float(x.std(axis=1).mean()), 1e-9) for x in (near, overlap)
-    )
-    return _graded(b, rows, top, near + HYBRID * overlap)
+def _legs(b: Bench, bm25: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Similarity and BM25 (M, 100) of the raw search's lists, each less its mean and over its mean deviation."""
+    top = b.collection.base
+    legs = (np.take_along_axis(scores, top, axis=1) for scores in (b.similarities, bm25))
+    centred = (leg - leg.mean(axis=1, keepdims=True) for leg in legs)
+    near, overlap = (leg / max(float(leg.std(axis=1).mean()), 1e-9) for leg in centred)
+    return near, overlap
+
+
+def _tuned(b: Bench, rewards: Rewards, legs: tuple[np.ndarray, np.ndarray], trusted: bool | None) -> float:
+    """The weight of BM25 that verdicts prefer for a search that adds both legs, where today's is 0."""
+    rows = {query: row for row, query in enumerate(b.collection.query_ids.tolist())}
+
+    def search(weight: float, _: np.ndarray, query: str) -> list[str]:
+        row = rows[query]
+        order = np.argsort(-(legs[0][row] + weight * legs[1][row]), kind="stable")
+        return b.collection.doc_ids[b.collection.base[row][order]].tolist()
+
+    without_texts = replace(rewards, query_texts=np.full(len(rewards), "", dtype=object))
+    return tune(without_texts, search, WEIGHTS, trusted=trusted).setting
 
 
 def _judged_by(scores: np.ndarray, rewards: Rewards, pool: np.ndarray, doc_ids: np.ndarray) -> Rewards:

@@ -16,13 +16,19 @@ from click.testing import CliRunner
 from scipy.optimize import check_grad
 
 from tttembed_rag import InputError, OffsetFileError, Offsets, Rewards, fit
+from tttembed_rag.audit import audit_sample
 from tttembed_rag.cli import main
 from tttembed_rag.evaluate.collection import open_collection
 from tttembed_rag.evaluate.experiment import ExperimentPlan, run
 from tttembed_rag.evaluate.explaining import explain
 from tttembed_rag.fitting.objectives import softmax
+from tttembed_rag.fitting.recipe import Recipe
 from tttembed_rag.fitting.words import Weighing
-from tttembed_rag.gate.thresholds import FALLS, MEANS, PUBLISHED
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.deciding import nothing
+from tttembed_rag.gate.proposals import propose_local
+from tttembed_rag.gate.thresholds import AUDITED, FALLS, MEANS, PUBLISHED
+from tttembed_rag.gate.words import with_words
 from tttembed_rag.offsets import Rescorer
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Vocabulary
@@ -167,6 +173,21 @@ class TestGate:
     def test_votes_teach_no_words(self):
         """Whoever writes a document chooses its words: sources are never asked of them."""
         assert fit(judged(sources=True))["local:default"].rescorer is None
+
+    def test_labels_that_deny_what_words_do_withhold_them(self):
+        """The judge likes shared words, and trusted labels say that they mean nothing."""
+        rewards = judged()
+        near = rewards.documents.similarities(rewards.queries, rewards.candidates.reshape(len(rewards), -1)).ravel()
+        names = [np.repeat(rewards.query_ids, rewards.depths).tolist(), rewards.doc_ids[rewards.candidates].tolist()]
+        pairs = audit_sample(rewards, 90)
+        for values, code in ((rewards.values, PUBLISHED), (near, AUDITED.code)):
+            said = dict(zip(zip(*names, strict=True), values.tolist(), strict=True))
+            labels = {pair: min(max(said[pair], 0.0), 1.0) for pair in pairs}
+            case = Case(rewards, gated(Recipe(), rewards), labels=labels)
+            local = nothing(
+                case, "local", "default", Evidence(48, None, None, "abstained", "", vouched="trusted labels")
+            )
+            assert with_words(local, propose_local(case)).rescorer.evidence.code == code
 
     def test_shared_words_never_count_against_a_document(self):
         """A judge that dislikes every document with the words of the query teaches to look at similarity alone."""

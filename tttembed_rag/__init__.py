@@ -12,6 +12,7 @@ from tttembed_rag.errors import (
     VectorError,
 )
 from tttembed_rag.gate.deciding import fit
+from tttembed_rag.gate.tuning import Tuned, tune
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.lookup import Offsets
 from tttembed_rag.offsets.rescorer import Rescorer
@@ -40,8 +41,10 @@ __all__ = [
     "Rewards",
     "Scale",
     "TTTEmbedError",
+    "Tuned",
     "VectorError",
     "context",
     "current_task",
     "fit",
+    "tune",
 ]

@@ -141,7 +141,12 @@ def audited(rewards: Rewards, voices: Float64, offsets: FloatArray, labels: Labe
         labels: Trusted labels of pairs that `audit_sample` drew; others are ignored.
     """
     grid = Grid.of(rewards)
-    change = (voices / voices.sum())[:, None] / mean_ideal(grid, voices) * _changes(rewards, grid, offsets)
+    return audited_places(rewards, grid, voices, _changes(rewards, grid, offsets), labels)
+
+
+def audited_places(rewards: Rewards, grid: Grid, voices: Float64, places: Float64, labels: Labels) -> Audited:
+    """What *labels* say of *places* (n, k), by how much the discount of each candidate's place in *grid* changes."""
+    change = (voices / voices.sum())[:, None] / mean_ideal(grid, voices) * places
     known, ignored = _on_grid(rewards, grid, labels)
     moved = change.any(axis=1)
     told = np.isfinite(known) & moved[:, None]

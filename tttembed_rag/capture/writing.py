@@ -50,20 +50,16 @@ class ObservingStore(Protocol):
 
     def observe(self, served: Iterable[Served], *, judge: str = "") -> int:
         """Write served queries in one transaction; gives how many of them: those forgotten since are left out."""
-        ...
 
     def has_tenants(self) -> bool:
         """Whether there is any tenant but the shared one: whose a query without a tenant is, is not known then."""
-        ...
 
     def trust(self, judge: str, trusted: bool | None) -> None:
         """Say whether *judge* is vouched for."""
-        ...
 
     @property
     def text_id(self) -> TextId:
         """Gives the id of a text, the same to everybody who asks this store."""
-        ...
 
 
 class Writer:

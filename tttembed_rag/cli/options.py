@@ -63,37 +63,19 @@ def user() -> str:
         return "tttembed"
 
 
-def in_store(command: CommandT) -> CommandT:
-    """The option that names a store."""
-    return click.option(
-        "--store",
-        "url",
-        required=True,
-        envvar="TTTEMBED_STORE",
-        metavar="URL",
-        help="sqlite:///FILE or postgresql://...",
-    )(command)
-
-
-def of_tenant(command: CommandT) -> CommandT:
-    """The option that names a tenant."""
-    return click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")(command)
-
-
-def as_objects(command: CommandT) -> CommandT:
-    """The option that asks for JSON."""
-    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+# The store, and the tenant whose data in it are meant.
+in_store = click.option(
+    "--store", "url", required=True, envvar="TTTEMBED_STORE", metavar="URL", help="sqlite:///FILE or postgresql://..."
+)
+of_tenant = click.option("--tenant", default="", metavar="NAME", help="Whose.  [default: the shared tenant]")
+as_objects = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+# Who acts.
+signed = click.option("--by", default=user, show_default="you", help="Who, for the audit.")
 
 
 def on_record(command: CommandT) -> CommandT:
     """The options that the audit trail keeps: who acts and why."""
-    command = click.option("--note", default="", help="Why, for the audit.")(command)
-    return signed(command)
-
-
-def signed(command: CommandT) -> CommandT:
-    """The option that says who acts."""
-    return click.option("--by", default=user, show_default="you", help="Who, for the audit.")(command)
+    return signed(click.option("--note", default="", help="Why, for the audit.")(command))
 
 
 def judged(command: CommandT) -> CommandT:

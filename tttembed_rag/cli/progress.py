@@ -22,7 +22,6 @@ class Bar(Protocol):
 
     def update(self, n_steps: int, current_item: str | None = None) -> None:
         """So many more steps are done; a text on the last one may be shown."""
-        ...
 
 
 class Lines:

@@ -25,7 +25,7 @@ from tttembed_rag.cli.telling import (
 from tttembed_rag.offsets.lookup import Offsets
 
 if TYPE_CHECKING:
-    from tttembed_rag.stores import Counts, Forgotten, Store, Version
+    from tttembed_rag.stores import Store, Version
 
 # Tenants that one line names at most.
 _NAMED = 10
@@ -190,7 +190,16 @@ def forget(
     if as_json:
         click.echo(json.dumps({"forgotten": asdict(gone), "left": asdict(left)}))
     else:
-        _say_forgotten(tenant, gone, left, based=now.version is None and now.halted is None)
+        click.echo(
+            f"forgotten: {gone.queries} queries, {gone.documents} documents, {gone.pairs} pairs, {gone.rewards} "
+            f"rewards, {gone.versions} versions that may have learned from them\n"
+            f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards"
+        )
+        if gone.versions and now.version is None and now.halted is None:
+            click.echo(
+                "base vectors are served until the next fit, which learns what it would have learned had the rest "
+                "never been seen"
+            )
     if query_id is not None and not gone.queries:
         click.echo(f"--query: expected the id or text of a query of tenant {tenant!r}, found none", err=True)
         raise click.exceptions.Exit(1)
@@ -200,19 +209,6 @@ def _check_known(store: Store, tenant: str | None) -> None:
     """Refuse a *tenant* that the store never heard of; None is all of them."""
     if tenant is not None and tenant not in store.tenants():
         raise click.UsageError(f"--tenant: expected a tenant of the store, got {tenant!r:.80}")
-
-
-def _say_forgotten(tenant: str, gone: Forgotten, left: Counts, *, based: bool) -> None:
-    click.echo(
-        f"forgotten: {gone.queries} queries, {gone.documents} documents, {gone.pairs} pairs, {gone.rewards} rewards, "
-        f"{gone.versions} versions that may have learned from them"
-    )
-    click.echo(f"left of tenant {tenant!r}: {left.queries} queries, {left.rewards} rewards")
-    if gone.versions and based:
-        click.echo(
-            "base vectors are served until the next fit, which learns what it would have learned had the rest never "
-            "been seen"
-        )
 
 
 @operators.command()

@@ -32,10 +32,11 @@ def judged_ndcg(grid: Grid, scores: Float64) -> Float64:
     return np.asarray(dcg(np.take_along_axis(rewards, grid.order(scores), axis=1)) / np.where(ideal > 0, ideal, 1.0))
 
 
-def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float64:
+def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray, *, condensed: bool = False) -> Float64:
     """(n,) nDCG@10 of what *search* serves for query *vectors* (n, d), by the rewards of what was judged.
 
-    Gains are those of `judged_ndcg`; a document that was not judged has none.
+    Gains are those of `judged_ndcg`; a document that was not judged has none, or with *condensed* no place either
+    (Sakai 2007), as where lists are compared of which one alone was judged.
 
     Raises:
         InputError: *search* gives no list of ids, or none that the rewards know.
@@ -50,7 +51,10 @@ def served_ndcg(rewards: Rewards, search: Search, vectors: FloatArray) -> Float6
         if isinstance(ids, str) or not all(isinstance(one, str) for one in ids):
             raise InputError(f"served: expected a search that gives ids of documents, got {ids!r:.80}")
         known, shown = known or any(one in gain for one in ids), str(next(iter(ids), shown))
-        lists = [[gain.get(one, 0.0) for one in ids], sorted(gain.values(), reverse=True)]
+        lists = [
+            [gain.get(one, 0.0) for one in ids if one in gain or not condensed],
+            sorted(gain.values(), reverse=True),
+        ]
         served, ideal = (float(dcg(np.array(one)[None])[0]) for one in lists)
         found[row] = served / ideal if ideal > 0 else 0.0
     if not known:

@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from tttembed_rag.audit import Audited, Labels, audited, confirmed_order
+from tttembed_rag.audit import Audited, Labels, audited, audited_places, confirmed_order
 from tttembed_rag.fitting.grid import Grid, Loss
-from tttembed_rag.fitting.measures import Search, judged_ndcg, served_ndcg
+from tttembed_rag.fitting.measures import Search, discounts, judged_ndcg, served_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.recipe import SMALLEST, Recipe
 from tttembed_rag.fitting.scopes import private_optima
@@ -170,6 +170,15 @@ class Case:
     def audited(self, offsets: FloatArray) -> Audited | None:
         """What the trusted labels say of *offsets* (n, d); None where there are none."""
         return audited(self.rewards, self.voices, offsets, self.labels) if self.labels else None
+
+    def audited_orders(self, before: Float64, after: Float64) -> Audited | None:
+        """The same of judged candidates in the order of scores *after* (n, k) in place of those *before*."""
+        if not self.labels:
+            return None
+        places = discounts(self.judged, after) - discounts(self.judged, before)
+        return audited_places(
+            self.rewards, self.judged, self.voices, np.where(self.judged.present, places, 0.0), self.labels
+        )
 
     @cached_property
     def trust(self) -> float:

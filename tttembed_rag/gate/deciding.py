@@ -227,7 +227,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
     sources, given, withheld = case.heard.sources, case.given, list[int]()
     exposure: Exposure | None = None
     for _ in range(EXPOSURE_ROUNDS):
-        if refused := _refused(case):
+        if refused := refused_by(case):
             evidence = refused
             break
         proposal = propose(case)
@@ -254,7 +254,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
     return with_words(proposal.learn(evidence), proposal)
 
 
-def _refused(case: Case) -> Evidence | None:
+def refused_by(case: Case) -> Evidence | None:
     """Why nothing may be learned from *case*, before any offset is learned; None where nothing speaks against it."""
     question, found, against = COMPARE, "", False
     if not case.rewards.reach.any():
@@ -337,7 +337,7 @@ def _needed(n: int, fall: Gain) -> int | None:
 
 def _private(case: Case, task: str) -> list[Offset]:
     """The private offset of each query of *case*: served where the judge is believed, which is all that is asked."""
-    evidence = _refused(case)
+    evidence = refused_by(case)
     if evidence is None:
         reason = f"private offsets, {case.questions} rewarded; vouched for by {case.voucher}"
         evidence = Evidence(

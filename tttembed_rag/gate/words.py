@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -12,7 +11,17 @@ from tttembed_rag.fitting.words import Weighing, vocabulary_of
 from tttembed_rag.gate.case import Case
 from tttembed_rag.gate.gains import Gain
 from tttembed_rag.gate.proposals import Proposal
-from tttembed_rag.gate.thresholds import AGREEMENT, BELIEVERS, FALLS, LEVEL, MEANS, PUBLISHED, TYPICAL_FALL
+from tttembed_rag.gate.thresholds import (
+    AGREEMENT,
+    AUDIT_LEVEL,
+    AUDITED,
+    BELIEVERS,
+    FALLS,
+    LEVEL,
+    MEANS,
+    PUBLISHED,
+    TYPICAL_FALL,
+)
 from tttembed_rag.offsets.evidence import Evidence
 from tttembed_rag.offsets.rescorer import Rescorer
 from tttembed_rag.offsets.values import Offset
@@ -41,10 +50,11 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
     falls = alone.losses(alone.held_out(case.fold)) - weighing.losses(held_out)
     most = float(case.voices.sum())
     fall = Gain.of(falls, case.voices, case.groups, typical=TYPICAL_FALL, most=most)
-    listed = case.grid.present & (np.arange(case.grid.present.shape[1]) < case.rewards.depths[:, None])
-    of = partial(judged_ndcg, case.grid.only(listed))
-    changes = of(weighing.scores(held_out)) - of(cosines)
+    depth = case.judged.present.shape[1]  # those that were judged come before their neighbours
+    before, after = cosines[:, :depth], weighing.scores(held_out)[:, :depth]
+    changes = judged_ndcg(case.judged, after) - judged_ndcg(case.judged, before)
     change = Gain.measured(changes, case.voices, case.groups, most=most)
+    audited = case.audited_orders(before, after)
     evidence = Evidence(
         case.questions,
         change.mean if change.freedom else None,
@@ -62,6 +72,8 @@ def _rescorer(case: Case, moved: np.ndarray, voucher: str) -> Rescorer:
     elif fall.mean <= 0 or not (believed or fall.below(LEVEL) > 0):
         said += "they are ranked no better" if fall.mean <= 0 else "the improvement is within its error"
         evidence = replace(evidence, reason=said, code=FALLS.code)
+    elif audited is not None and audited.decides and not audited.confirms(AUDIT_LEVEL):
+        evidence = replace(evidence, reason=said + AUDITED.answer.format(found=audited), code=AUDITED.code)
     else:
         said += "their loss falls" + ("" if believed else f" (p < {LEVEL:g})") + f"; vouched for by {voucher}"
         evidence = replace(evidence, verdict="published", reason=said, code=PUBLISHED)

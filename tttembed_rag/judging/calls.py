@@ -33,7 +33,6 @@ class Stop(Protocol):
 
     def is_set(self) -> bool:
         """Whether to stop now."""
-        ...
 
 
 class LateError(JudgeError):

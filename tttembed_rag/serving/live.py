@@ -94,15 +94,12 @@ class Source(Protocol):
 
     def snapshot(self, tenant: str) -> Snapshot:
         """What *tenant* is served now."""
-        ...
 
     def status(self, tenant: str) -> Snapshot:
         """What *tenant* is served now, with the present age and error."""
-        ...
 
     def closed(self) -> Source:
         """A frozen copy: it goes on serving what this source served last."""
-        ...
 
 
 class Published:

@@ -36,7 +36,6 @@ class Router(Protocol):
 
     def route(self, vector: Any, /) -> str | None:
         """The task of a base query vector (d,), None where it is unsure."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +44,6 @@ class NamesTasks(Protocol):
 
     def task_of(self, query: str, vector: Any = None, /) -> str | None:
         """The task of *query*, None where nothing names one."""
-        ...
 
 
 # A task key, a wrapper that names tasks, a function from query text to task key or None, a router, or None.

@@ -106,7 +106,6 @@ class Measured(Protocol):
 
     def measure(self) -> Iterable[Point]:
         """The values now."""
-        ...
 
 
 _watched: WeakSet[Measured] = WeakSet()

@@ -63,23 +63,18 @@ class Books(Protocol):
 
     def now(self) -> float:
         """Unix seconds, by a clock that all who write here share."""
-        ...
 
     def open(self) -> list[OpenBatch]:
         """The open batches, oldest first."""
-        ...
 
     def add(self, batch: OpenBatch, keys: AbstractSet[bytes]) -> OpenBatch | None:
         """Write a batch about pairs with these *keys* down before it is sent, and count it as spent.
 
         None where a cap refuses it.
         """
-        ...
 
     def note(self, batch: OpenBatch) -> OpenBatch:
         """Write down what is known of a batch by now."""
-        ...
 
     def close(self, batch: OpenBatch, *, lost: float = 0.0) -> None:
         """Strike a batch off, and give back what was counted for it, but for a share *lost* in [0, 1]."""
-        ...

@@ -49,7 +49,6 @@ class BatchService(Protocol):
         Raises:
             JudgeError: The service refused, stayed busy, or answered something else.
         """
-        ...
 
     def create(self, requests: str, key: str) -> ServiceBatch:
         """Make a batch of the uploaded file *requests*; it is asked for once only, for it costs money.
@@ -58,11 +57,9 @@ class BatchService(Protocol):
             RefusedError: It was not made.
             JudgeError: Whether it was made is not known; `find` tells.
         """
-        ...
 
     def get(self, number: str) -> ServiceBatch:
         """The batch as it is now."""
-        ...
 
     def find(self, key: str, requests: str, since: float) -> ServiceBatch | None:
         """The batch with a key, or of an uploaded file, that was made after a Unix second; None where there is none.
@@ -70,7 +67,6 @@ class BatchService(Protocol):
         Raises:
             JudgeError: The list cannot be read to its end.
         """
-        ...
 
     def delete(self, file: str) -> None:
         """Delete a file of requests or results at the service.
@@ -78,8 +74,6 @@ class BatchService(Protocol):
         Raises:
             JudgeError: The service refused, or stayed busy.
         """
-        ...
 
     def download(self, batch: ServiceBatch) -> Sequence[bytes]:
         """The files of results of *batch*, each whole."""
-        ...

@@ -25,11 +25,9 @@ class Embeds(Protocol):
 
     def embed_queries(self, texts: Sequence[str]) -> NDArray[np.floating]:
         """Vectors (len(texts), d) of queries."""
-        ...
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.floating]:
         """Vectors (len(texts), d) of documents."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

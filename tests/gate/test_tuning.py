@@ -1,0 +1,88 @@
+"""A setting of the application's own search: chosen by verdicts, published under the same gate."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.test_words import asked, corpus, judged
+from tttembed_rag import InputError, Tuned, tune
+from tttembed_rag.gate.thresholds import COMPARE, FALLS, MEANS, PUBLISHED
+from tttembed_rag.vectors.words import words
+
+VECTORS, TEXTS = corpus()
+
+
+def fused(weight, vector, text):
+    """A search that adds to the similarity a *weight* for each word that a document shares with the query."""
+    near = VECTORS @ (vector / np.linalg.norm(vector))
+    shared = np.array([len({*words(text)} & {*words(document)}) for document in TEXTS])
+    return [str(row) for row in np.argsort(-(near + weight * shared), kind="stable").tolist()]
+
+
+def test_the_weight_that_verdicts_prefer_is_published():
+    """It is better on queries that it was not chosen by, and on others."""
+    found = tune(judged(), fused, (0.0, 0.5, -0.5), trusted=True)
+    assert (found.setting, found.evidence.code) == (0.5, PUBLISHED)
+    assert found.evidence.gain > 0.05
+    assert found.evidence.interval[0] > 0
+    queries, said, wanted = asked(VECTORS, 60, seed=5)
+    first = {
+        weight: np.mean(
+            [fused(weight, *query)[0] == str(row) for *query, row in zip(queries, said, wanted, strict=True)]
+        )
+        for weight in (0.0, found.setting)
+    }
+    assert first[found.setting] > first[0.0] + 0.1
+
+
+@pytest.mark.parametrize("trusted", [True, None])
+def test_todays_setting_stays_where_no_other_is_better(trusted):
+    """Harmful weights are never chosen, whoever vouches."""
+    found = tune(judged(), fused, (0.0, -0.5), trusted=trusted)
+    assert (found.setting, found.evidence.verdict, found.evidence.code) == (0.0, "abstained", FALLS.code)
+
+
+def test_rewards_that_nobody_vouches_for_choose_nothing():
+    """By chance some weight is the best of a worthless judge's."""
+    rewards = judged()
+    rng = np.random.default_rng(0)
+    worthless = replace(rewards, values=rng.permutation(rewards.values))
+    found = tune(worthless, fused, (0.0, 0.5, -0.5))
+    assert (found.setting, found.evidence.code) == (0.0, MEANS.code)
+    equal = tune(replace(rewards, values=np.full(rewards.budget, 0.5)), fused, (0.0, 0.5))
+    assert (equal.setting, equal.evidence.code) == (0.0, COMPARE.code)
+
+
+def test_documents_that_nobody_judged_have_no_place():
+    """Today's lists were judged, others were not: a search that puts unknown documents first loses nothing by them."""
+    rewards = judged()
+    known = {f"{row}": None for row in range(len(TEXTS))}
+
+    def crowded(front, vector, text):
+        return [f"new {place}" for place in range(front)] + list(dict.fromkeys([*fused(0.5, vector, text), *known]))
+
+    plain, behind = (tune(rewards, crowded, (0, front), trusted=True).evidence.gain for front in (1, 20))
+    assert plain == behind == 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "search", "said"),
+    [
+        ((0.5,), fused, "settings: expected today's and at least one more, got 1"),
+        ((0, 1), lambda *_: ["elsewhere"], "served: expected ids of documents, such as"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(settings, search, said):
+    """In one line."""
+    with pytest.raises(InputError, match=said):
+        tune(judged(), search, settings, trusted=True)
+
+
+def test_the_result_is_a_setting_with_its_evidence():
+    """Anything may be a setting, also names."""
+    found = tune(
+        judged(), lambda name, *query: fused({"as it is": 0.0, "words": 0.5}[name], *query), ("as it is", "words")
+    )
+    assert isinstance(found, Tuned)
+    assert found.setting == "words"

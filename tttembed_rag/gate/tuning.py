@@ -1,0 +1,89 @@
+"""A setting of the application's own search, such as a fusion weight, chosen by verdicts under the same gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from tttembed_rag.errors import InputError
+from tttembed_rag.fitting.measures import served_ndcg
+from tttembed_rag.fitting.recipe import Recipe
+from tttembed_rag.gate.case import Case, gated
+from tttembed_rag.gate.deciding import refused_by
+from tttembed_rag.gate.gains import Gain
+from tttembed_rag.gate.thresholds import FALLS, LEVEL, MEANS, PUBLISHED
+from tttembed_rag.offsets.evidence import Evidence
+from tttembed_rag.rewards import Rewards
+from tttembed_rag.vectors.checks import FloatArray
+
+SettingT = TypeVar("SettingT")
+# A search under a setting: the setting, a query vector (d,), and the query's text, or its id where no text is known, to
+# ids of documents in the order in which they would be served.
+Tunable: TypeAlias = Callable[[SettingT, FloatArray, str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned(Generic[SettingT]):
+    """A setting, and why.
+
+    Attributes:
+        setting: What to serve: the best one where the gate published it, else that of today.
+
+        evidence: What held-out rewards say of choosing it.
+    """
+
+    setting: SettingT
+    evidence: Evidence
+
+
+def tune(
+    rewards: Rewards, search: Tunable[SettingT], settings: Sequence[SettingT], *, trusted: bool | None = None
+) -> Tuned[SettingT]:
+    """The setting of your own search that verdicts prefer, such as the weight of BM25 beside vectors.
+
+    Lists are compared by nDCG@10 of the documents that were judged, in the order in which they are served; others are
+    left out of them, as only today's lists were judged. The gain is cross-fitted: each fold of queries is measured
+    under the setting that the others prefer. It is published as an offset is: where it is expected if the judge is
+    declared, where it is proven if the data vouch for the judge.
+
+    Args:
+        rewards: Judged candidates; of several tasks, give those of one.
+
+        search: The setting, a query vector (d,), and the query's text (its id where no text is known) to ids of
+            documents, best first. It is asked once for each setting and judged query.
+
+        settings: Two or more; the first is today's.
+
+        trusted: Whether somebody vouches for the judge, as in `fit`.
+
+    Raises:
+        InputError: There are less than two settings, or *search* gives no ids that the rewards know.
+    """
+    if len(settings) < 2:
+        raise InputError(f"settings: expected today's and at least one more, got {len(settings)}")
+    recipe = gated(Recipe(), rewards)
+    case = Case(rewards, recipe, trusted=rewards.trusted if trusted is None else trusted)
+    if refused := refused_by(case):
+        return Tuned(settings[0], refused)
+    vectors = case.rewards.query_vectors
+    measured = np.array([served_ndcg(case.rewards, partial(search, one), vectors, condensed=True) for one in settings])
+    folds = np.unique(case.fold)
+    best_without = [int(np.argmax(measured[:, case.fold != one] @ case.voices[case.fold != one])) for one in folds]
+    chosen = np.array(best_without)[np.searchsorted(folds, case.fold)]
+    changes = measured[chosen, np.arange(len(chosen))] - measured[0]
+    change = Gain.measured(changes, case.voices, case.groups, most=float(case.voices.sum()))
+    interval = (change.below(LEVEL), change.above(LEVEL)) if change.freedom else None
+    best = int(np.argmax(measured @ case.voices))
+    said = f"a setting of the search, {case.questions} held-out queries: "
+    evidence = Evidence(case.questions, change.mean, interval, "abstained", said, code=FALLS.code, vouched=case.voucher)
+    if case.voucher == "nobody":
+        return Tuned(settings[0], replace(evidence, reason=said + "nobody vouches for the judge", code=MEANS.code))
+    if change.mean <= 0 or not (case.declared or change.below(LEVEL) > 0):
+        why = "their lists get no better" if change.mean <= 0 else "the improvement is within its error"
+        return Tuned(settings[0], replace(evidence, reason=said + why))
+    told = f"their lists get better; vouched for by {case.voucher}"
+    return Tuned(settings[best], replace(evidence, verdict="published", reason=said + told, code=PUBLISHED))
