@@ -14,14 +14,92 @@ from pkgutil import walk_packages
 import click
 
 import tttembed_rag
+from tttembed_rag.audit import LEAST
 from tttembed_rag.cli import main
+from tttembed_rag.fitting import scopes
 from tttembed_rag.gate import thresholds
+from tttembed_rag.gate.thresholds import Question
 from tttembed_rag.stores import schema
 from tttembed_rag.tools.learning import CONTRADICTED
+from tttembed_rag.vectors.copies import NEAR
 
 HERE = Path(__file__).parent
+# No question of the gate: a withheld offset of a solver that did not finish.
+UNSOLVED = Question(
+    scopes.UNSOLVED,
+    "Did the solver reach an optimum?",
+    "the solver stopped at gradient norm {norm}, not at an optimum",
+)
 # Whatever decides against an offset: the questions of the gate, and its solver.
-ANSWERS = (*thresholds.QUESTIONS, thresholds.UNSOLVED)
+ANSWERS = (*thresholds.QUESTIONS, UNSOLVED)
+# How each question is answered, by its code.
+TESTS = {
+    thresholds.COMPARE.code: (
+        "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the retriever's "
+        f"order has a mean nDCG@10 below {1 - thresholds.LEAST_HEADROOM:g}; they are a judge's, or of two sources or "
+        "more; and where nobody declares the judge there are two rewarded queries, of which those within cosine "
+        f"{NEAR:g} of each other are one."
+    ),
+    thresholds.MEANS.code: (
+        "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge "
+        "(`trusted=True`: the application serves its order, or it passed its examination); the data, by a "
+        "permutation test within queries: the rewards agree with the retriever more than chance would (p < "
+        f"{thresholds.BELIEVED_LEVEL:g}; {thresholds.STRICT_LEVEL:g} where next to no document was judged twice), "
+        f"and more than {thresholds.VARIES:.0%} of the variance of rewards lies within documents. Rewards that "
+        f"contradict the retriever (p < {thresholds.LEVEL:g}) are refused whoever vouches."
+    ),
+    thresholds.FALLS.code: (
+        f"Cross-fitting in {thresholds.FOLDS} folds: the KL loss of judged and neighbouring candidates of held-out "
+        "queries. Where somebody vouches for the judge, the fall that is to be expected is above zero: the mean of "
+        f"the falls and of one more observation of {thresholds.EXPECTED_FALL:g} nats. Where only the data do, its "
+        f"lower bound at one-sided level {thresholds.LEVEL:g} (Student's t) is above zero. A task beside a global "
+        "offset must lower the loss below that one's."
+    ),
+    thresholds.EXPOSED.code: (
+        f"No offset changes the share of rewarded queries whose first {thresholds.LISTED} hold a document by over "
+        f"{thresholds.MOST_MOVED:.0%}, where sources rewarded it and it is the best of more than "
+        f"{thresholds.MOST_MOVED_QUERIES} questions. What they say of one that moves further is not heard, and the "
+        f"offset is learned again, {thresholds.EXPOSURE_ROUNDS - 1} times at most."
+    ),
+    thresholds.AUDITED.code: (
+        "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an "
+        f"audit, has a lower bound above zero at one-sided level {thresholds.AUDIT_LEVEL:g}, of private offsets at "
+        f"{thresholds.AUDIT_ALONE_LEVEL:g}; and the labels confirm some of the judge's order. Asked from {LEAST} "
+        "labels on; fewer are told."
+    ),
+    UNSOLVED.code: "The gradient norm is below the tolerance.",
+    CONTRADICTED.code: (
+        "Requests that the offset was not learned from are searched with BM25 beside the dense leg: their mean "
+        "nDCG@10 does not fall by more than a standard error."
+    ),
+}
+# What the owner of an offset can do where a question decides against it.
+ADVICE = {
+    thresholds.COMPARE.code: (
+        "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by "
+        "places or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or "
+        "success 0. For calls of tools `LearnedToolSearch` compares with what the search listed: see "
+        "[tools](../tools.md)."
+    ),
+    thresholds.MEANS.code: (
+        "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates "
+        "that were not judged are left out and not zero, and that the judge sees the query. Of clicks, leave the "
+        "column `position` out where all documents are seen at once. Judge more queries. `tttembed report` names "
+        "the sources that contradict the retriever."
+    ),
+    thresholds.FALLS.code: (
+        "Judge about as many more queries as the evidence says; different queries of the task may want different "
+        "things."
+    ),
+    thresholds.EXPOSED.code: (
+        "Look at the documents that are named: sources overrate or underrate them, or somebody planted them."
+    ),
+    thresholds.AUDITED.code: "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
+    UNSOLVED.code: "Raise the ridge or the tolerance.",
+    CONTRADICTED.code: (
+        "Nothing: the search serves its first list for this task. More calls, of other requests, may decide otherwise."
+    ),
+}
 # What the docstring of a package says whose names may change.
 PRIVATE = "Private: may change without notice."
 
@@ -38,15 +116,15 @@ def pages() -> dict[str, str]:
     return written
 
 
-def verdict(question: thresholds.Question) -> str:
+def verdict(question: Question) -> str:
     """The page of one answer of the gate, or of the search over tools."""
     gate = "All questions, in the order in which they are asked: [the gate](../explain/gate.md)."
     whole = "How the search over tools learns: [tools](../tools.md)." if question is CONTRADICTED else gate
     return (
         f"# {question.code}: {question.asks}\n\n"
         f"**What it means.** Nothing of this scope is served, because {sentence(question.answer)}.\n\n"
-        f"**How it is tested.** {question.test}\n\n"
-        f"**What to do.** {question.advice}\n\n"
+        f"**How it is tested.** {TESTS[question.code]}\n\n"
+        f"**What to do.** {ADVICE[question.code]}\n\n"
         f"{whole}\n"
     )
 
@@ -97,7 +175,9 @@ def index() -> str:
 
 def gate() -> str:
     """The page on the gate, with its questions in order."""
-    rows = [f"| [{one.code}](../verdicts/{one.code}.md) | {one.asks} | {one.test} |" for one in thresholds.QUESTIONS]
+    rows = [
+        f"| [{one.code}](../verdicts/{one.code}.md) | {one.asks} | {TESTS[one.code]} |" for one in thresholds.QUESTIONS
+    ]
     return "\n".join(
         [
             "# The gate",

@@ -30,7 +30,8 @@ from tttembed_rag.cli import main
 from tttembed_rag.demo import tools as tools_demo
 from tttembed_rag.demo.tools import DemoRow
 from tttembed_rag.evaluate.datasets import QRELS
-from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS, UNSOLVED
+from tttembed_rag.fitting.scopes import UNSOLVED
+from tttembed_rag.gate.thresholds import PUBLISHED, QUESTIONS
 from tttembed_rag.tools import cards_of
 from tttembed_rag.tools.learning import CONTRADICTED
 
@@ -325,9 +326,12 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
             ]
             head = [title, str(part["cells"])] if rule == "task" else ["", ""]
             rows.append("|" + "|".join(f" {one} " if one else " " for one in (*head, named, *told)) + "|")
-    covered = " and ".join(
-        ", ".join(percent(part["intervals"][rule]["covered"]) for part in (first, second, pooled))
-        for rule in ("auto", "declared")
+    covered, agreed = (
+        " and ".join(
+            ", ".join(percent(part["intervals"][rule][name]) for part in (first, second, pooled))
+            for rule in ("auto", "declared")
+        )
+        for name in ("covered", "compatible")
     )
     lies = [
         (part[f"{kind} tasks"], part[f"{kind} published"]) for part in parts.values() for kind in ("blind", "unasked")
@@ -338,6 +342,7 @@ def test_figures_of_harm_are_those_that_the_benchmark_wrote() -> None:
         f"{pooled['cells']} pooled ones; with a declared judge in {lost('declared', first, second)} and "
         + str(lost("declared", pooled)),
         f"in {covered} of published cells",
+        f"interval and change agree in {agreed} of them",
         f"nothing in {sum(tasks for tasks, _ in lies)} tasks",
     ]
 
@@ -390,7 +395,7 @@ def test_figures_of_the_demo_are_those_that_it_wrote() -> None:
 
 def test_every_verdict_has_a_page() -> None:
     """A code of the gate or of the tools can be looked up, and no page is left of one that is gone."""
-    codes = {PUBLISHED, UNSOLVED.code, CONTRADICTED.code, *(question.code for question in QUESTIONS)}
+    codes = {PUBLISHED, UNSOLVED, CONTRADICTED.code, *(question.code for question in QUESTIONS)}
 
     assert codes == {page.stem for page in (REPO / "docs" / "verdicts").glob("TTT-*.md")}
 

@@ -13,7 +13,7 @@ from tttembed_rag.fitting.grid import Grid
 from tttembed_rag.fitting.measures import judged_ndcg
 from tttembed_rag.fitting.neighbours import with_neighbours
 from tttembed_rag.fitting.objectives import OBJECTIVES
-from tttembed_rag.fitting.scopes import shared_offset
+from tttembed_rag.fitting.scopes import UNSOLVED, shared_offset
 from tttembed_rag.gate.case import Case, gated
 from tttembed_rag.gate.deciding import _needed
 from tttembed_rag.gate.gains import Gain
@@ -27,7 +27,6 @@ from tttembed_rag.gate.thresholds import (
     PUBLISHED,
     QUESTIONS,
     RIDGE_STEP,
-    UNSOLVED,
 )
 
 every_scope = pytest.mark.parametrize("scope", ["global", "task", "local", "query", "auto"])
@@ -293,13 +292,13 @@ class TestAbstaining:
 
         assert served(offsets) == 0
         assert all("gradient norm" in offset.evidence.reason for offset in offsets.values())
-        assert codes(offsets) == {UNSOLVED.code}
+        assert codes(offsets) == {UNSOLVED}
 
     def test_where_no_target_was_reached_nothing_is_served(self, planted):
         """One declared verdict whose optimum the solver missed is withheld, and says so."""
         offsets = fit(planted(1, strength=0.9), trusted=True, tolerance=1e-300)
 
-        assert (served(offsets), codes(offsets)) == (0, {UNSOLVED.code})
+        assert (served(offsets), codes(offsets)) == (0, {UNSOLVED})
 
     def test_targets_that_were_not_reached_teach_nothing(self, planted):
         """A private optimum that the solver missed is left out of the local offset."""

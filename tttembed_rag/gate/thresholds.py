@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tttembed_rag.audit import LEAST
-from tttembed_rag.fitting.scopes import UNSOLVED as UNSOLVED_CODE
-from tttembed_rag.vectors.copies import NEAR
-
 # One-sided level of every bound: of what must be proven, of the two ends of the 90 % interval, of "contradicts".
 LEVEL = 0.05
 # Level at which the data vouch for a judge. Worthless judges agree with the retriever by chance in as many tasks.
@@ -86,87 +82,45 @@ DEEPEST = 100
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that the gate asks.
+    """A question that the gate asks; `docs/generate.py` says how it is answered, and what its owner can do.
 
     Attributes:
         code: Stable name of the answer that decides against an offset.
 
         asks: The question.
 
-        test: How it is answered.
-
         answer: What the offset's evidence says where the question decides against it.
-
-        advice: What its owner can do.
     """
 
     code: str
     asks: str
-    test: str
     answer: str
-    advice: str
 
 
 PUBLISHED = "TTT-G00"
 COMPARE = Question(
     "TTT-G01",
     "Is there something to compare?",
-    "Two candidates of a query were judged, and their rewards differ; by the judge's rewards, the retriever's order "
-    f"has a mean nDCG@10 below {1 - LEAST_HEADROOM:g}; they are a judge's, or of two sources or more; and where nobody "
-    f"declares the judge there are two rewarded queries, of which those within cosine {NEAR:g} of each other are one.",
     "there is nothing to compare",
-    "Judge several candidates of more queries, with a judge that grades them differently and by itself, not by places "
-    "or similarities. In a file of votes, log what was shown and not chosen, too, as rows with click or success 0. For "
-    "calls of tools `LearnedToolSearch` compares with what the search listed: see [tools](../tools.md).",
 )
 MEANS = Question(
     "TTT-G02",
     "Do the rewards mean something?",
-    "The first of these that speaks decides: trusted labels of an audit; whoever declares the judge (`trusted=True`: "
-    "the application serves its order, or it passed its examination); the data, by a permutation test within queries: "
-    f"the rewards agree with the retriever more than chance would (p < {BELIEVED_LEVEL:g}; {STRICT_LEVEL:g} where next "
-    f"to no document was judged twice), and more than {VARIES:.0%} of the variance of rewards lies within documents. "
-    f"Rewards that contradict the retriever (p < {LEVEL:g}) are refused whoever vouches.",
     "nobody vouches for the rewards, or they contradict the retriever",
-    "Say `trusted=True` of a judge whose order you serve. Check that larger rewards are better, that candidates that "
-    "were not judged are left out and not zero, and that the judge sees the query. Of clicks, leave the column "
-    "`position` out where all documents are seen at once. Judge more queries. `tttembed report` names the sources that "
-    "contradict the retriever.",
 )
 FALLS = Question(
     "TTT-G03",
     "Does the loss of held-out queries fall?",
-    f"Cross-fitting in {FOLDS} folds: the KL loss of judged and neighbouring candidates of held-out queries. Where "
-    "somebody vouches for the judge, the fall that is to be expected is above zero: the mean of the falls and of one "
-    f"more observation of {EXPECTED_FALL:g} nats. Where only the data do, its lower bound at one-sided level {LEVEL:g} "
-    "(Student's t) is above zero. A task beside a global offset must lower the loss below that one's.",
     "held-out queries are not ranked better, or not surely",
-    "Judge about as many more queries as the evidence says; different queries of the task may want different things.",
 )
 EXPOSED = Question(
     "TTT-G04",
     "Does no document rise or fall in everybody's list by the word of sources?",
-    f"No offset changes the share of rewarded queries whose first {LISTED} hold a document by over {MOST_MOVED:.0%}, "
-    f"where sources rewarded it and it is the best of more than {MOST_MOVED_QUERIES} questions. What they say of one "
-    f"that moves further is not heard, and the offset is learned again, {EXPOSURE_ROUNDS - 1} times at most.",
     "documents move in too many lists by the word of sources",
-    "Look at the documents that are named: sources overrate or underrate them, or somebody planted them.",
 )
 AUDITED = Question(
     "TTT-G05",
     "Do trusted labels confirm the gain?",
-    "Prediction-powered inference: the change of DCG@10 of what was judged, corrected by the labels of an audit, "
-    f"has a lower bound above zero at one-sided level {AUDIT_LEVEL:g}, of private offsets at {AUDIT_ALONE_LEVEL:g}; "
-    f"and the labels confirm some of the judge's order. Asked from {LEAST} labels on; fewer are told.",
     "trusted labels do not confirm it: {found}",
-    "Label more of the pairs that `tttembed audit draw` asks for; mend the judge.",
 )
 QUESTIONS = (COMPARE, MEANS, FALLS, EXPOSED, AUDITED)
-# No question of the gate: a withheld offset of a solver that did not finish.
-UNSOLVED = Question(
-    UNSOLVED_CODE,
-    "Did the solver reach an optimum?",
-    "The gradient norm is below the tolerance.",
-    "the solver stopped at gradient norm {norm}, not at an optimum",
-    "Raise the ridge or the tolerance.",
-)

@@ -31,10 +31,7 @@ SUCCEEDED, FAILED = 1.0, 0.2
 CONTRADICTED = Question(
     "TTT-T01",
     "Does the list of both legs bear an offset of tools out?",
-    "Requests that the offset was not learned from are searched with BM25 beside the dense leg: their mean nDCG@10 "
-    "does not fall by more than a standard error.",
     "with BM25 beside it, requests that it was not learned from lose {loss} of nDCG@10",
-    "Nothing: the search serves its first list for this task. More calls, of other requests, may decide otherwise.",
 )
 # Tools listed first that nobody called, with which a tool that worked is compared: 10 where 80 % of the tools that
 # worked stand among the first ten, else 30.
