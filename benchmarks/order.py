@@ -95,6 +95,14 @@ def reached(gains: dict[int, float], wanted: float) -> str:
     return f"more than {budgets[-1]}"
 
 
+def beside(gains: dict[tuple[str, int], float], rivals: dict[tuple[str, int], float]) -> str:
+    """The mean difference to a rival, and its standard error over collections."""
+    sets = {name for name, _ in gains.keys() & rivals.keys()}
+    of_set = [np.mean([gains[cell] - rivals[cell] for cell in gains if cell[0] == name]) for name in sorted(sets)]
+    error = np.std(of_set, ddof=1) / len(of_set) ** 0.5 if len(of_set) > 1 else float("nan")
+    return f"{np.mean(of_set):+.4f} ± {error:.4f}"
+
+
 def main() -> None:
     """Print the mean gain of each rule, and the pairs that a covering rule needs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -113,10 +121,14 @@ def main() -> None:
             print(f"{judge}, {name}, seed {seed}: done", flush=True)
         whole = set.intersection(*(set(cells) for cells in of.values()))  # cells with queries enough for every rule
         mean = {key: float(np.mean([cells[cell] for cell in whole])) for key, cells in of.items()}
+        rival = "newest first" if args.repeats else "random 10 deep"
         for rule in dict.fromkeys(rule for rule, _ in mean):
             gains = {pairs: gain for (one, pairs), gain in mean.items() if one == rule}
-            told = ", ".join(f"{pairs} pairs {gain:+.4f}" for pairs, gain in gains.items())
-            line = f"{judge}, {len(whole)} cells, {rule}: {told}"
+            told = ", ".join(
+                f"{pairs} pairs {gain:+.4f} ({beside(of[rule, pairs], of[rival, pairs])})"
+                for pairs, gain in gains.items()
+            )
+            line = f"{judge}, {len(whole)} cells, {rule} (beside {rival}): {told}"
             if not args.repeats:
                 line += f"; the gain of {RANDOM} random ones: {reached(gains, mean['random 10 deep', RANDOM])} pairs"
             print(line, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -49,19 +48,6 @@ class TestOneRound:
         assert actions(rounds) == ["judged", "published"]
         assert (rounds[-1].version, live.by) == (live.number, "worker")
         assert world.best(range(40, 120), live.offsets) > world.best(range(40, 120)) + 0.05
-
-    def test_who_is_paid_for_each_pair_judges_every_query_before_any_deeply(self, world, store):
-        """Five documents of each query first, and the others while there is a budget; each pair once."""
-        store.observe(world.served(range(40)))
-        judge = FakeJudge(lambda query, text: world.judged(query, [text])[0], documents_per_call=1)
-        Worker(store, judge, budget=Budget(pairs=200)).round()
-        first = Counter(query for query, _ in judge.asked if query.startswith("query"))
-        Worker(store, judge).round()
-        asked = [pair for pair in judge.asked if pair[0].startswith("query")]
-
-        assert max(first.values()) == 5
-        assert len(first) > 25  # at full depth 200 pairs, less those of the examination, are 19 queries
-        assert len(asked) == len(set(asked)) == 320
 
     def test_rewards_that_came_along_need_no_judge(self, world, store):
         """Without a judge, rewards that were observed are learned from."""

@@ -157,6 +157,19 @@ class TestOffsetsThatSayIt:
         assert offset.served
         assert offset.evidence.lost == ()
 
+    def test_an_application_that_serves_other_lists(self):
+        """Where the application's own search fuses and filters, the order by similarity says nothing of its lists."""
+        rewards = habit(100)
+        names = rewards.doc_ids
+
+        def search(vector, _):
+            return names[np.argsort(-(rewards.documents.unit @ vector))[:20]].tolist()
+
+        offset = fit(rewards, trusted=True, served=search)["local:default"]
+
+        assert offset.served
+        assert offset.evidence.lost == ()
+
     def test_what_is_not_served(self):
         """A task that the gate left alone, or nobody knows, is reranked as today."""
         offsets = fit(habit(40), trusted=False)

@@ -126,25 +126,6 @@ def test_what_waits_is_what_was_not_answered(store):
     assert [one.query for one in store.judge_queue.waiting(JUDGE)] == ["question 0 of "]
 
 
-def test_every_query_is_judged_to_a_depth_before_any_deeper(store):
-    """Queries without a reward give their first candidates, and the others wait until each has one."""
-    store.observe(unrewarded(traffic(5)))
-    stages = []
-    while waiting := store.judge_queue.waiting(JUDGE, limit=2, depth=3):
-        stages.append([(one.query, [document for document, _ in one.candidates]) for one in waiting])
-        verdicts = {one.query_id: {document: 0.5 for document, _ in one.candidates} for one in waiting}
-        store.judge_queue.judged(JUDGE, verdicts)
-
-    numbers = [[query.split()[1] for query, _ in stage] for stage in stages]
-    asked = {query: [] for stage in stages for query, _ in stage}
-    for stage in stages:
-        for query, documents in stage:
-            asked[query] += documents
-    assert numbers == [["4", "3"], ["2", "1"], ["0", "4"], ["3", "2"], ["1", "0"]]
-    assert [len(documents) for stage in stages for _, documents in stage] == [3] * 5 + [1] * 5
-    assert all(len(set(documents)) == 4 for documents in asked.values())
-
-
 def test_of_the_newest_those_come_first_that_say_most(store):
     """A question that was asked again and again, though not lately, before those that were asked once."""
     store.observe(unrewarded(traffic(12)))

@@ -51,7 +51,7 @@ def sorted_here(store):
         lambda store: store.judge(last=2, since=1.0),
         lambda store: store.budget(JUDGE, embedder="e", last=2, since=1.0),
         lambda store: store.judge_queue.waiting(JUDGE, limit=2),
-        lambda store: store.judge_queue.waiting(JUDGE, limit=2, covering=True, depth=1),
+        lambda store: store.judge_queue.waiting(JUDGE, limit=2, covering=True),
     ],
 )
 def test_the_last_served_are_read_in_order(store, sorted_here, ask):

@@ -249,7 +249,7 @@ def _heard(case: Case, scope: Scope, task: str | None, propose: Propose) -> Offs
         return nothing(case, scope, task, evidence)
     if evidence.verdict != "published":
         return with_words(nothing(case, scope, task, evidence), proposal)
-    if task is not None and not sources:
+    if task is not None and not sources and case.search is None:  # of the application's own lists no order is known
         evidence = replace(evidence, lost=lost_by_depth(case, proposal.held_out))
     return with_words(proposal.learn(evidence), proposal)
 

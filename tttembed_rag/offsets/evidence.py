@@ -48,7 +48,7 @@ class Evidence:
 
         lost: By depth 1, 2, ...: how much nDCG@10 of the judge is lost at most (90 %) where the list under the offset
             is reranked so deep, against all that was judged reranked without it; never rising. Empty where that was not
-            measured: of what is not served, of the global offset, and where sources gave rewards.
+            measured: of what is not served, of the global offset, where sources gave rewards, or with your own search.
     """
 
     n: int

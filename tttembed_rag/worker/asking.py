@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 
 from tttembed_rag.errors import InputError, JudgeError
-from tttembed_rag.judges.contract import Judge, documents_per_call
+from tttembed_rag.judges.contract import Judge
 from tttembed_rag.judging.cache import Paid
 from tttembed_rag.judging.calls import LateError
 from tttembed_rag.judging.plan import Plan, Verdicts
@@ -36,8 +36,6 @@ from tttembed_rag.worker.toolcalls import is_of_tools
 
 # Queries judged at a time: after each such step rewards are written, and a worker that is told to end ends.
 _QUERIES = 16
-# Candidates of each query that are judged first where each is paid for: of equal pairs, more queries teach more.
-_FIRST_DEPTH = 5
 # At most 16 pairs are declined in a day, or 2 % of the pairs answered on that day, if that is more.
 _DECLINED, _DECLINED_SHARE = 16, 0.02
 
@@ -117,19 +115,15 @@ class Asking:
         self.fingerprint = judge.fingerprint
         self.budget, self.price, self.seconds = budget, price, seconds
         self._judge, self._concurrency = judge, concurrency
-        self._first_depth = _FIRST_DEPTH if documents_per_call(judge) == 1 else None
-        self._queries = _QUERIES if self._first_depth is None else 2 * _QUERIES  # about as many pairs
 
     def tenants(self) -> set[str]:
         """Tenants for which pairs wait."""
         return set(self.queue.tenants(self.fingerprint))
 
     def judge(self, tenant: str, stop: Event, holding: Holding) -> Asked:
-        """Score what waits of some queries of *tenant*: of the newest, those of which verdicts say most.
+        """Score what waits of `_QUERIES` queries of *tenant*.
 
-        Of a judge that is paid for each pair, every query is judged `_FIRST_DEPTH` deep before any is judged deeper.
-        Queries that failed before come last.
-
+        Of the newest these are the ones of which verdicts say most about what is asked; those that failed come last.
         Queries that a worker with a batch service asks about by now are left to it. No further call begins once *stop*
         is set, nor without the lease that *holding* renews.
         """
@@ -139,11 +133,10 @@ class Asking:
         observations = self.queue.waiting(
             self.fingerprint,
             tenant=tenant,
-            limit=self._queries,
+            limit=_QUERIES,
             due=True,
             without=asked,
             covering=True,
-            depth=self._first_depth,
         )
         if not observations:
             return Asked()
@@ -158,11 +151,7 @@ class Asking:
             came += self._after_failures(verdicts, observations, account, tenant, stop)
         elif not scored and verdicts.progress.cached == sum(len(one.candidates) for one in observations):
             self._set_aside(tenant, observations, "nothing of it can be asked")  # they wait by mistake
-        more = (
-            (len(observations) == self._queries or self._first_depth is not None)
-            and bool(came.scored or came.refused)
-            and not came.stopped
-        )
+        more = len(observations) == _QUERIES and bool(came.scored or came.refused) and not came.stopped
         return replace(came, more=more, spent=account.paid)
 
     def account(self, observations: Sequence[Observation], holding: Holding) -> DailyAccount:

@@ -49,7 +49,6 @@ class JudgeQueue:
         due: bool = False,
         without: Collection[str] = (),
         covering: bool = False,
-        depth: int | None = None,
     ) -> list[Observation]:
         """Pairs of *tenant* with both texts that *judge* has neither scored nor declined, of at most *limit* queries.
 
@@ -57,8 +56,7 @@ class JudgeQueue:
         time to ask about again. Queries that are in *without*, by the ids that this method gave, are left out, and so
         are others with the same text.
 
-        With *covering* those of the newest come first of which verdicts say most about what is asked. With a *depth*
-        queries without a reward come first, with so many candidates, and the other candidates when each has a reward.
+        With *covering* those of the newest come first of which verdicts say most about what is asked.
         """
         number = self._number(judge)
         left_out = {row_of(query) for query in without}
@@ -67,7 +65,7 @@ class JudgeQueue:
                 now = self._database.now(connection) if due else math.inf
                 owner = id_of(connection, schema.tenants, tenant)
                 choose = partial(most_telling, connection, self._database.salt, owner, number) if covering else None
-                waiting = _waiting(connection, number, tenant, limit, now, left_out, choose, depth)
+                waiting = _waiting(connection, number, tenant, limit, now, left_out, choose)
                 declined = self._declined(connection, judge, waiting)
             if not declined:
                 return waiting
@@ -265,7 +263,6 @@ def _waiting(
     now: float,
     left_out: Collection[int],
     choose: Callable[[Sequence[Any], int], Sequence[Any]] | None,
-    depth: int | None,
 ) -> list[Observation]:
     """The newest queries with pairs that *judge* has not answered, both texts known, or those that *choose* takes.
 
@@ -277,17 +274,16 @@ def _waiting(
     newest = waiting.where(~exists().where(failed)).order_by(progress.c.at.desc(), progress.c.query.desc())
     due = waiting.join(failures, failed).where(failures.c.due_at <= now).order_by(failures.c.due_at, failures.c.query)
     texts = _texts(connection, left_out)
-    fresh, begun = newest.where(progress.c.rewards == 0), newest.where(progress.c.rewards > 0)
-    found: list[Observation] = []
-    for stage in (newest, due) if depth is None else (fresh, begun, due):
-        if (wanted := limit - len(found)) > 0:
+    queries: list[Any] = []
+    for stage in (newest, due):
+        if (wanted := limit - len(queries)) > 0:
             # Without copies of what is left out there are enough of them; with copies the next call finds the others.
-            among = wanted if choose is None else max(wanted, MOST_COMPARED)
+            chosen = choose if stage is newest else None
+            among = wanted if chosen is None else max(wanted, MOST_COMPARED)
             rows = connection.execute(stage.limit(among + len(left_out)))
             some = [row for row in rows if row.id not in left_out and row.text not in texts]
-            queries = some[:wanted] if choose is None else choose(some, wanted)
-            found += _with_texts(connection, judge, queries, depth if stage is fresh else None)
-    return found
+            queries += some[:wanted] if chosen is None else chosen(some, wanted)
+    return _with_texts(connection, judge, queries)
 
 
 def _waiting_of(connection: Connection, judge: int, tenant: str, queries: Sequence[int]) -> list[Observation]:
@@ -317,10 +313,8 @@ def _texts(connection: Connection, queries: Collection[int]) -> set[str]:
     }
 
 
-def _with_texts(
-    connection: Connection, judge: int, queries: Sequence[Any], depth: int | None = None
-) -> list[Observation]:
-    """*queries* with the first *depth* documents, or all, that *judge* has not answered about."""
+def _with_texts(connection: Connection, judge: int, queries: Sequence[Any]) -> list[Observation]:
+    """*queries* with the documents that *judge* has not answered about."""
     p, d, r = schema.pairs, schema.documents, schema.rewards
     texts: dict[int, list[tuple[str, str]]] = defaultdict(list)
     for numbers in in_parts([query.id for query in queries]):
@@ -333,4 +327,4 @@ def _with_texts(
         )
         for query, document, text in rows:
             texts[query].append((f"d{document}", text))
-    return [Observation(f"q{one.id}", one.text, texts[one.id][:depth], one.task) for one in queries]
+    return [Observation(f"q{one.id}", one.text, texts[one.id], one.task) for one in queries]
