@@ -295,6 +295,10 @@ def test_figures_of_words_are_those_that_the_benchmark_wrote() -> None:
     worthless = [found[f"minilm, {judge}"] for judge in ("shuffled", "unasked", "inverted")]
     means = found["minilm, qrels+.05"]["judged queries"]["64"]["means"]
     gained, words, hybrid = (digits(means[column])[1:] for column in ("v, data", "words, data", "rank fusion"))
+    chosen = [found["minilm, qrels+.05"]["judged queries"][count]["means"] for count in ("64", "200")]
+    careful = " and ".join(digits(of["weight, data"]) for of in chosen)
+    assert f"the chosen weight gains {careful} at 64 and 200 judged queries" in page
+    assert f"nobody chose gains {digits(means['fixed weight'])} on the mean" in page
     link = "[shared words count too](docs/how-to/words.md)"
     assert f"64 judged queries gain {gained} on all nine, {words} where {link}, a hybrid search {hybrid}." in TEXT
     counted = [(one["published"]["data"], one["cells"]) for one in worthless]
