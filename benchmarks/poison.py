@@ -1,7 +1,7 @@
 """May rewards be trusted? Judges that never look at the query, sources that lie, and a document that is overrated.
 
     python benchmarks/poison.py [clean] [blind] [sources] [head] [loop] [audit] [takeover] [second] [demotion] [veto]
-        [flood] [selfcall] [biased] [flip] [--sets a,b] [--embedders minilm,lsa]
+        [flood] [selfcall] [biased] [flip] [stuffed] [--sets a,b] [--embedders minilm,lsa]
 
 Every part prints one table: collections with real vectors (see `harm.py`), and the labels with a little noise as the
 judge, but for what the part spoils. Attackers and spoiled judges are simulated. About 20 minutes on two cores.
@@ -21,6 +21,7 @@ from typing import Any
 
 import callers
 import numpy as np
+import stuffing
 import tastes
 import voters
 from ground import Ground, poisoned, reworded
@@ -362,6 +363,7 @@ PARTS = {
     **voters.PARTS,
     **callers.PARTS,
     **tastes.PARTS,
+    **stuffing.PARTS,
 }
 # By what the rows of a part are put together, and what is shown of them.
 GROUPS = {
@@ -375,6 +377,7 @@ GROUPS = {
     **voters.GROUPS,
     **callers.GROUPS,
     **tastes.GROUPS,
+    **stuffing.GROUPS,
 }
 
 

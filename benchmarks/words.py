@@ -8,6 +8,8 @@ search with the offset and sort the first hundred by the rescorer. It is measure
 where it is declared. Two baselines ask no judge: reciprocal rank fusion with BM25, and standardised BM25 added at a
 fixed weight. Collections, embedders and judges are those of `harm.py`. A judge named after an embedder, or `bm25`,
 gives the scores of that retriever: it is real, and no better than what it judges. Labels as a judge are a simulation.
+With --self-training the rescorer of a declared judge scores up to 500 queries that nobody judged, and offsets alone are
+learned from both: one search, and no texts at serving.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ from tttembed_rag.vectors.words import keyword_index, words
 DEPTH = 10
 # Candidates of a search that are sorted anew, and held-out queries of a cell, at most.
 LISTED, ASKED = 100, 200
+# Logged queries that nobody judged, at most, and the temperature at which a rescorer's scores become rewards.
+TRAFFIC, TEMPERATURE = 500, 0.05
 # Weight of standardised BM25 in a hybrid search without verdicts: the best of .25, .5 and 1 on development.
 HYBRID = 0.5
 # Those that verdicts choose from.
@@ -55,13 +59,14 @@ def rank_fusion(data: Path, cache: Path, name: str, embedder: str, source: str) 
     return bench(data, cache, name, embedder, source).collection.measure_hybrid()
 
 
-def measure(cell: Cell, data: Path, cache: Path) -> dict[str, Any] | None:
+def measure(cell: Cell, data: Path, cache: Path, *, self_training: bool = False) -> dict[str, Any] | None:
     """Changes of nDCG@10 on held-out queries; None where too few queries can be judged."""
     source = cell.rewards if cell.rewards in STORED else QRELS
     b = bench(data, cache, cell.workload, cell.embedder, source)
     pool, held = split(b.collection, cell.seed, HOLDOUT)
     if len(pool) < 0.75 * cell.breadth:
         return None
+    unjudged = pool[cell.breadth :][:TRAFFIC] if self_training else None
     pool, held = pool[: cell.breadth], held[:ASKED]
     bm25 = keyword_scores(data, cache, cell.workload, cell.embedder, source)
     rewards = pooled_rewards([b.collection], [pool], cell.depth)
@@ -90,7 +95,42 @@ def measure(cell: Cell, data: Path, cache: Path) -> dict[str, Any] | None:
         said[voucher] = None if rescorer is None else rescorer.evidence.reason
         for name, found in _served(b, held, offsets, cell.workload).items():
             changes[f"{name}, {voucher}"] = float((found - raw).mean())
+    if unjudged is not None:
+        taught = fit(_taught(b, rewards, offsets, unjudged), trusted=True)
+        changes["v, self-training"] = float((_served(b, held, taught, cell.workload)["v"] - raw).mean())
     return {**asdict(cell), "changes": changes, "published": published, "said": said}
+
+
+def _taught(b: Bench, rewards: Rewards, offsets: Offsets, unjudged: np.ndarray) -> Rewards:
+    """The *rewards*, and those that the rescorer gives what it and the search put among the first ten of other queries.
+
+    A reward is 1 for the best of a list and less by the temperature times how far the score lies below that.
+    """
+    collection, task = b.collection, b.collection.dataset.name
+    if (rescorer := offsets.rescorer(task)) is None or not len(unjudged):
+        return rewards
+    texts = np.array(list(collection.dataset.documents.values()), dtype=object)
+    queries = offsets.apply(collection.query_vectors[unjudged], task=task)
+    queries = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    similarities = queries.astype(np.float32) @ b.unit_docs.T
+    candidates, values = [], []
+    for row, near in zip(unjudged.tolist(), similarities, strict=True):
+        top = np.argsort(-near, kind="stable")[:LISTED]
+        scores = rescorer.scores(collection.dataset.queries[collection.query_ids[row]], texts[top].tolist(), near[top])
+        kept = np.union1d(np.argsort(-scores)[:DEPTH], np.arange(DEPTH))
+        candidates.append(top[kept])
+        values.append(np.clip(1 + TEMPERATURE * (scores[kept] - scores.max()), 0, 1))
+    more = Rewards.from_indexed(
+        collection.query_vectors[unjudged],
+        collection.doc_vectors,
+        candidates,
+        values,
+        [task] * len(unjudged),
+        collection.query_ids[unjudged].tolist(),
+        judge=rewards.judge,
+        doc_ids=collection.doc_ids.tolist(),
+    )
+    return Rewards.joined([rewards, more])
 
 
 def _served(b: Bench, held: np.ndarray, offsets: Offsets, task: str) -> dict[str, np.ndarray]:
@@ -215,6 +255,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=HERE.parent / "build" / "harm", help="vectors made here")
     parser.add_argument("--cells", type=Path, help="JSON lines, one per cell; read first, appended to")
     parser.add_argument("--json", type=Path, help="the figures of all collections together")
+    parser.add_argument("--self-training", action="store_true", help="offsets that a rescorer taught, too")
     for name, values in {
         "sets": [*DEVELOPMENT, *CONFIRMATION],
         "embedders": ["minilm"],
@@ -227,11 +268,11 @@ def main() -> None:
     known = args.cells.read_text(encoding="utf-8").splitlines() if args.cells and args.cells.is_file() else []
     rows = {Cell(*(row[name] for name in Cell.__dataclass_fields__)): row for row in map(json.loads, known)}
     grid = product(args.sets, args.embedders, args.judges, args.breadths, [DEPTH], args.seeds)
-    wanted = [Cell(*which) for which in grid]
+    wanted, measured = [Cell(*which) for which in grid], partial(measure, self_training=args.self_training)
     for cell in wanted:
         at_hand = cell.rewards in (*harm.NOISE, *RETRIEVERS, *harm.NO_SIGNAL, harm.UNASKED, harm.INVERTED)
         stored = (args.data / cell.workload / "scores" / f"{cell.rewards}.tsv").is_file()
-        if cell in rows or not (at_hand or stored) or (row := measure(cell, args.data, args.cache)) is None:
+        if cell in rows or not (at_hand or stored) or (row := measured(cell, args.data, args.cache)) is None:
             continue
         rows[cell] = row
         if args.cells:

@@ -22,9 +22,10 @@ import pytest
 from click.testing import CliRunner, Result
 from markupsafe import escape
 
-from tttembed_rag import Evidence, InputError, Offset, Offsets, fit
+from tttembed_rag import Evidence, InputError, Offset, Offsets, Rescorer, fit
 from tttembed_rag.cli import main
 from tttembed_rag.judging import Paid
+from tttembed_rag.offsets.rescorer import Vocabulary
 from tttembed_rag.report import StoreReport, drawing, gather, page_of
 from tttembed_rag.report.crossfit import held_out, moved_without, parts_of
 from tttembed_rag.report.drawing import Mark
@@ -262,6 +263,19 @@ def test_a_version_that_spares_reranking_says_how_much(fresh: str) -> None:
 
     assert "task:billing: rerank 3 instead of 4: at most 0.01 nDCG@10 lost (90 %), 25% fewer pairs." in why
     assert "task:legal: rerank" not in why
+
+
+def test_a_version_that_sorts_by_words_says_why(fresh: str) -> None:
+    """Published or not, and nothing of a task whose texts were not known."""
+    sure = Evidence(99, 0.1, (0.05, 0.15), "published", "words beside vectors")
+    rescorer = Rescorer(np.ones(4), Vocabulary.of(["red fox"]), sure)
+    local = replace(offset("billing", [0.0, 0.0], sure), scope="local", rescorer=rescorer)
+    published(fresh, Offsets([local, offset("legal", [0.0, 1.0], sure)], width=2))
+
+    why = Page(page_of(gather(fresh))).sections["Why"]
+
+    assert "local:billing, sorted by words too: published: held-out gain +0.100" in why
+    assert "task:legal, sorted" not in why
 
 
 def test_a_tenant_without_a_version_is_served_the_shared_one(fresh: str) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tttembed_rag import Evidence, Offset, Offsets, Rescorer
 from tttembed_rag.evaluate.collection import Collection
 from tttembed_rag.evaluate.datasets import Dataset
+from tttembed_rag.offsets.rescorer import Vocabulary
 
 
 @pytest.fixture
@@ -63,6 +65,24 @@ def test_callers_of_tools_print_their_rows(voters, monkeypatch, part, settings):
     assert len({tuple(row[name] for name in callers.GROUPS[part]) for row in rows}) == settings
     assert all(0 <= row["recall@5"] <= 1 for row in rows)
     assert max(row.get("requests", 0) for row in rows) <= 40
+
+
+def test_a_stuffed_document_rises_in_lists_that_are_sorted_by_words(voters, monkeypatch):
+    """Its place is told as it is, and with the words of queries; without a rescorer there is no row."""
+    _, ground = voters
+    stuffing = importlib.import_module("stuffing")
+    vocabulary = Vocabulary.of(ground.bench.collection.dataset.documents.values())
+    evidence = Evidence(9, None, None, "published", "made up for a test")
+    rescorer = Rescorer(np.array([1.0, 10.0, 0.0, 0.0]), vocabulary, evidence)
+    offsets = Offsets([Offset("local", np.zeros(16), 0.0, 9, evidence, task="small", rescorer=rescorer)], width=16)
+    monkeypatch.setattr(stuffing, "fit", lambda *_, **__: offsets)
+    rows = {row["written"]: row for row in stuffing.PARTS["stuffed"](lambda: [("small", ground)])}
+
+    assert rows["as it is"]["first ten"] == 0.0
+    assert rows["the query"]["median place"] < 3
+    assert rows["twenty queries"]["median place"] < rows["as it is"]["median place"]
+    monkeypatch.setattr(stuffing, "fit", lambda *_, **__: Offsets([], width=16))
+    assert list(stuffing.PARTS["stuffed"](lambda: [("small", ground)])) == []
 
 
 @pytest.mark.parametrize("part", ["takeover", "second", "veto", "demotion"])

@@ -18,7 +18,8 @@ class OffsetFacts:
     """An offset without its vector, its dose alpha and the n queries that it was learned from, with its evidence.
 
     Without a bound the interval of its gain is None. About *needed* more rewarded queries would settle an open verdict;
-    *reranking* says how deep a reranker must still look, and is empty where that was not measured.
+    *reranking* says how deep a reranker must still look, *words* whether lists are sorted by words too and why; each is
+    empty where that was not measured.
     """
 
     key: str
@@ -31,6 +32,7 @@ class OffsetFacts:
     reason: str
     needed: int | None
     reranking: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
